@@ -26,6 +26,12 @@ class S3fsError(Exception):
         super().__init__(message)
         self.message = message
 
+    def put_before(self, text: str) -> None:
+        """Begin the message with *text*, unless the message contains it."""
+        if text not in self.message:
+            self.message = f"{text}: {self.message}"
+            self.args = (self.message,)
+
 
 # --- requests ----------------------------------------------------------------------------------
 
@@ -204,9 +210,7 @@ class UnknownLengthError(FsError):
     """SEEK_DATA and SEEK_HOLE are refused: only the kernel has the length of the open file."""
 
     def __init__(self, ino: int) -> None:
-        super().__init__(
-            f"inode {ino} is open for writing, and the kernel does not show its length"
-        )
+        super().__init__(f"inode {ino} is open for writing: the kernel does not show its length")
         self.ino = ino
 
 
@@ -221,6 +225,11 @@ class FreezeEndedError(FsError):
 # --- the object store --------------------------------------------------------------------------
 
 
+def _object(key: str) -> str:
+    """Return a key in quotes; a phrase, such as "the list of objects pack/*", without quotes."""
+    return key if " " in key else repr(key)
+
+
 class StoreError(S3fsError):
     """A request to the object store failed."""
 
@@ -232,7 +241,7 @@ class TransientStoreError(StoreError):
     """
 
     def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
-        super().__init__(f"store failed for {key!r}: {code}")
+        super().__init__(f"store failed for {_object(key)}: {code}")
         self.key, self.code, self.unresolved = key, code, unresolved
 
 
@@ -244,9 +253,8 @@ class StoreUnavailableError(PermanentStoreError):
     """All retries failed."""
 
     def __init__(self, key: str, attempts: int, waited_s: float, code: str) -> None:
-        super().__init__(
-            f"store unavailable for {key!r} after {attempts} attempts in {waited_s:.1f} s: {code}"
-        )
+        tries = f" after {attempts} attempts in {waited_s:.1f} s" if attempts > 1 else ""
+        super().__init__(f"store unavailable for {_object(key)}{tries}: {code}")
         self.key, self.attempts, self.waited_s, self.code = key, attempts, waited_s, code
 
 
@@ -270,7 +278,7 @@ class StoreAccessError(PermanentStoreError):
     """Credentials, policy, bucket or region are wrong; ``advice`` says what to do."""
 
     def __init__(self, key: str, code: str, advice: str) -> None:
-        super().__init__(f"store refused {key!r}: {code}; {advice}")
+        super().__init__(f"store refused {_object(key)}: {code}; {advice}")
         self.key, self.code, self.advice = key, code, advice
 
 
@@ -286,7 +294,7 @@ class UnexpectedStoreError(PermanentStoreError):
     """The store answered with a code that no table lists."""
 
     def __init__(self, key: str, code: str) -> None:
-        super().__init__(f"store failed for {key!r}: {code}")
+        super().__init__(f"store failed for {_object(key)}: {code}")
         self.key, self.code = key, code
 
 
@@ -382,8 +390,7 @@ class OlderBucketError(CorruptionError):
             f"{url} is not what was seen last (txg {txg}): {what}; "
             f"if the bucket was restored on purpose, {way_out}"
         )
-        self.txg = txg
-        self.what = what
+        self.txg, self.what = txg, what
 
 
 class LostSuperblockError(CorruptionError):
@@ -391,8 +398,8 @@ class LostSuperblockError(CorruptionError):
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
-            f"{url!r} holds a filesystem, but no copy of its superblock can be used: {what}; "
-            "s3fs-meta fsck -y on a host that has mounted it uploads that host's copy"
+            f"{url!r} holds a filesystem, but no copy of its superblock can be used: {what}; s3fs-meta fsck -y on a host"
+            " that has mounted it uploads that host's copy"
         )
 
 
@@ -414,9 +421,8 @@ class ExchangedSuperblockError(CorruptionError):
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
-            f"{url!r} {what}: its superblock was exchanged, and nothing was uploaded; s3fs-meta "
-            "fsck -y uploads the superblock of this host; with --accept-superblock, it accepts "
-            "the superblock in the bucket and quarantines the local state"
+            f"{url!r} {what}: its superblock was exchanged, and nothing was uploaded; s3fs-meta fsck -y uploads the"
+            " superblock of this host; with --accept-superblock, it accepts the superblock in the bucket and quarantines the local state"
         )
 
 
@@ -487,9 +493,8 @@ class ExtensionMissingError(SettingsError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"the compiled extension cannot be loaded ({why}); build it: install the packages gcc,"
-            " libc6-dev, pkg-config, libfuse3-dev and python3-dev, then reinstall s3fs-meta with"
-            " pip install (in a checkout: make -B venv)"
+            f"the compiled extension cannot be loaded ({why}); build it: install the packages gcc, libc6-dev, pkg-config,"
+            " libfuse3-dev and python3-dev, then reinstall s3fs-meta with pip install (in a checkout: make -B venv)"
         )
         self.why = why
 
@@ -503,8 +508,7 @@ class NotAFilesystemError(SettingsError):
 
     def __init__(self, url: str, why: str = "") -> None:
         because = f": {why}" if why else ";"
-        text = f"no filesystem at {url!r}{because} create one with: s3fs-meta mkfs {url}"
-        super().__init__(text)
+        super().__init__(f"no filesystem at {url!r}{because} create one with: s3fs-meta mkfs {url}")
 
 
 class AbsentDirectoryError(NotAFilesystemError):
@@ -526,8 +530,7 @@ class UnfinishedFilesystemError(SettingsError):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew,"
-            f" and s3fs-meta mount -o ro needs none;"
+            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew, and s3fs-meta mount -o ro needs none;"
             f" if mkfs was interrupted, s3fs-meta destroy removes the objects that it wrote"
         )
 
@@ -549,9 +552,8 @@ class InUseError(SettingsError):
 
     def __init__(self, by: str, mountpoint: str) -> None:
         super().__init__(
-            f"unmounted here, but the filesystem is still in use {by}; until these processes end, "
-            "the daemon continues, uploads their changes and keeps the lease. To end it now, with "
-            f"errors for these processes: s3fs-meta umount --force {mountpoint}"
+            f"unmounted here, but the filesystem is still in use {by}; until these processes end, the daemon continues, uploads"
+            f" their changes and keeps the lease. To end it now, with errors for these processes: s3fs-meta umount --force {mountpoint}"
         )
         self.by = by
 

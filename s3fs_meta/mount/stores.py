@@ -1,12 +1,18 @@
-"""Opening and closing the store of a command."""
+"""Opening and closing the store of a command, and naming the store in its errors.
+
+Most errors of a store have only the key of an object, because the same store is used for all
+objects. A user who gave a wrong URL or endpoint needs the URL.
+"""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import trio
 
+from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line
+from s3fs_meta.errors import ControlError, FormatError, StoreError
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, ignore_charge
@@ -32,7 +38,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     counts: Path | None = None,
     charge: Charge = ignore_charge,
 ) -> AsyncIterator[CountingStore]:
-    """Open the store at *url* for the duration of a context.
+    """Open the store at *url* for the duration of a context, whose errors then name the store.
 
     Args:
         url: URL of the store.
@@ -60,10 +66,25 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         notify=notify,
         charge=charge,
     )
+    with naming_store(url):
+        try:
+            yield store
+        finally:
+            with trio.move_on_after(_CLOSE_S_MAX, shield=True):
+                if counts is not None:
+                    await request_log.save(counts, store.meter)
+                await store.close()
+
+
+@contextlib.contextmanager
+def naming_store(url: str) -> Iterator[None]:
+    """Put the URL of a store before messages about the store that lack it."""
     try:
-        yield store
-    finally:
-        with trio.move_on_after(_CLOSE_S_MAX, shield=True):
-            if counts is not None:
-                await request_log.save(counts, store.meter)
-            await store.close()
+        yield
+    except BaseException as exc:
+        for leaf in exits.leaves(exc):
+            if isinstance(leaf, (StoreError, FormatError)) or (
+                isinstance(leaf, ControlError) and exits.is_kind(leaf, StoreError, FormatError)
+            ):
+                leaf.put_before(url)
+        raise

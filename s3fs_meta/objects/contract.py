@@ -133,7 +133,7 @@ class ObjectStore(Protocol):
 
 def listing_of(prefix: str) -> str:
     """Return the text that an error about a listing shows instead of a key."""
-    return f"listing of {prefix}*"
+    return f"the list of objects {prefix}*" if prefix else "the list of objects"
 
 
 def check_range(key: str, start: int, stop: int) -> None:

@@ -265,7 +265,8 @@ class RetryingStore:
         while True:
             try:
                 async with aclosing(self.inner.list(prefix, after=after)) as found:
-                    async for info in found:
+                    step = partial(anext, found, None)
+                    while (info := await self._contact.watched(step)) is not None:
                         after = info.key
                         attempts = self._attempts(listing_of(prefix))
                         yield info

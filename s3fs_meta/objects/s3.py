@@ -231,7 +231,7 @@ class S3Store:
                     raise TransientStoreError(key, code) from exc
                 raise
         except FOREIGN as exc:
-            raise translate(exc, key) from exc
+            raise translate(exc, key, self._holder.endpoint_url) from exc
 
     def _count_answer(self, operation: str, body_bytes: int) -> None:
         """Count a billed answer; the body of an object is counted when it is read."""

@@ -79,6 +79,12 @@ class S3ClientHolder:
                 self._made = _make(self._place, self._on_answer)
             return self._made.client
 
+    @property
+    def endpoint_url(self) -> str:
+        """Return the URL of the server; empty if it is unknown, because there is no client yet."""
+        made = self._made
+        return self._place.endpoint_url or ("" if made is None else made.client.meta.endpoint_url)
+
     def renew(self, failed: "S3Client") -> bool:
         """Replace a client with expired credentials; return whether newer credentials were found.
 

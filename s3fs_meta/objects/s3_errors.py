@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
@@ -110,27 +111,92 @@ _TRANSIENT_EXCEPTIONS: Final = (
     ResponseParserError,  # probably a proxy sent the answer
     OSError,
 )
+# The most specific classes are first. "{0}" is the address of the server.
+_CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (boto.ConnectTimeoutError, "{0} does not accept the connection"),
+    (boto.ReadTimeoutError, "{0} accepts the connection, but does not answer"),
+    (boto.ConnectionClosedError, "{0} closes the connection without an answer"),
+    (boto.SSLError, "the TLS connection to {0} failed"),
+    (boto.EndpointConnectionError, "cannot connect to {0}"),
+)
+_CHECK: Final = "check the network and the endpoint URL"
+# Parts of OpenSSL's messages, and the code and advice of our error.
+_TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
+    "CERTIFICATE_VERIFY_FAILED": (
+        "certificate verification failed",
+        "this host does not trust the server; name its authority in AWS_CA_BUNDLE",
+    ),
+    **dict.fromkeys(
+        ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"),
+        ("the server does not use TLS", "write http:// instead of https:// in the endpoint URL"),
+    ),
+}
 FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError)
 
 
-def translate(exc: Exception, key: str) -> S3fsError:
-    """Return the project's error for one of the ``FOREIGN`` exceptions."""
+def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
+    """Return the project's error for one of the ``FOREIGN`` exceptions.
+
+    Args:
+        exc: the exception.
+        key: the object of the request.
+        endpoint: URL of the server, named if the server refused the request.
+    """
+    error = _translate(exc, key)
+    if endpoint and isinstance(error, StoreAccessError):
+        return StoreAccessError(key, error.code, f"{error.advice} (endpoint {_server(endpoint)})")
+    return error
+
+
+def _translate(exc: Exception, key: str) -> S3fsError:
     if isinstance(exc, boto.ClientError):
         return _from_answer(exc.response, key)
-    text = one_line(exc)
-    if isinstance(exc, boto.SSLError) and "CERTIFICATE_VERIFY_FAILED" in text:
-        advice = "this host does not trust the server; name its authority in AWS_CA_BUNDLE"
-        return StoreAccessError(key, "certificate verification failed", advice)
+    text = _connection_text(exc) or one_line(exc)
+    for sign, (what, advice) in _TLS_ADVICE.items():
+        if isinstance(exc, boto.SSLError) and sign in one_line(exc):
+            return StoreAccessError(key, what, advice)
     for kind, advice in _ACCESS_EXCEPTIONS:
         if isinstance(exc, kind):
             return StoreAccessError(key, text, advice)
     unresolved = _resolution_error(exc)
     if unresolved is not None:
-        what = f"the name of the store's server cannot be resolved ({unresolved.strerror})"
-        return TransientStoreError(key, f"{what}: {text}", unresolved=True)
+        what = f"the server's name in {_origin(exc)} cannot be resolved"
+        text = f"{what}: {unresolved.strerror}; {_CHECK}"
+        return TransientStoreError(key, text, unresolved=True)
     if isinstance(exc, _TRANSIENT_EXCEPTIONS):
         return TransientStoreError(key, text)
     return UnexpectedStoreError(key, f"{type(exc).__name__}: {text}")
+
+
+def _connection_text(exc: Exception) -> str:
+    """Return the cause of a failed connection, with the server's address; "" for other errors."""
+    for kind, what in _CONNECTION_PHRASES:
+        if isinstance(exc, kind):
+            origin, reason = _origin(exc), _reason(exc)
+            return f"{what.format(origin)}{f' ({reason})' if reason else ''}; {_CHECK}"
+    return ""
+
+
+def _origin(exc: Exception) -> str:
+    """Return the scheme, host and port of the server in a connection error of botocore."""
+    return _server(str(getattr(exc, "kwargs", {}).get("endpoint_url", ""))) or "the server"
+
+
+def _server(url: str) -> str:
+    """Return the scheme, host and port in a URL, without a password; "" if it has no host."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}" if host else ""
+
+
+def _reason(exc: Exception) -> str:
+    """Return the text of the system's error below a connection error of botocore; "" for none."""
+    error = getattr(exc, "kwargs", {}).get("error")
+    while isinstance(error, BaseException):
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _resolution_error(exc: Exception) -> socket.gaierror | None:

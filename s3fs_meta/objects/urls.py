@@ -62,6 +62,8 @@ def parse(url: str) -> StoreAddress:
     if scheme == "s3":
         bucket, _, path = rest.partition("/")
         return S3Address(_bucket(url, bucket), _prefix(url, path))
+    if url.startswith("/"):
+        raise UsageError(f"{url!r} is a path, not a URL; use local://{url}")
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
 

@@ -3,9 +3,16 @@
 from pathlib import Path
 
 import pytest
+import trio
 
-from s3fs_meta.errors import NotAFilesystemError
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.errors import (
+    ControlError,
+    NotAFilesystemError,
+    S3fsError,
+    StoreUnavailableError,
+    UsageError,
+)
+from s3fs_meta.mount.stores import naming_store, opened_store
 from s3fs_meta.objects.urls import S3Options
 
 
@@ -28,3 +35,23 @@ async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
             pass
     async with opened_store(f"local://{tmp_path}/missing", S3Options(), make_root=True):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "is_named"),
+    [
+        (StoreUnavailableError("lease", 8, 9.0, "timeout"), True),
+        (ControlError("StoreUnavailableError", "store unavailable for 'lease'"), True),
+        (StoreUnavailableError("lease", 8, 9.0, "no directory local:///b"), False),
+        (UsageError("no such option"), False),
+    ],
+)
+async def test_error_about_a_store_names_it_once(error: S3fsError, is_named: bool) -> None:
+    """Also in a group of errors; an error of another kind is not changed."""
+    before = str(error)
+
+    with pytest.RaisesGroup(type(error)), naming_store("local:///b"):
+        async with trio.open_nursery():
+            raise error
+
+    assert (str(error), error.message) == 2 * ((f"local:///b: {before}" if is_named else before),)

@@ -41,7 +41,9 @@ def test_invalid_key_is_refused(key: str) -> None:
     assert caught.value.value == key
 
 
-@pytest.mark.parametrize(("prefix", "name"), [("", "listing of *"), ("pack/", "listing of pack/*")])
+@pytest.mark.parametrize(
+    ("prefix", "name"), [("", "the list of objects"), ("pack/", "the list of objects pack/*")]
+)
 def test_listing_has_a_name_for_errors(prefix: str, name: str) -> None:
     """An error of a listing has its prefix and an asterisk, also with an empty prefix."""
     assert listing_of(prefix) == name

@@ -241,7 +241,7 @@ async def test_error_of_a_listing_names_it(
     """The error names the listing with an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
-    with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
+    with pytest.raises(StoreUnavailableError, match="for the list of objects after"):
         await keys_of(retrying)
 
 
@@ -288,6 +288,25 @@ async def test_unreachable_store_is_reported_at_once(
     [(after_s, text)] = notices
     assert after_s == 0
     assert text == f"cannot reach {store.url}, trying for up to 13 s: connection refused"
+
+
+async def test_first_failure_of_a_listing_is_reported_at_once(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore
+) -> None:
+    """A listing may be the first request of a command."""
+    notices: list[tuple[float, str]] = []
+    began_s = trio.current_time()
+    faulty.fail("list", times=STORE_ATTEMPTS_MAX)
+    retrying = RetryingStore(
+        faulty, notify=lambda text: notices.append((trio.current_time() - began_s, text))
+    )
+
+    with pytest.raises(StoreUnavailableError):
+        await keys_of(retrying)
+
+    [(after_s, text)] = notices
+    assert after_s == 0
+    assert text.startswith(f"cannot reach {faulty.url}, trying for up to ")
 
 
 async def test_silent_store_is_reported_after_a_second(

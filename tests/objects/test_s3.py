@@ -280,7 +280,7 @@ async def test_error_of_a_refused_listing_names_it(double: S3Double, store: S3St
     """The error names the listing, with an empty and with another prefix."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
-    for prefix, name in (("", "'listing of \\*'"), ("pack/", "'listing of pack/\\*'")):
+    for prefix, name in (("", "the list of objects"), ("pack/", r"the list of objects pack/\*")):
         with pytest.raises(StoreAccessError, match=f"refused {name}: AccessDenied"):
             await keys_of(store, prefix)
 

@@ -177,7 +177,7 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
     with s3_double() as gone:
         url = gone.url
 
-    with pytest.raises(TransientStoreError, match="Could not connect"):
+    with pytest.raises(TransientStoreError, match=rf"cannot connect to {url} \(Connection refused"):
         await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
@@ -185,7 +185,8 @@ async def test_unresolvable_server_is_named() -> None:
     """The name is reserved by RFC 6761, so it cannot be resolved."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
-    with pytest.raises(TransientStoreError, match="cannot be resolved") as failed:
+    text = "the server's name in http://nowhere.invalid:9 cannot be resolved"
+    with pytest.raises(TransientStoreError, match=text) as failed:
         await store.get(KEY, PACK_BYTES_MAX)
 
     assert failed.value.unresolved
@@ -207,6 +208,34 @@ async def test_untrusted_certificate_is_named_in_the_error(certificate: Certific
             await store.get(KEY, PACK_BYTES_MAX)
 
         assert list(secure.seen) == []
+
+
+async def test_wrong_scheme_of_an_endpoint_is_named(
+    double: S3Double, store: S3Store, certificate: Certificate
+) -> None:
+    """HTTPS to a server without TLS is an error with advice; HTTP to one with TLS names it."""
+    place = S3Place(double.url.replace("http://", "https://"))
+    with pytest.raises(StoreAccessError, match="write http:// instead of https://"):
+        await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
+
+    with s3_double(certificate=certificate) as secure:
+        url = secure.url.replace("https://", "http://")
+        with pytest.raises(TransientStoreError, match=f"{url} closes the connection without"):
+            await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
+
+
+async def test_refusal_names_the_server_without_a_password(
+    double: S3Double, store: S3Store
+) -> None:
+    """An endpoint URL may have a user and a password, for a proxy before the server."""
+    double.answer_always(error(404, "NoSuchBucket"))
+
+    with pytest.raises(StoreAccessError, match=rf"correct the URL \(endpoint {double.url}\)"):
+        await store.get(KEY, PACK_BYTES_MAX)
+
+    exc = boto.ClientError({"Error": {"Code": "AccessDenied"}}, "GetObject")
+    message = str(translate(exc, KEY, "https://me:secret@s3.example:8443/path"))
+    assert message.endswith("(endpoint https://s3.example:8443)")
 
 
 @pytest.mark.parametrize(

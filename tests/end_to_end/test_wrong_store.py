@@ -1,0 +1,108 @@
+"""Commands with a wrong endpoint, bucket name or access key: messages name what to correct."""
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from tests.objects.s3_double import S3Double, error, s3_double
+from tests.programs import PROCESS_S_MAX, QuickProgram
+
+URL = "s3://photos-2019/home"
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> QuickProgram:
+    """Return the command, with credentials that no server knows."""
+    program = QuickProgram(tmp_path / "state")
+    program.environment |= {
+        "AWS_ACCESS_KEY_ID": "unknown",
+        "AWS_SECRET_ACCESS_KEY": "wrong",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    return program
+
+
+def first_line(process: "subprocess.Popen[str]") -> str:
+    """Return the first line of a command's errors, and interrupt the command."""
+    assert process.stderr is not None
+    with process:
+        try:
+            return process.stderr.readline()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PROCESS_S_MAX)
+
+
+@pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain")])
+def test_closed_port_is_reported_at_the_first_attempt(
+    quick: QuickProgram, words: tuple[str, ...]
+) -> None:
+    with s3_double() as gone:
+        endpoint = gone.url
+
+    line = first_line(
+        quick.begin(*words, "--endpoint-url", endpoint, URL, "--cachedir", quick.cachedir)
+    )
+
+    assert "cannot reach s3://photos-2019" in line
+    assert f"cannot connect to {endpoint} (Connection refused)" in line
+
+
+def test_silent_port_is_reported_while_the_first_request_waits(quick: QuickProgram) -> None:
+    """The kernel accepts the connection, but no server reads the request."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        line = first_line(
+            quick.begin("fsck", "-n", "--endpoint-url", endpoint, URL, "--cachedir", quick.cachedir)
+        )
+
+    assert f"{URL} has not answered yet, trying for up to" in line
+
+
+def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
+    """The name is reserved by RFC 6761, so it cannot be resolved."""
+    done = quick.run("fsck", "-n", "--endpoint-url", "http://nowhere.invalid", URL)
+
+    assert done.returncode == 8  # fsck's status of an operational error
+    assert done.stderr.startswith(f"s3fs-meta: {URL}: ")
+    assert "the server's name in http://nowhere.invalid cannot be resolved" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (404, "NoSuchBucket", "create the bucket or correct the URL"),
+        (403, "InvalidAccessKeyId", "check the credentials"),
+    ],
+)
+def test_refusal_names_bucket_and_endpoint(
+    quick: QuickProgram, tmp_path: Path, status: int, code: str, advice: str
+) -> None:
+    """Every command that needs the bucket has one line with the URL, the code and the server."""
+    (tmp_path / "mnt").mkdir()
+    with s3_double() as double:
+        double.answer_always(error(status, code))
+        place = ["--endpoint-url", double.url]
+        for words in (
+            ["mkfs", "--plain", *place, URL],
+            ["status", *place, URL],
+            ["mount", "-o", f"endpoint_url={double.url}", URL, str(tmp_path / "mnt")],
+        ):
+            _require_one_line(quick, words, double, code, advice)
+
+
+def _require_one_line(
+    quick: QuickProgram, words: list[str], double: S3Double, code: str, advice: str
+) -> None:
+    done = quick.run(*words)
+    assert done.returncode == ExitStatus.STORE_ACCESS, words
+    assert done.stderr.startswith("s3fs-meta: s3://photos-2019"), words
+    assert f": {code}; " in done.stderr, words
+    assert advice in done.stderr, words
+    assert f"(endpoint {double.url})\n" in done.stderr, words
+    assert done.stderr.count("\n") == 1, words

@@ -19,7 +19,7 @@ BENCH_VENV := build/bench-venv
 # An environment of another version of Python is made anew.
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
-.PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
+.PHONY: help system venv format lint quick quick-tests types layers test test-slow test-model test-crash test-mount \
 	test-s3 checks fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
 
 help:  ## print this list
@@ -82,7 +82,12 @@ check: $(CHECKS)  ## what a commit must pass, and what continuous integration ru
 checks:
 	@echo $(CHECKS)
 
-quick: lint types layers docs-check  ## while writing: a minute; no mounts, servers, crashes and damages
+# The steps run at the same time, because most of them use only one core.
+quick: venv  ## while writing: a minute; no mounts, servers, crashes and damages
+	@$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target \
+		quick-tests lint types layers docs-check
+
+quick-tests: venv
 	$(PYTEST) -m 'not slow and not thorough and not mount and not s3' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 # --- the other levels --------------------------------------------------------------------------

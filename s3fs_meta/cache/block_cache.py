@@ -113,7 +113,7 @@ class BlockCache:
 
     def is_local(self, located: Located) -> bool:
         """Return whether a block is cached and needs no verification. Schedule point: never."""
-        return located.state is not None and located.block not in self.suspects
+        return located.state is not None and located.block not in self.suspects.blocks
 
     def read_local(self, located: Located, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a cached block; bytes after its content are zeros.
@@ -156,7 +156,7 @@ class BlockCache:
 
         Schedule point: always, so rows that the caller has read may be outdated afterwards.
         """
-        if located.block in self.suspects and await self.suspects.verify(located):
+        if located.block in self.suspects.blocks and await self.suspects.verify(located):
             return
         if located.pack is None:
             raise LostBlockError(located.block, "it is neither cached nor uploaded")

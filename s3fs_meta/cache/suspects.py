@@ -37,17 +37,15 @@ class Suspects:
         self._files = files
         self._keyring = keyring
         self._forget = forget
-        self._blocks: set[BlockId] = set()
-
-    def __contains__(self, block: BlockId) -> bool:
-        return block in self._blocks
+        # Readers search it directly, since a method would be called for each read of a block.
+        self.blocks: set[BlockId] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._blocks)
+        return bool(self.blocks)
 
     def mark_all(self) -> None:
         """Mark every uploaded or clean block as perhaps torn, to be verified before its next use."""
-        self._blocks = {
+        self.blocks = {
             block
             for block, state, _size in cached_blocks.rows_with_size(self._db)
             if state in {BlockState.UPLOADED, BlockState.CLEAN}
@@ -55,7 +53,7 @@ class Suspects:
 
     def discard(self, block: BlockId) -> None:
         """Forget that a block is suspect."""
-        self._blocks.discard(block)
+        self.blocks.discard(block)
 
     async def verify(self, located: Located) -> bool:
         """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
@@ -65,9 +63,9 @@ class Suspects:
             caller then checks again whether it is cached.
         """
         is_sound = await trio.to_thread.run_sync(self._is_sound, located)
-        if located.block not in self._blocks:
+        if located.block not in self.blocks:
             return True
-        self._blocks.discard(located.block)
+        self.blocks.discard(located.block)
         if not is_sound:
             self._db.begin_local()
             self._forget(located.block)
@@ -87,10 +85,10 @@ class Suspects:
         After each block the task sleeps for as long as the check took, so that readers get half of
         the disk's time.
         """
-        for block in sorted(self._blocks):
-            row = blocks.find(self._db, block) if block in self._blocks else None
+        for block in sorted(self.blocks):
+            row = blocks.find(self._db, block) if block in self.blocks else None
             if row is None:
-                self._blocks.discard(block)
+                self.blocks.discard(block)
                 continue
             began_s = trio.current_time()
             await self.verify(of_row(row))

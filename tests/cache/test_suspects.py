@@ -11,8 +11,8 @@ async def test_intact_block_is_no_longer_suspect_after_its_verification(bench: C
     suspects = bench.cache.suspects
     assert isinstance(suspects, Suspects)
     suspects.mark_all()
-    assert block in suspects
-    assert dirty not in suspects
+    assert block in suspects.blocks
+    assert dirty not in suspects.blocks
 
     assert await suspects.verify(bench.located(0))
     assert not suspects

@@ -12,9 +12,11 @@ ROOT: Final = Path(__file__).parents[2]
 # Bounds a hang, not the speed: a page runs up to thirty processes, each of which imports the program.
 PAGE_S_MAX: Final = 600
 
-# The commands find the program, and keep local state in a directory of the test.
+# The commands find the program, and keep local state in a directory of the test. The processes that a
+# page starts in the background end with it.
 _PRELUDE: Final = """
 set -eu
+trap 'jobs -p | xargs --no-run-if-empty kill' EXIT
 function s3fs-meta() {
     case "$*" in
         *--cachedir*) "$PYTHON" -m s3fs_meta "$@" ;;
@@ -48,7 +50,9 @@ def run_page(page: Path, directory: Path) -> str:
 
 def _unmount_below(directory: Path) -> None:
     """Unmount what a page that failed, or that the time limit ended, has left mounted."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    # Root's pages make bind mounts, too, which fusermount3 refuses.
+    command = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
+    for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
         mountpoint = line.split(" ")[4]
         if mountpoint.startswith(f"{directory}/"):
-            subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=True)
+            subprocess.run([*command, mountpoint], check=True)

@@ -1,15 +1,25 @@
 """The commands of the guides run and print what the pages promise."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import REQUIRED
 from tests.docs.pages import PAGE_S_MAX, ROOT, blocks_of, run_page
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(PAGE_S_MAX)]
 
 GUIDE = ROOT / "docs" / "guide"
+
+
+@pytest.fixture
+def rsync() -> None:
+    """Skip a test if rsync is missing, unless it is required."""
+    if shutil.which("rsync") is None and "rsync" not in REQUIRED:
+        pytest.skip("rsync is not installed (Debian package rsync)")
 
 
 def test_commands_of_the_page_on_followers_run(tmp_path: Path) -> None:
@@ -72,3 +82,42 @@ def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
     shown = [line for line in printed if not line.startswith("refused")]
     assert shown == ", ".join(promised).split(", ")
     assert printed.count("refused") == printed.count("refused again") == 1
+
+
+@pytest.mark.usefixtures("rsync")
+def test_commands_of_the_page_on_moving_in_run(tmp_path: Path) -> None:
+    """The page copies a tree with links and holes; rsync and fsck then find no difference."""
+    printed = run_page(GUIDE / "moving-in.md", tmp_path)
+
+    assert re.search(r"transaction group \d+\n[^\n]*: clean\nDear reader,", printed)
+    assert printed.endswith("Dear reader,\nletters/first\n2 links\n")
+
+
+@pytest.mark.usefixtures("rsync")
+def test_commands_of_the_page_on_backups_run(tmp_path: Path) -> None:
+    """Each day keeps its content, a frozen copy is backed up, and a locked day is removed."""
+    printed = run_page(GUIDE / "backup.md", tmp_path)
+
+    assert printed.endswith("Dear reader,\nrow 1\nDear reader,\n2026-11-23\nlatest\nwork\n")
+    assert "Yours" not in printed
+    assert (tmp_path / "restored/letter").read_text() == "Dear reader,\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root")
+def test_commands_of_the_page_on_containers_run(tmp_path: Path) -> None:
+    """A slave namespace gets the new mount; a private one keeps the old mount in use."""
+    printed = run_page(GUIDE / "containers.md", tmp_path)
+
+    assert "Dear reader,\nstatus 17\nDear reader,\n" in printed
+    assert re.search(r"^ state +detached", printed, re.MULTILINE)
+    assert re.search(r"^ used by .*by sleep", printed, re.MULTILINE)
+
+
+def test_commands_of_the_page_on_upgrading_run(tmp_path: Path) -> None:
+    """The page mounts again with the same state, and with a separate one for a trial."""
+    printed = run_page(GUIDE / "upgrading.md", tmp_path)
+
+    assert printed.count("Dear reader,") == 2
+    assert ": clean" in printed
+    assert re.search(r"^ lease +free;", printed, re.MULTILINE)
+    assert (tmp_path / "trial").is_dir()

@@ -309,6 +309,7 @@ class Mount:
         self._remounts = RemountHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
         self._supervisor = Supervisor(self._figures)
+        self._accepting = trio.Event()
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
     async def run(self) -> None:
@@ -323,10 +324,10 @@ class Mount:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._control.serve)
             await self._serve_metrics(nursery)
+            await self._detach_dead_mount()
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
-            await self._detach_dead_mount()
+            nursery.start_soon(session.supervise, "removal and read-ahead", self._remove)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
             with _libfuse_heard(StateDir(self._plan.place.state).log):
                 await fuse.serve(
@@ -339,6 +340,11 @@ class Mount:
             await self._end()
             await self._request_log.save()
             nursery.cancel_scope.cancel()
+
+    async def _remove(self) -> None:
+        """Purge removed files, those of an earlier mount first, once the mount accepts changes."""
+        await self._accepting.wait()
+        await self._filesystem.run()
 
     async def _detach_dead_mount(self) -> None:
         """Detach the mount of a killed daemon.
@@ -366,6 +372,7 @@ class Mount:
     def _ready(self) -> None:
         """Begin to accept changes; notify the parent process and systemd. Schedule point: never."""
         self._session.start()
+        self._accepting.set()
         capacity_bytes = self._plan.options.capacity_bytes
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)

@@ -24,6 +24,7 @@ from s3fs_meta.export import quarantine_list
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.sync.state_dir import without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
@@ -171,9 +172,12 @@ def fsck(
     )
     if delete_unknown:
         _refuse_quarantined(plan.place)
-    if rebuild:
-        return _rebuild(plan, access, ask=not everything, json=json)
-    return _checked(plan, access, ask=answer.ask and not json, json=json)
+    with (
+        without_new_remains(plan.place.state),
+    ):
+        if rebuild:
+            return _rebuild(plan, access, ask=not everything, json=json)
+        return _checked(plan, access, ask=answer.ask and not json, json=json)
 
 
 def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:

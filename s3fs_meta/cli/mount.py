@@ -1,5 +1,6 @@
 """``s3fs-meta mount``: mount a filesystem."""
 
+import contextlib
 import logging
 import os
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
 from s3fs_meta.settings import MountOptions
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.state_dir import StateDir, remove_unused, without_new_remains
 
 HELP = CommandHelp(
     name="mount",
@@ -101,38 +102,52 @@ def mount(
         force_takeover=force_takeover,
         at_least=None if at_least is None else option_syntax.mark("--at-least", at_least),
     )
-    if mkdir:
-        _make_mountpoint(mountpoint)
-    plan = make_plan(url, mountpoint, merged_options(words or [], flags))
-    return start(plan, foreground=foreground, verbose=verbose)
+    is_made = mkdir and _make_mountpoint(mountpoint)
+    status: int = ExitStatus.USAGE
+    try:
+        plan = make_plan(url, mountpoint, merged_options(words or [], flags))
+        status = start(plan, foreground=foreground, verbose=verbose)
+    finally:
+        if is_made and status != ExitStatus.DONE:
+            with contextlib.suppress(OSError):  # a process uses it already
+                mountpoint.rmdir()
+    return status
 
 
-def _make_mountpoint(path: Path) -> None:
-    """Create the mountpoint and the directories above it, unless it exists.
+def _make_mountpoint(path: Path) -> bool:
+    """Create the mountpoint and the directories above it; return false if it exists.
 
     Raises:
         UsageError: it cannot be created.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
     except OSError as exc:
         raise UsageError(f"cannot create the mountpoint {str(path)!r}: {exc.strerror}") from exc
+    return True
 
 
 def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
     """Mount in this process or in a background process; return the exit status."""
     level = logging.DEBUG if verbose else logging.INFO
-    with TerminalFront() as front:
+    state = plan.place.state
+    is_new = not state.exists()
+    with without_new_remains(state), TerminalFront() as front:
         if foreground:
             logs.to_stderr(level)
             os.umask(UMASK)
             trio.run(run_mount, plan, front)
             return ExitStatus.DONE
-        log = StateDir(plan.place.state).log
+        log = StateDir(state).log
 
         def body(remote: Front) -> None:
             logs.to_file(log, level)
             trio.run(run_mount, plan, remote)
 
         automounted = mount_table.is_automount(str(plan.mountpoint))
-        return run_in_background(body, log, front, automounted=automounted)
+        status = run_in_background(body, log, front, automounted=automounted)
+        if is_new and status not in {ExitStatus.DONE, ExitStatus.BUG}:
+            remove_unused(state)
+        return status

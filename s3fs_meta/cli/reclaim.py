@@ -21,7 +21,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import OpenOptions
 
@@ -77,7 +77,10 @@ def reclaim(
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
     )
-    with TerminalFront(quiet=json) as front:
+    with (
+        without_new_remains(place.state),
+        TerminalFront(quiet=json) as front,
+    ):
         secret = access.secret(front.ask)
         result = trio.run(_reclaim, place, access.s3, wanted, secret, front)
     if json:

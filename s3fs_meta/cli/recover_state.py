@@ -35,6 +35,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.objects import urls
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.newest_locations import Elsewhere
@@ -109,6 +110,7 @@ def recover_state(
     json: options.Json = False,
 ) -> int:
     """Run ``s3fs-meta recover-state``."""
+    urls.parse(url)
     place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:

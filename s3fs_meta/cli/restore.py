@@ -1,6 +1,8 @@
 """``s3fs-meta restore``: copy the files of a point in time out of a bucket."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,13 +81,29 @@ def restore(
     """Run ``s3fs-meta restore``."""
     wanted = option_syntax.point_in_time("--at", at)
     place = targets.of_url(url, access.cachedir)
+    is_new = not target.exists()
     require_empty(target)
-    with TerminalFront(quiet=json) as front:
+    with (
+        _without_new_directory(target, is_new=is_new),
+        TerminalFront(quiet=json) as front,
+    ):
         reading = Reading(place, access.s3, access.passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
         link, tally, copier = trio.run(_restore, reading, wanted, names, target, not no_privileges)
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
+
+
+@contextlib.contextmanager
+def _without_new_directory(target: Path, *, is_new: bool) -> Iterator[None]:
+    """If the context fails before it copies anything, remove the directory that was made for it."""
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):  # it has files
+                target.rmdir()
+        raise
 
 
 async def _restore(

@@ -27,7 +27,7 @@ from s3fs_meta.sync.history.points_in_time import described
 from s3fs_meta.sync.history.snapshot_mount import read_bucket
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.rollback import RolledBack, roll_back
-from s3fs_meta.sync.state_dir import StateDir, is_locked
+from s3fs_meta.sync.state_dir import StateDir, is_locked, without_new_remains
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import OpenOptions
@@ -102,7 +102,10 @@ def rollback(
         option_syntax.point_in_time("--at", at),
         confirmed=yes,
     )
-    with TerminalFront(quiet=json) as front:
+    with (
+        without_new_remains(wanted.place.state),
+        TerminalFront(quiet=json) as front,
+    ):
         past, done = trio.run(_rollback, wanted, access.secret(front.ask), front)
         for notice in done.notices:
             front.notice(notice)

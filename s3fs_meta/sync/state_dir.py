@@ -25,12 +25,13 @@ locks.
         the state of a snapshot mounted on the mountpoint; removed after the unmount
 """
 
+import contextlib
 import fcntl
 import glob
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,7 @@ _LOCK_POLL_S: Final = 0.1
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+_FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks"})  # entries of an unused directory
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
 
 
@@ -250,6 +252,32 @@ def _can_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def without_new_remains(path: Path) -> Iterator[None]:
+    """If the context fails, remove a state directory that it made and did not use."""
+    is_new = not path.exists()
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            remove_unused(path)
+        raise
+
+
+def remove_unused(path: Path) -> None:
+    """Remove a state directory that has nothing but an empty frame and a log. Blocking."""
+    if not path.is_dir() or any(entry.name not in _FRAME for entry in path.iterdir()):
+        return
+    if any(any(inner.iterdir()) for inner in path.iterdir() if inner.is_dir()):
+        return
+    state_dir = StateDir(path)
+    if state_dir.try_lock():
+        try:
+            state_dir.remove()
+        finally:
+            state_dir.unlock()
 
 
 def remove_stale_snapshots(state: Path, but: Path) -> None:

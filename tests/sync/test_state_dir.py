@@ -15,6 +15,8 @@ from s3fs_meta.sync.state_dir import (
     LockWatch,
     StateDir,
     remove_stale_snapshots,
+    remove_unused,
+    without_new_remains,
 )
 from tests.conftest import REQUIRED
 
@@ -260,3 +262,61 @@ def test_own_state_directory_is_accepted_again(state: Path) -> None:
         os.umask(mask)
 
     assert _listing(state) == before
+
+
+def test_directory_that_a_failed_command_made_is_removed(tmp_path: Path) -> None:
+    """An unused directory has a lock, a log and empty directories; one from before is kept."""
+
+    def command(path: Path) -> None:
+        with without_new_remains(path):
+            state = StateDir(path)
+            state.tmp.mkdir()
+            state.log.touch()
+            assert state.try_lock()
+            state.unlock()
+            raise HeldError("no")
+
+    new, old = tmp_path / "new", tmp_path / "old"
+    StateDir(old)
+    for path in (new, old):
+        with pytest.raises(HeldError):
+            command(path)
+
+    assert not new.exists()
+    assert old.is_dir()
+    with without_new_remains(new):
+        StateDir(new)
+    assert new.is_dir()
+
+
+@pytest.mark.parametrize(
+    "name", ["meta.db", "holder", "superblock", "kept-1/x", "blocks/7", "tmp/1"]
+)
+def test_directory_with_state_is_not_removed(tmp_path: Path, name: str) -> None:
+    """Any other file may be of value, even in a directory that the failed command made."""
+    path = tmp_path / "state"
+
+    def command() -> None:
+        with without_new_remains(path):
+            (StateDir(path).path / name).parent.mkdir(exist_ok=True)
+            (path / name).touch()
+            raise HeldError("no")
+
+    with pytest.raises(HeldError):
+        command()
+
+    assert (path / name).exists()
+
+
+def test_directory_that_another_process_uses_is_not_removed(tmp_path: Path) -> None:
+    """A mount that starts at the same time has nothing but the lock yet."""
+    state = StateDir(tmp_path / "state")
+    assert state.try_lock()
+
+    remove_unused(state.path)
+
+    assert state.path.is_dir()
+    state.unlock()
+    remove_unused(state.path)
+    assert not state.path.exists()
+    remove_unused(state.path)

@@ -11,7 +11,6 @@ from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import FREEZE_S_DEFAULT, FREEZE_S_MAX, FREEZE_S_MIN
 from s3fs_meta.mount import mount_paths
 from s3fs_meta.mount.control_api import request_clone, request_frozen_clone
@@ -71,9 +70,8 @@ def clone(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta clone``."""
-    found, wanted = mount_paths.existing(source, cachedir), mount_paths.free(target, cachedir)
-    if found.place != wanted.place:
-        raise UsageError(f"{target} is not on the filesystem of {source}")
+    found = mount_paths.existing(source, cachedir)
+    wanted = mount_paths.free(target, cachedir, near=found)
     mount_paths.hand_over(wanted)
     with TerminalFront() as front:
         if freeze:

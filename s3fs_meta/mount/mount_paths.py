@@ -56,18 +56,21 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 
 
-def free(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of a new name in an existing directory.
+def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
+    """Return the entry of a new name in an existing directory, on the filesystem of *near*.
 
     Raises:
-        UsageError: the name exists, or its directory does not.
-        NotMountedError: the directory is not on a filesystem of s3fs-meta.
+        UsageError: the name exists, its directory does not, or is on another filesystem.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
     if os.path.lexists(absolute):
         raise UsageError(f"{path} exists")
     device = os.stat(parent)
+    if device.st_dev != os.lstat(os.path.dirname(near.path)).st_dev:
+        raise UsageError(
+            f"{path} is on another filesystem than {near.path}; cp -a copies between filesystems"
+        )
     place = _place(mount_table.read(), parent, device.st_dev, cachedir)
     return Entry(place, Ino(device.st_ino), os.fsencode(name), Ino(0), absolute)
 
@@ -152,7 +155,7 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
             if one.fs_type != mount_table.FS_TYPE:
                 break
             return targets.of_mountpoint(Path(one.mountpoint), cachedir)
-    raise NotMountedError(directory)
+    raise NotMountedError(directory, f"{directory} is not on a filesystem of s3fs-meta")
 
 
 def remove(entry: Entry) -> None:

@@ -64,12 +64,28 @@ def test_name_of_a_copy_must_be_free(program: Program, mounted: Place) -> None:
     """The name may not exist, even as a dangling symlink, and its directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
-    found = mount_paths.free(mnt / "new", program.cachedir)
+    source = mount_paths.existing(mnt / "nowhere", program.cachedir)
+    found = mount_paths.free(mnt / "new", program.cachedir, source)
 
     assert (found.parent, found.name, found.ino) == (1, b"new", 0)
     for path in (mnt / "nowhere", mnt / "missing" / "new", mnt):
         with pytest.raises(UsageError):
-            mount_paths.free(path, program.cachedir)
+            mount_paths.free(path, program.cachedir, source)
+
+
+@pytest.mark.mount
+def test_copy_to_another_filesystem_is_refused(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    (mounted.mountpoint / "f").touch()
+
+    for target in (tmp_path / "copy", Path("/proc/copy")):
+        done = program.run("clone", mounted.mountpoint / "f", target)
+        assert done.returncode == 2
+        assert f"{target} is on another filesystem than {mounted.mountpoint}/f" in done.stderr
+    (tmp_path / "outside").touch()
+    done = program.run("clone", tmp_path / "outside", mounted.mountpoint / "copy")
+    assert (done.returncode, "is not on a filesystem of s3fs-meta" in done.stderr) == (8, True)
 
 
 _SEES_NOTHING = """

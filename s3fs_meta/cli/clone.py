@@ -8,7 +8,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.limits import FREEZE_S_DEFAULT, FREEZE_S_MAX, FREEZE_S_MIN
@@ -73,7 +73,7 @@ def clone(
     found = mount_paths.existing(source, cachedir)
     wanted = mount_paths.free(target, cachedir, near=found)
     mount_paths.hand_over(wanted)
-    with TerminalFront() as front:
+    with interruption.explained(_remains(wanted.path, freeze=freeze)), TerminalFront() as front:
         if freeze:
             result = trio.run(request_frozen_clone, found, wanted, front, freeze_max)
         else:
@@ -81,3 +81,10 @@ def clone(
     mount_paths.require_seen([wanted], there=True)
     if json:
         output.print_json({"path": wanted.path, "entries": result["entries"]})
+
+
+def _remains(path: str, *, freeze: bool) -> str:
+    """Describe the state that an interruption leaves."""
+    if freeze:
+        return "no copy is made, and the blocked processes continue"
+    return f"the mount continues to copy; {path} appears when the copy is complete"

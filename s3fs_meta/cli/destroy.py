@@ -15,8 +15,9 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     BeingRemovedError,
@@ -71,6 +72,16 @@ class _Found(NamedTuple):
     superblock: bytes | None  # bytes of the second copy of the superblock; None: unchanged
 
 
+class _Wanted(NamedTuple):
+    """The filesystem to remove, and the options of the command."""
+
+    place: targets.Target
+    s3: S3Options
+    secret: Secret | None
+    confirm: str | None
+    force_takeover: bool
+
+
 def destroy(
     url: options.Url,
     confirm: Annotated[
@@ -97,9 +108,13 @@ def destroy(
 ) -> None:
     """Run ``s3fs-meta destroy``."""
     place = targets.of_url(url, access.cachedir)
-    with TerminalFront(quiet=json) as front:
+    with (
+        interruption.explained("nothing was removed") as remains,
+        TerminalFront(quiet=json) as front,
+    ):
         secret = None if by_name else access.secret(front.ask)
-        found = trio.run(_destroy, place, access.s3, secret, confirm, force_takeover, front)
+        wanted = _Wanted(place, access.s3, secret, confirm, force_takeover)
+        found = trio.run(_destroy, wanted, front, remains)
     if json:
         removed, foreign = len(found.own), len(found.foreign)
         output.print_json({"url": url, "removed": removed, "foreign": foreign})
@@ -114,27 +129,24 @@ def destroy(
         )
 
 
-async def _destroy(
-    place: targets.Target,
-    s3: S3Options,
-    secret: Secret | None,
-    confirm: str | None,
-    force_takeover: bool,
-    front: Front,
-) -> _Found:
+async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
+    place, force_takeover = wanted.place, wanted.force_takeover
     # The question and the removal share one event loop, which also reads the terminal.
-    async with opened_store(place.url, s3) as store:
+    async with opened_store(place.url, wanted.s3) as store:
         contents = await removal.list_contents(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
         lease = await _refuse_held(store, force_takeover=force_takeover)
-        found = await _find(store, contents, Remembered(place.state), secret, front)
+        found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
         front.ready()  # no progress bar while the question is asked
-        _require_name(place.url, found, confirm)
+        _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)
         try:
             await _require_unchanged(store, lease, force_takeover=force_takeover)
+            remains.change(
+                "some objects may be removed already; to remove the others, run destroy again"
+            )
             await removal.remove(
                 store,
                 found.own,

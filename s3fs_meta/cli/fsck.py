@@ -15,7 +15,7 @@ from s3fs_meta.cli import offered_objects, options
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
 from s3fs_meta.console.ui import TerminalFront
@@ -173,6 +173,11 @@ def fsck(
     if delete_unknown:
         _refuse_quarantined(plan.place)
     with (
+        interruption.explained(
+            "nothing was changed"
+            if answer.mode is Mode.REPORT
+            else "all repairs are undone, unless their upload had begun; it is safe to run fsck again"
+        ),
         without_new_remains(plan.place.state),
     ):
         if rebuild:

@@ -14,7 +14,7 @@ from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import interruption, output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import NotEmptyError, SettingsError, StoreAccessError, UsageError
 from s3fs_meta.mount.stores import opened_store
@@ -112,7 +112,11 @@ def mkfs(
         unsafe_single_writer=unsafe_single_writer,
     )
     cachedir = access.cachedir or own_cachedir()
-    superblock, recovery_key = trio.run(_make, url, access.s3, wanted, cachedir)
+    with interruption.explained(
+        f"run mkfs again; if it finds an unfinished filesystem, remove that first: s3fs-meta "
+        f"destroy {url}"
+    ):
+        superblock, recovery_key = trio.run(_make, url, access.s3, wanted, cachedir)
     _print(url, superblock, recovery_key, json=json)
 
 

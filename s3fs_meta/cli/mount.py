@@ -13,7 +13,7 @@ import typer
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
-from s3fs_meta.console import logs
+from s3fs_meta.console import interruption, logs
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import UsageError
@@ -147,7 +147,8 @@ def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
             trio.run(run_mount, plan, remote)
 
         automounted = mount_table.is_automount(str(plan.mountpoint))
-        status = run_in_background(body, log, front, automounted=automounted)
+        with interruption.explained("nothing is mounted; it is safe to mount again"):
+            status = run_in_background(body, log, front, automounted=automounted)
         if is_new and status not in {ExitStatus.DONE, ExitStatus.BUG}:
             remove_unused(state)
         return status

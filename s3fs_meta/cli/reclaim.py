@@ -8,7 +8,7 @@ import typer
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import NotMountedError
@@ -78,6 +78,12 @@ def reclaim(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
     )
     with (
+        interruption.explained(
+            "nothing was changed"
+            if dry_run
+            else "all deleted objects were unneeded; a mount continues to delete the others, and it"
+            " is safe to run reclaim again"
+        ),
         without_new_remains(place.state),
         TerminalFront(quiet=json) as front,
     ):

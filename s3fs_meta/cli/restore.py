@@ -12,7 +12,7 @@ import typer
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.export.copier import Copier, Tally, require_empty
@@ -85,6 +85,9 @@ def restore(
     require_empty(target)
     with (
         _without_new_directory(target, is_new=is_new),
+        interruption.explained(
+            f"the copy in {target} is not complete; remove it before you run restore again"
+        ),
         TerminalFront(quiet=json) as front,
     ):
         reading = Reading(place, access.s3, access.passphrase_file, front)

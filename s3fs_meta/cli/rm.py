@@ -8,7 +8,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.mount import mount_paths
@@ -49,7 +49,13 @@ def rm(
 ) -> None:
     """Run ``s3fs-meta rm``: check all paths, then remove them."""
     found = [mount_paths.existing(path, cachedir) for path in paths]
-    with TerminalFront() as front:
+    with (
+        interruption.explained(
+            "some of the paths may be removed already, and the mount continues to free their space;"
+            " it is safe to remove the others again"
+        ),
+        TerminalFront() as front,
+    ):
         trio.run(_remove, found, front, locked, wait)
     mount_paths.require_seen(found, there=False)
     if json:

@@ -10,8 +10,9 @@ from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
 from s3fs_meta.model import PointInTime
@@ -103,10 +104,11 @@ def rollback(
         confirmed=yes,
     )
     with (
+        interruption.explained("nothing was changed") as remains,
         without_new_remains(wanted.place.state),
         TerminalFront(quiet=json) as front,
     ):
-        past, done = trio.run(_rollback, wanted, access.secret(front.ask), front)
+        past, done = trio.run(_rollback, wanted, access.secret(front.ask), front, remains)
         for notice in done.notices:
             front.notice(notice)
     if json:
@@ -118,9 +120,16 @@ def rollback(
     output.print_text(f"to undo it: s3fs-meta rollback --at txg={done.before.txg} {url}")
 
 
-async def _rollback(wanted: _Wanted, secret: Secret, front: Front) -> tuple[Link, RolledBack]:
+async def _rollback(
+    wanted: _Wanted, secret: Secret, front: Front, remains: Remains
+) -> tuple[Link, RolledBack]:
     async with opened_store(wanted.place.url, wanted.s3, counts=wanted.place.state) as store:
         past = await _choose(wanted, store, secret, front)
+        remains.change(
+            "the present state is still that before the rollback, or already that of the given"
+            f" point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to run"
+            " rollback again"
+        )
         clock = SystemClock()
         volume = await open_filesystem(
             store,

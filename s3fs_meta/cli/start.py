@@ -47,7 +47,7 @@ def _remove(paths: Sequence[Path]) -> int:
             mount_paths.remove(entry)
         mount_paths.require_seen(found, there=False)
     except KeyboardInterrupt:
-        sys.stderr.write("s3fs-meta: interrupted\n")
+        sys.stderr.write("s3fs-meta: interrupted: some of the paths may be removed already\n")
         return _INTERRUPTED
     except Exception as exc:  # noqa: BLE001  # the outermost frame
         return _report(exc)

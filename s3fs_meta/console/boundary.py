@@ -13,6 +13,7 @@ import typer
 
 from s3fs_meta.console import exits
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import S3fsError
 
 PROGRAM: Final = "s3fs-meta"
@@ -33,6 +34,9 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         status = body() or ExitStatus.DONE
         if status == ExitStatus.INTERRUPTED:  # the command-line parser returns this status after ^C
             raise KeyboardInterrupt  # noqa: TRY301 - only the handler below prints the message
+    except InterruptedCommandError as exc:
+        print_line(program, f"interrupted: {exc}")
+        return ExitStatus.INTERRUPTED
     except (typer.Abort, KeyboardInterrupt):
         print_line(program, "interrupted")
         return ExitStatus.INTERRUPTED

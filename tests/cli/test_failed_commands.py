@@ -1,11 +1,14 @@
 """A command that fails before it does anything leaves nothing behind."""
 
+import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Place
-from tests.programs import QuickProgram
+from tests.programs import PROCESS_S_MAX, QuickProgram
 
 COMMANDS = [
     ("fsck", "-n"),
@@ -34,6 +37,13 @@ def quick(tmp_path: Path) -> QuickProgram:
     return program
 
 
+@pytest.fixture
+def silent_endpoint() -> Iterator[str]:
+    """Return the URL of a port at which the kernel accepts connections, and no server answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"http://127.0.0.1:{silent.getsockname()[1]}"
+
+
 def completed(words: tuple[str, ...], url: str, folder: Path) -> list[str]:
     """Return a command line with the URL, and the mountpoint or target if the command has one."""
     found = [str(folder / "target") if word == "TARGET" else word for word in words]
@@ -57,3 +67,34 @@ def test_path_in_place_of_a_url_is_answered_with_the_url(quick: QuickProgram, em
     done = quick.run("fsck", "-n", str(empty.bucket))
 
     assert f"use local://{empty.bucket}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "remains"),
+    [
+        (("mount", "--mkdir"), "nothing is mounted"),
+        (("fsck", "-n"), "nothing was changed"),
+        (("fsck", "-p"), "all repairs are undone"),
+        (("rollback", "--at", "txg=1", "--yes"), "nothing was changed"),
+        (("restore", "--to", "TARGET"), "the copy in "),
+        (("reclaim",), "all deleted objects were unneeded"),
+        (("destroy", "--by-name"), "nothing was removed"),
+        (("mkfs", "--plain"), "run mkfs again"),
+    ],
+)
+def test_interrupted_command_prints_what_remains(
+    quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str
+) -> None:
+    """Ctrl-C while the store does not answer; nothing was made, so nothing is left."""
+    options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
+    command = quick.begin(*completed(words, "s3://bucket/home", tmp_path), *options)
+    assert command.stderr is not None
+    with command:
+        first = command.stderr.readline()
+        command.send_signal(signal.SIGINT)
+        _out, rest = command.communicate(timeout=PROCESS_S_MAX)
+
+    assert "has not answered yet" in first
+    assert f"s3fs-meta: interrupted: {remains}" in rest
+    assert command.returncode in {130, 32}  # fsck(8) has its own status
+    assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []

@@ -8,6 +8,7 @@ import trio
 
 from s3fs_meta.console import boundary
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import HeldError, UsageError
 
 
@@ -44,6 +45,15 @@ def test_interrupt_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> Non
     """Ctrl-C ends the program with the status that shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_interrupt_of_a_described_command_prints_what_remains(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    body = _raising(InterruptedCommandError("nothing was changed"))
+
+    assert boundary.run(body) is ExitStatus.INTERRUPTED
+    assert capsys.readouterr().err == "s3fs-meta: interrupted: nothing was changed\n"
 
 
 def test_interrupt_caught_by_the_parser_has_its_own_status(

@@ -37,6 +37,12 @@ def first_line(process: "subprocess.Popen[str]") -> str:
             process.communicate(timeout=PROCESS_S_MAX)
 
 
+def only_line(text: str) -> str:
+    """Return the only line; a busy machine may first report that the store has not answered yet."""
+    [line] = [one for one in text.splitlines() if "has not answered yet" not in one]
+    return line
+
+
 @pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain")])
 def test_closed_port_is_reported_at_the_first_attempt(
     quick: QuickProgram, words: tuple[str, ...]
@@ -68,9 +74,9 @@ def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
     done = quick.run("fsck", "-n", "--endpoint-url", "http://nowhere.invalid", URL)
 
     assert done.returncode == 8  # fsck's status of an operational error
-    assert done.stderr.startswith(f"s3fs-meta: {URL}: ")
-    assert "the server's name in http://nowhere.invalid cannot be resolved" in done.stderr
-    assert done.stderr.count("\n") == 1
+    line = only_line(done.stderr)
+    assert line.startswith(f"s3fs-meta: {URL}: ")
+    assert "the server's name in http://nowhere.invalid cannot be resolved" in line
 
 
 @pytest.mark.parametrize(
@@ -101,8 +107,8 @@ def _require_one_line(
 ) -> None:
     done = quick.run(*words)
     assert done.returncode == ExitStatus.STORE_ACCESS, words
-    assert done.stderr.startswith("s3fs-meta: s3://photos-2019"), words
-    assert f": {code}; " in done.stderr, words
-    assert advice in done.stderr, words
-    assert f"(endpoint {double.url})\n" in done.stderr, words
-    assert done.stderr.count("\n") == 1, words
+    line = only_line(done.stderr)
+    assert line.startswith("s3fs-meta: s3://photos-2019"), words
+    assert f": {code}; " in line, words
+    assert advice in line, words
+    assert line.endswith(f"(endpoint {double.url})"), words

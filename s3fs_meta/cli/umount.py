@@ -216,6 +216,11 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
         why = _why_not([*command, "--", mountpoint])
     if "busy" in why and force:
         why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])
+    if "busy" in why:
+        why += (
+            " A process has a file open or its working directory there, or another filesystem is "
+            f"mounted below it: fuser -vm {mountpoint} lists the processes"
+        )
     if why:
         raise SettingsError(f"still mounted: {why}")
 

@@ -85,6 +85,7 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
 
     assert done.returncode == 3
     assert "still mounted" in done.stderr
+    assert f"fuser -vm {mounted.mountpoint} lists the processes" in done.stderr
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 

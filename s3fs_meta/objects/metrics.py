@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from s3fs_meta.errors import ObjectMissingError, StoreError
+from s3fs_meta.errors import ObjectMissingError, PreconditionError, StoreError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
@@ -21,7 +21,7 @@ class MethodCounts:
     """The counts of one method since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # requests that raised StoreError; a missing key in get is no error
+    errors: int = 0  # raised StoreError; not a missing key in get, nor a refused condition
     sent_bytes: int = 0  # bytes sent by requests that succeeded
     received_bytes: int = 0
 
@@ -74,14 +74,14 @@ class CountingStore:
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free."""
-        with self._counted("create") as counts:
+        with self._counted("create", answers=PreconditionError) as counts:
             etag = await self.inner.create(key, data)
             counts.sent_bytes += _size_bytes(data)
         return etag
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its present version is *etag*."""
-        with self._counted("replace") as counts:
+        with self._counted("replace", answers=PreconditionError) as counts:
             new_etag = await self.inner.replace(key, data, etag)
             counts.sent_bytes += _size_bytes(data)
         return new_etag

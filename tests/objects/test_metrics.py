@@ -41,10 +41,25 @@ async def test_failed_request_is_counted_without_bytes() -> None:
     store = CountingStore(MemoryStore())
     await store.put(KEY, b"")
 
+    with pytest.raises(ObjectMissingError):
+        await store.get_range(ObjectKey("absent"), 0, 1)
+
+    assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
+
+
+async def test_refused_condition_is_no_error() -> None:
+    """Each mount asks the store to refuse two conditional writes, so a refusal is an answer."""
+    store = CountingStore(MemoryStore())
+    first = await store.create(KEY, b"first")
+    await store.replace(KEY, b"second", first)
+
     with pytest.raises(PreconditionError):
         await store.create(KEY, b"12345")
+    with pytest.raises(PreconditionError):
+        await store.replace(KEY, b"12345", first)
 
-    assert store.counts["create"] == MethodCounts(requests=1, errors=1)
+    assert store.counts["create"] == MethodCounts(requests=2, errors=0, sent_bytes=5)
+    assert store.counts["replace"] == MethodCounts(requests=2, errors=0, sent_bytes=6)
 
 
 async def test_missing_key_is_no_error() -> None:

@@ -47,8 +47,8 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         probe_only: as ``open_store``.
         may_be_absent: as ``open_store``.
         notify: shows a line while the store cannot be reached.
-        counts: the state directory in which the billed requests are added up, if it exists at the
-            end; None: they are not saved.
+        counts: the state directory in which the billed requests are added up, if it contains a
+            filesystem's state at the end; None: they are not saved.
         charge: as for ``RetryingStore``.
 
     Raises:

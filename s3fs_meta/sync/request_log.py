@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "requests.json"
+_STATE: Final = ("meta.db", "superblock", _NAME)  # a directory with one of them has been in use
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -166,7 +167,8 @@ def _number(value: Any) -> int:
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
     """Add the counts of a meter to those in a state directory; return the sum.
 
-    A failure is logged, and the meter keeps its counts. Without the directory nothing is saved.
+    A failure is logged, and the meter keeps its counts. A directory without a filesystem's state
+    stays as it is, because a mistyped URL must not leave state behind.
     """
     try:
         return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)
@@ -177,7 +179,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
 
 def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
     """Do the work of ``save``. Blocking; a cancelled caller waits, so no counts are lost."""
-    if not state.is_dir():
+    if not any((state / name).exists() for name in _STATE):
         return None
     taken = meter.take()
     if not taken:

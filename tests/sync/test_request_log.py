@@ -160,6 +160,7 @@ async def test_today_has_the_counts_of_earlier_processes_and_those_not_saved_yet
 
 
 async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:
+    (tmp_path / "meta.db").touch()
     meter = Meter(At())
     log = RequestLog(tmp_path, meter, lambda: 0)
 
@@ -177,3 +178,13 @@ async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: M
         await save(1)
         await save(2)
         nursery.cancel_scope.cancel()
+
+
+async def test_directory_without_state_of_a_filesystem_stays_empty(tmp_path: Path) -> None:
+    """A command with a mistyped URL leaves nothing behind."""
+    meter = Meter(At())
+    meter.count(RequestClass.PUT, KEY)
+
+    assert await request_log.save(tmp_path, meter) is None
+
+    assert request_log.read(tmp_path) is None

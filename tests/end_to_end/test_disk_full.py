@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,7 @@ def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     expected = {f"synced-{number}": os.urandom(1000) for number in range(20)}
     for name, data in expected.items():
         write_synced(mnt / name, data)
-    foreign = fill(small_disk)
-    made = make_directories_until_refused(mnt)
+    made = make_directories_until_degraded(mnt, small_disk)
     found = program.status(mnt)
     assert found["state"] == "degraded"
     assert "the last operations were lost" in found["why"]
@@ -146,7 +146,7 @@ def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     left = directories(mnt)
     assert left == made[: len(left)]
 
-    foreign.unlink()
+    (small_disk / "foreign").unlink()
     program.run("umount", mnt)
     program.ok("mount", tight.url, mnt)
     assert directories(mnt) == left
@@ -154,22 +154,40 @@ def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     assert_kept(tight, program, expected)
 
 
-def make_directories_until_refused(root: Path) -> list[int]:
-    """Make directories with long names until the mount refuses; return their numbers."""
+def make_directories_until_degraded(root: Path, disk: Path) -> list[int]:
+    """Make directories with large attributes until the mount is degraded; return their numbers.
+
+    The mount measures the free space every few MiB, and then refuses directories with ENOSPC. So
+    this function gives it room for one directory and fills the disk behind that measurement.
+    """
     made: list[int] = []
-    code = None
-    while code is None:
-        try:
-            (root / f"{'n' * 200}-{len(made)}").mkdir()
-            made.append(len(made))
-        except OSError as exc:
-            code = exc.errno
+    code = errno.ENOSPC
+    while code == errno.ENOSPC:
+        (disk / "foreign").unlink(missing_ok=True)
+        code = make_directory(root, made)
+        fill(disk)
+        while not code:
+            code = make_directory(root, made)
     assert code in {errno.EIO, errno.EROFS}
     return made
 
 
+def make_directory(root: Path, made: list[int]) -> int:
+    """Make the next directory, with an attribute; return the errno, 0 if it succeeded."""
+    path = root / f"n-{len(made)}"
+    try:
+        path.mkdir()
+        made.append(len(made))
+        # A lost group takes the directory with it; then the next directory is refused.
+        with suppress(FileNotFoundError):
+            os.setxattr(path, "user.filler", os.urandom(60_000))
+    except OSError as exc:
+        return exc.errno or errno.EIO
+    return 0
+
+
 def directories(root: Path) -> list[int]:
-    """Return the numbers of the directories made by ``make_directories_until_refused``."""
+    """Return the numbers of the directories made by ``make_directories_until_degraded``."""
     return sorted(int(name.rpartition("-")[2]) for name in os.listdir(root) if name[0] == "n")
 
 

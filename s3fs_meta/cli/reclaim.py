@@ -29,8 +29,8 @@ HELP = CommandHelp(
     name="reclaim",
     summary="Delete the objects that no retained point in time needs.",
     description=(
-        "A mount reclaims by itself after each image and every ten minutes, while nothing changes once "
-        "a day. If the filesystem is "
+        "A mount reclaims by itself after each image and every ten minutes, or once a day if nothing "
+        "changes. If the filesystem is "
         "mounted on this host, the command sends a request to the mount; otherwise it opens the "
         "filesystem as a mount does. It never deletes objects that s3fs-meta did not write, nor "
         "the last two images and the objects that they need.",

@@ -1,5 +1,6 @@
 """The compiled part, and generated pages where `make man` wrote them; the rest is in setup.cfg."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from setuptools.command.dist_info import dist_info
 from setuptools.errors import SetupError
 
 LIBFUSE = "3.13"  # has fuse_session_custom_io
+EXTENSION = Path("s3fs_meta/fuse/fuse_intercept.c")
+SUM = hashlib.sha256(EXTENSION.read_bytes()).hexdigest()  # fuse/extension.py has it, too
 
 
 def pkg_config(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -92,7 +95,8 @@ setup(
     ext_modules=[
         Extension(
             "s3fs_meta.fuse.fuse_intercept",
-            ["s3fs_meta/fuse/fuse_intercept.c"],
+            [str(EXTENSION)],
+            define_macros=[("SOURCE_SUM", f'"{SUM}"')],
             extra_compile_args=[*words("--cflags"), "-Wall", "-Wextra", "-fvisibility=hidden"],
             extra_link_args=words("--libs"),
         )

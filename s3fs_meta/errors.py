@@ -489,7 +489,7 @@ class UsageError(SettingsError):
 
 
 class ExtensionMissingError(SettingsError):
-    """The compiled extension is missing, or was built for another Python or libfuse."""
+    """The compiled extension is missing, or was built for another Python, libfuse or version."""
 
     def __init__(self, why: str) -> None:
         super().__init__(

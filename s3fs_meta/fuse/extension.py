@@ -1,15 +1,20 @@
 """pyfuse3, and the compiled extension that must be loaded before it.
 
 Owns: loading ``fuse_intercept.c``, whose symbols the dynamic linker must find before those of
-libfuse; importing pyfuse3.
+libfuse; importing pyfuse3; refusing an extension that was built from another version of its source.
 """
 
 import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 from s3fs_meta.errors import ExtensionMissingError
+
+# SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension, so an extension
+# of an earlier version, which may lack a function or give one another meaning, is not used.
+SOURCE_SUM: Final = "f14ed7c5a7be5b10064540a84a3d5ab52dd80009915ccaa25be7660aafbb3094"
 
 
 @contextlib.contextmanager
@@ -32,6 +37,9 @@ def _symbols_for_all_libraries() -> Iterator[None]:
 
 with _symbols_for_all_libraries():
     from s3fs_meta.fuse import fuse_intercept
+
+if getattr(fuse_intercept, "SOURCE_SUM", "") != SOURCE_SUM:
+    raise ExtensionMissingError("it was built from another version of s3fs-meta")
 
 import pyfuse3  # noqa: E402 - must follow the extension
 

@@ -39,6 +39,11 @@
 #define UNKNOWN (-1)    /* as in fs/waiting_room.py */
 #define WRITE_BACK (-2) /* as in fs/waiting_room.py */
 
+/* The hash of this file, which setup.py defines and fuse/extension.py compares. */
+#ifndef SOURCE_SUM
+#define SOURCE_SUM "unknown"
+#endif
+
 /* pyfuse3 has one session per process, so the state of the session is static. */
 static PyObject *handlers; /* has a method for each intercepted request; NULL before install() */
 static unsigned wanted;    /* flags to add to the answer to INIT, if the kernel offers them */
@@ -494,5 +499,9 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit_fuse_intercept(void)
 {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+
+    if (module != NULL && PyModule_AddStringConstant(module, "SOURCE_SUM", SOURCE_SUM) < 0)
+        Py_CLEAR(module);
+    return module;
 }

@@ -1,5 +1,6 @@
 """The compiled extension: its build, its import before pyfuse3, and reads that do not block."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import trio
 
 from s3fs_meta.console.exits import MOUNT_FAILED, ExitStatus
+from s3fs_meta.fuse import extension
 from s3fs_meta.fuse.request_loop import Gate
 from tests.fuse.conftest import opened, until_ready
 from tests.programs import ROOT
@@ -16,6 +18,10 @@ from tests.programs import ROOT
 MISSING = """
 import sys
 sys.modules["s3fs_meta.fuse.fuse_intercept"] = None
+"""
+OLD = """
+import sys, types
+sys.modules["s3fs_meta.fuse.fuse_intercept"] = types.ModuleType("fuse_intercept")
 """
 ORDER = """
 import sys
@@ -57,6 +63,27 @@ def test_mount_without_the_extension_fails_with_one_line(
     assert done.stderr.count("\n") == 1
     assert "the compiled extension cannot be loaded" in done.stderr
     assert "libfuse3-dev" in done.stderr
+
+
+@pytest.mark.parametrize("found", ["", 'sys.modules[NAME].SOURCE_SUM = "0" * 64\n'])
+def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, found: str) -> None:
+    """An extension that was not built again may lack a function, or give one another meaning."""
+    found = found.replace("NAME", '"s3fs_meta.fuse.fuse_intercept"')
+    code = f"{OLD}{found}from s3fs_meta.cli.entry import main\nsys.exit(main())"
+
+    done = ran(code, "mount", f"local://{tmp_path}", str(tmp_path))
+
+    assert done.returncode == ExitStatus.SETTINGS
+    assert done.stderr.count("\n") == 1
+    assert "(it was built from another version of s3fs-meta); build it: " in done.stderr
+
+
+def test_hash_of_the_extension_is_that_of_its_source() -> None:
+    """After a change of fuse_intercept.c, put its new hash into fuse/extension.py."""
+    source = ROOT / "s3fs_meta" / "fuse" / "fuse_intercept.c"
+
+    assert hashlib.sha256(source.read_bytes()).hexdigest() == extension.SOURCE_SUM
+    assert extension.fuse_intercept.SOURCE_SUM == extension.SOURCE_SUM
 
 
 def test_commands_that_do_not_mount_work_without_the_extension() -> None:

@@ -103,43 +103,33 @@ class Converter:
 
         As pyfuse3 makes it of ``entry``, in a third of the time.
         """
-        (
-            ino,
-            mode,
-            nlink,
-            uid,
-            gid,
-            size_bytes,
-            mapped_blocks,
-            ctime_ns,
-            mtime_ns,
-            atime_ns,
-            rdev,
-            _parent,
-            _flags,
-            _btime_ns,
-        ) = attributes
+        mode, uid, gid = attributes.mode, attributes.uid, attributes.gid
         if self._overrides is not None:
             shown = self.entry(attributes)
             mode, uid, gid = shown.st_mode, shown.st_uid, shown.st_gid
+        size_bytes = attributes.size_bytes
+        mapped_bytes = attributes.mapped_blocks * self._block_bytes
+        atime_s, atime_ns = divmod(attributes.atime_ns, _SECOND_NS)
+        mtime_s, mtime_ns = divmod(attributes.mtime_ns, _SECOND_NS)
+        ctime_s, ctime_ns = divmod(attributes.ctime_ns, _SECOND_NS)
         timeout_s = int(self._timeout_s)
         return _ATTRIBUTES_OUT.pack(
             timeout_s,
             int((self._timeout_s - timeout_s) * _SECOND_NS),
-            ino,
+            attributes.ino,
             size_bytes,
-            sectors(size_bytes, mapped_blocks * self._block_bytes) if mapped_blocks else 0,
-            atime_ns // _SECOND_NS,
-            mtime_ns // _SECOND_NS,
-            ctime_ns // _SECOND_NS,
-            atime_ns % _SECOND_NS,
-            mtime_ns % _SECOND_NS,
-            ctime_ns % _SECOND_NS,
+            sectors(size_bytes, mapped_bytes),
+            atime_s,
+            mtime_s,
+            ctime_s,
+            atime_ns,
+            mtime_ns,
+            ctime_ns,
             mode,
-            nlink,
+            attributes.nlink,
             uid,
             gid,
-            rdev,
+            attributes.rdev,
             IO_BYTES,
         )
 

@@ -24,6 +24,7 @@ from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+from s3fs_meta.objects.wrapper import StoreWrapper
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -182,22 +183,12 @@ class Meter:
             return {day: dict(counts) for day, counts in self._usage.items()}
 
 
-class MeteredStore:
+class MeteredStore(StoreWrapper):
     """A store without HTTP whose calls are counted as the requests that a bucket would bill."""
 
     def __init__(self, inner: ObjectStore, meter: Meter) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._meter = meter
-
-    @property
-    def url(self) -> str:
-        """Return the URL of the inner store."""
-        return self.inner.url
-
-    @property
-    def has_own_clock(self) -> bool:
-        """Return whether the inner store has its own clock."""
-        return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
         """Return the time by the store's clock; a bucket is listed for its Date header."""
@@ -249,7 +240,3 @@ class MeteredStore:
                     self._meter.count(RequestClass.LIST, prefix)
                 yielded += 1
                 yield info
-
-    async def close(self) -> None:
-        """Close the inner store."""
-        await self.inner.close()

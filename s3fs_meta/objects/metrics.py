@@ -12,6 +12,7 @@ from s3fs_meta.errors import ObjectMissingError, PreconditionError, StoreError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+from s3fs_meta.objects.wrapper import StoreWrapper
 
 METHODS: Final = ("now", "get", "get_range", "put", "create", "replace", "delete", "list")
 
@@ -26,26 +27,16 @@ class MethodCounts:
     received_bytes: int = 0
 
 
-class CountingStore:
+class CountingStore(StoreWrapper):
     """A store that counts requests; ``list`` counts listings, not pages.
 
     The requests that a store bills are counted below, by ``meter``: each attempt and each page.
     """
 
     def __init__(self, inner: ObjectStore, meter: Meter | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.meter = meter or Meter()
         self.counts: Mapping[str, MethodCounts] = {method: MethodCounts() for method in METHODS}
-
-    @property
-    def url(self) -> str:
-        """Return the URL of the inner store."""
-        return self.inner.url
-
-    @property
-    def has_own_clock(self) -> bool:
-        """Return whether the inner store has its own clock."""
-        return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
         """Return the time by the store's clock."""
@@ -97,10 +88,6 @@ class CountingStore:
             async with aclosing(self.inner.list(prefix, after=after)) as found:
                 async for info in found:
                     yield info
-
-    async def close(self) -> None:
-        """Close the inner store."""
-        await self.inner.close()
 
     @contextmanager
     def _counted(

@@ -40,6 +40,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, listing_of
+from s3fs_meta.objects.wrapper import StoreWrapper
 
 _Result = TypeVar("_Result")
 
@@ -189,7 +190,7 @@ def ignore_charge(_key: ObjectKey, _sent_bytes: int, _received_bytes: int) -> No
     """Count nothing."""
 
 
-class RetryingStore:
+class RetryingStore(StoreWrapper):
     """A store that repeats failed requests, and at last raises StoreUnavailableError."""
 
     def __init__(
@@ -209,22 +210,12 @@ class RetryingStore:
             notify: called once with a message if the store is slow or fails before its first answer.
             charge: called before each repeated attempt to send or receive an object or a range.
         """
-        self.inner = inner
+        super().__init__(inner)
         self._charge = charge
         self.retries = 0  # number of retries since construction, of all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._contact = _Contact(inner.url, self._policy, notify)
-
-    @property
-    def url(self) -> str:
-        """Return the URL of the inner store."""
-        return self.inner.url
-
-    @property
-    def has_own_clock(self) -> bool:
-        """Return whether the inner store has its own clock."""
-        return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
         """Return the time by the store's clock, as of the attempt that succeeded."""
@@ -274,10 +265,6 @@ class RetryingStore:
             except TransientStoreError as exc:
                 await attempts.pause_after(exc)
                 self.retries += 1
-
-    async def close(self) -> None:
-        """Close the inner store."""
-        await self.inner.close()
 
     def _attempts(self, key: str) -> _Attempts:
         return _Attempts(key, self._policy, self._jitter, self._contact)

@@ -16,6 +16,7 @@ import trio
 from s3fs_meta.errors import StoreError, TransientStoreError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+from s3fs_meta.objects.wrapper import StoreWrapper
 
 ANY: Final = "any"
 WRITES: Final = ("put", "create", "replace", "delete")
@@ -63,11 +64,11 @@ class _Fault(NamedTuple):
     error: StoreError | None = None
 
 
-class FaultyStore:
+class FaultyStore(StoreWrapper):
     """A store that injects the requested faults into calls of an inner store."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: list[Call] = []
         self.down: StoreError | None = None  # if set, every call fails with this error
         self.ignores_conditions = False  # True: create and replace store unconditionally
@@ -104,16 +105,6 @@ class FaultyStore:
         self._faults.setdefault(method, deque()).extend([fault] * times)
 
     # --- the contract ----------------------------------------------------------------------
-
-    @property
-    def url(self) -> str:
-        """Return the URL of the inner store."""
-        return self.inner.url
-
-    @property
-    def has_own_clock(self) -> bool:
-        """Return whether the inner store has a clock of its own."""
-        return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
         """Return the time by the store's clock."""
@@ -171,10 +162,6 @@ class FaultyStore:
             async for info in found:
                 yield info
                 _lose(fault, prefix)
-
-    async def close(self) -> None:
-        """Close the inner store."""
-        await self.inner.close()
 
     async def _enter(self, method: str, key: str) -> _Fault | None:
         """Record a call, wait at its gate, and return the fault to apply.

@@ -1,0 +1,27 @@
+"""The base of stores that wrap another store.
+
+Owns: the parts of the contract that no wrapper changes. Does not know: requests.
+"""
+
+from s3fs_meta.objects.contract import ObjectStore
+
+
+class StoreWrapper:
+    """A store that wraps another store; a subclass has the requests."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the inner store."""
+        return self.inner.url
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return whether the inner store has its own clock."""
+        return self.inner.has_own_clock
+
+    async def close(self) -> None:
+        """Close the inner store."""
+        await self.inner.close()

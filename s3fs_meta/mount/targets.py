@@ -12,14 +12,17 @@ that shares /run has other processes with the same PIDs, so it would mistake the
 mounts for notes of killed mounts. Source: pid_namespaces(7), namespaces(7).
 
 The note of an ended mount is kept for an hour, for an ``umount`` that starts just after the end.
+A mount removes what killed processes have left: their notes, incomplete notes, and the subfolders
+of PID namespaces that have ended.
 """
 
 import contextlib
 import json
 import os
 import pwd
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -30,6 +33,9 @@ from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
 _ZOMBIE: Final = b"Z"  # has exited, but its parent has not asked for its exit status yet
+_PID: Final = re.compile("[0-9]+")
+_NEW: Final = ".new"  # end of the name of an incomplete note
+_NAMESPACE: Final = "namespace-"
 _ENDED_S_MAX: Final = 3600.0  # how long the note of an ended mount is kept
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
@@ -63,9 +69,13 @@ def own_cachedir() -> Path:
 
 def _notes_dir() -> Path:
     """Return the directory of the notes of mounts in this process's PID namespace."""
-    notes = runtime_dir(os.environ, os.geteuid())
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"namespace-{namespace}"
+    notes, namespace = runtime_dir(os.environ, os.geteuid()), _own_namespace()
+    return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"{_NAMESPACE}{namespace}"
+
+
+def _own_namespace() -> int:
+    """Return the number of this process's PID namespace."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def of_url(url: str, cachedir: Path | None) -> Target:
@@ -212,7 +222,7 @@ def outcome_of(place: Target) -> dict[str, Any] | None:
 
 def _write(path: Path, note: Mapping[str, Any]) -> None:
     """Replace a note atomically, so that no reader sees an incomplete note."""
-    tmp = path.with_name(f"{path.name}.new")
+    tmp = path.with_name(f"{path.name}{_NEW}")
     tmp.write_text(json.dumps(note))
     tmp.replace(path)
 
@@ -291,9 +301,56 @@ def _read_note(path: Path) -> dict[str, Any] | None:
 
 def _note_paths() -> list[Path]:
     try:
-        return [path for path in _notes_dir().iterdir() if path.name.isdigit()]
+        return [path for path in _notes_dir().iterdir() if _PID.fullmatch(path.name)]
     except OSError:
         return []
+
+
+def remove_stale_notes() -> None:
+    """Remove incomplete notes of killed processes, and notes of ended PID namespaces. Blocking."""
+    with contextlib.suppress(OSError):  # another command removes the same
+        remove_incomplete(_notes_dir())
+    with contextlib.suppress(OSError):  # an uninspectable process may be of any namespace
+        notes = runtime_dir(os.environ, os.geteuid())
+        if _own_namespace() == _FIRST_PID_NAMESPACE and any(notes.glob(f"{_NAMESPACE}*")):
+            remove_ended_namespaces(notes, _namespaces)
+
+
+def remove_incomplete(notes: Path) -> None:
+    """Remove notes whose writer was killed before it had renamed them."""
+    for path in notes.glob(f"*{_NEW}"):
+        if _PID.fullmatch(path.stem) and not is_running(int(path.stem)):
+            path.unlink(missing_ok=True)
+
+
+def remove_ended_namespaces(notes: Path, living: Callable[[], Set[int]]) -> None:
+    """Remove the subfolders of PID namespaces that have no process.
+
+    Args:
+        notes: the directory of the notes.
+        living: returns the namespaces of all processes; called after the folders were listed.
+    """
+    folders = list(notes.glob(f"{_NAMESPACE}*"))
+    names = {f"{_NAMESPACE}{namespace}" for namespace in living()}
+    for folder in folders:
+        if folder.name not in names:
+            for note in folder.iterdir():
+                note.unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def _namespaces() -> set[int]:
+    """Return the PID namespaces of all processes; complete in the machine's first PID namespace.
+
+    Raises:
+        PermissionError: a process may not be inspected.
+    """
+    found = set()
+    for process in Path("/proc").iterdir():
+        if _PID.fullmatch(process.name):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                found.add(os.stat(process / "ns" / "pid").st_ino)
+    return found
 
 
 def is_running(pid: int) -> bool:

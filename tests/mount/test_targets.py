@@ -98,6 +98,32 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
     assert not left.exists()
 
 
+def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
+    """Other files are kept, and no command stumbles over them."""
+    notes = cachedir / "notes"
+    notes.mkdir(parents=True)
+    names = ("4194305.new", f"{os.getpid()}.new", "x.new", "\N{SUPERSCRIPT TWO}")
+    for name in names:
+        (notes / name).touch()
+
+    targets.remove_stale_notes()
+
+    assert {path.name for path in notes.iterdir()} == set(names[1:])
+    assert all(place.state.parent != notes for place in targets.all_mounted())
+
+
+def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
+    """A container that shares the directory has ended."""
+    for name in ("namespace-7", "namespace-8", "4194305"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").touch()
+
+    targets.remove_ended_namespaces(tmp_path, lambda: {7})
+
+    assert {path.name for path in tmp_path.iterdir()} == {"namespace-7", "4194305"}
+    assert (tmp_path / "namespace-7" / "1").exists()
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -13,6 +13,7 @@ remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state
 mount_paths    maps a path to a directory entry, and removes the entry
 mount_holders  processes that still use an unmounted filesystem
+dead_mount     tells the mount of a killed daemon from that of a running one
 mount_table    the filesystems mounted on this host
 
 Start at ``service``.

@@ -32,7 +32,6 @@ from s3fs_meta.errors import (
     NotMountedError,
     ReadOnlyStateError,
     S3fsError,
-    SettingsError,
     StoreUnavailableError,
     UsageError,
 )
@@ -46,6 +45,7 @@ from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount import (
     control_api,
+    dead_mount,
     mount_holders,
     mount_table,
     process,
@@ -110,6 +110,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     process.raise_open_files()
     process.explain_aborts()
     front = supervised(front)
+    await trio.to_thread.run_sync(targets.remove_stale_notes)
     await _wait_for_earlier(plan, front)
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
@@ -156,24 +157,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
             await _wait_for_end(present, plan, front)
         elif state_dir.is_locked_by_other:
             return  # the process is fsck, or about to end: open_filesystem waits for the lock
-    _has_dead_mount(plan)
-
-
-def _has_dead_mount(plan: MountPlan) -> bool:
-    """Return whether the mount of a killed daemon is on the mountpoint.
-
-    Raises:
-        HeldError: its daemon runs, with another state directory.
-        SettingsError: another filesystem is mounted there.
-    """
-    left = mount_table.find(str(plan.mountpoint))
-    if left is None:
-        return False
-    if targets.unquoted(left.source) != plan.place.url:
-        raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
-    if targets.is_served(left):
-        raise HeldError(f"already mounted on {plan.mountpoint}")
-    return True
+    await dead_mount.is_left(plan.mountpoint, plan.place.url)
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
@@ -353,7 +337,7 @@ class Mount:
         below it, not even if the bucket is unreachable and this mount fails.
         """
         mountpoint = self._plan.mountpoint
-        if _has_dead_mount(self._plan):
+        if await dead_mount.is_left(mountpoint, self._plan.place.url):
             self._front.notice(f"detaching the mount of a killed daemon from {mountpoint}")
             await fuse.detach(mountpoint)
 

@@ -1,0 +1,49 @@
+"""Telling the mount of a killed daemon from that of a running one."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.mount import dead_mount, targets
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
+
+
+@pytest.mark.mount
+def test_running_mount_whose_note_is_invisible_is_not_replaced(
+    program: Program, mounted: Place
+) -> None:
+    """The note may be of another user, or in another PID namespace; the kernel knows the daemon."""
+    note = targets.of_mountpoint(mounted.mountpoint, None).note
+    assert note is not None
+    note.unlink()
+
+    done = program.run("mount", "-o", "ro,at=0s", mounted.url, mounted.mountpoint)
+
+    assert done.returncode == ExitStatus.HELD
+    assert f"already mounted on {mounted.mountpoint}" in done.stderr
+    (mounted.mountpoint / "f").write_text("served")
+
+
+@pytest.mark.mount
+def test_only_the_mount_of_a_killed_daemon_with_this_url_is_left(
+    program: Program, mounted: Place
+) -> None:
+    with pytest.raises(HeldError):
+        trio.run(dead_mount.is_left, mounted.mountpoint, mounted.url)
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+    assert trio.run(dead_mount.is_left, mounted.mountpoint, mounted.url)
+    with pytest.raises(SettingsError, match="is mounted on"):
+        trio.run(dead_mount.is_left, mounted.mountpoint, "local:///another")
+
+
+async def test_directory_without_a_mount_has_nothing_left(tmp_path: Path) -> None:
+    assert not await dead_mount.is_left(tmp_path, "local:///x")

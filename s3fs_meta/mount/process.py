@@ -49,13 +49,17 @@ def explain_aborts() -> None:
 
 
 def notify(state: str, address: str | None = None) -> bool:
-    """Send a state such as ``READY=1`` to systemd; return whether it was sent."""
+    """Send a state such as ``READY=1`` to systemd; return whether it was sent.
+
+    The caller is the event loop, so a full socket, whose reader does not read, is not waited for.
+    """
     address = address if address is not None else os.environ.get(ENVIRONMENT_NAME, "")
     if not address.startswith(("/", "@")):
         return False
     # "@" is written instead of the leading NUL byte of an abstract socket's address.
     name = "\0" + address[1:] if address[0] == "@" else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
         sender.sendto(state.encode(), name)
         return True
     return False

@@ -74,6 +74,7 @@ class Supervisor:
         self._figures = figures
         self._is_ending = False
         self._text = ""
+        self._owed: list[str] = []  # lines that could not be sent
 
     async def run(self) -> None:
         """Send a message whenever the status changes, and as often as the watchdog expects.
@@ -99,18 +100,22 @@ class Supervisor:
             self.report("STOPPING=1")
 
     def report(self, *lines: str) -> None:
-        """Send *lines*, the status if it has changed, and a request for time at the end."""
+        """Send *lines*, the status if it has changed, and a request for time at the end.
+
+        If the service manager does not read its messages, the next call sends *lines* again.
+        """
         if process.ENVIRONMENT_NAME not in os.environ:
             return
-        figures, sent = self._figures(), list(lines)
-        text = status_text(figures)
+        figures, owed = self._figures(), list(dict.fromkeys([*self._owed, *lines]))
+        text, sent = status_text(figures), list(owed)
         if text != self._text:
-            self._text = text
             sent.append(f"STATUS={text}")
         if self._is_ending and not _outage(figures):
             sent.append(_more_time(SUPERVISED_END_S))
-        if sent:
-            process.notify("\n".join(sent))
+        if not sent or process.notify("\n".join(sent)):
+            self._text, self._owed = text, []
+        else:
+            self._owed = owed
 
 
 class SupervisedFront:

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.limits import SUPERVISED_CHARS_MAX, SUPERVISED_STATUS_S
+from s3fs_meta.mount import process
 from s3fs_meta.mount.supervisor import SupervisedFront, Supervisor, status_text, watchdog_s
 
 IDLE = "serving; everything is in the bucket"
@@ -160,6 +161,24 @@ def test_end_requests_more_time_while_the_bucket_accepts_uploads(manager: Manage
         [more],
         ["STATUS=serving; the bucket accepts no upload: timeout; everything is in the bucket"],
     ]
+
+
+def test_service_manager_that_does_not_read_blocks_nothing_and_misses_nothing(
+    manager: Manager,
+) -> None:
+    """The socket of a stalled manager is full; what could not be sent is sent later, once."""
+    while process.notify("x"):
+        pass
+    supervisor = manager.supervisor()
+    supervisor.ready()
+    supervisor.report("WATCHDOG=1")
+    supervisor.report("WATCHDOG=1")
+    assert {line for lines in manager.received() for line in lines} == {"x"}
+
+    supervisor.report("WATCHDOG=1")
+    supervisor.report()
+
+    assert manager.received() == [["READY=1", "WATCHDOG=1", f"STATUS={IDLE}"]]
 
 
 class Shown:

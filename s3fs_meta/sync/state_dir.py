@@ -28,6 +28,7 @@ locks.
 import contextlib
 import fcntl
 import glob
+import logging
 import os
 import shutil
 import stat
@@ -44,6 +45,8 @@ from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
 from s3fs_meta.state_paths import SNAPSHOT_INFIX
 
+_log = logging.getLogger(__name__)
+
 _LOCK_POLL_S: Final = 0.1
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -59,12 +62,15 @@ class StateDir:
         self.path = path
         self.since_change_ns: range | None = None
         self._lock_fd = -1
+        self._make()
+
+    def _make(self) -> None:
         try:
-            make_durably(path)
-            require_private(path)
+            make_durably(self.path)
+            require_private(self.path)
         except OSError as exc:
             raise SettingsError(
-                f"cannot make the state directory {str(path)!r}: {exc.strerror}; choose another with --cachedir"
+                f"cannot make the state directory {str(self.path)!r}: {exc.strerror}; choose another with --cachedir"
             ) from exc
 
     @property
@@ -136,9 +142,10 @@ class StateDir:
         """Take the lock if it is free; return whether it was free.
 
         If so, ``since_change_ns`` becomes the time range from the last database change until now.
+        If another process has removed the directory meanwhile, it is created again.
         """
-        fd = os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
-        if not _can_lock(fd):
+        fd = self._open_lock()
+        if not _can_lock(fd) or not _is_entry(fd, self.path / "lock"):
             os.close(fd)
             return False
         self._lock_fd = fd
@@ -146,6 +153,13 @@ class StateDir:
         if changed_ns is not None:
             self.since_change_ns = range(changed_ns, SystemClock().now_ns() + 1)
         return True
+
+    def _open_lock(self) -> int:
+        try:
+            return os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
+        except FileNotFoundError:
+            self._make()
+            return os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
 
     def unlock(self) -> None:
         """Release the lock, if this process holds it."""
@@ -254,6 +268,18 @@ def _can_lock(fd: int) -> bool:
     return True
 
 
+def _is_entry(fd: int, path: Path) -> bool:
+    """Return whether an open file has this path, because its directory was not removed meanwhile.
+
+    A lock of a removed file excludes no process that creates the directory again.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), found)
+
+
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
     """If the context fails, remove a state directory that it made and did not use."""
@@ -267,17 +293,32 @@ def without_new_remains(path: Path) -> Iterator[None]:
 
 
 def remove_unused(path: Path) -> None:
-    """Remove a state directory that has nothing but an empty frame and a log. Blocking."""
-    if not path.is_dir() or any(entry.name not in _FRAME for entry in path.iterdir()):
-        return
-    if any(any(inner.iterdir()) for inner in path.iterdir() if inner.is_dir()):
-        return
-    state_dir = StateDir(path)
-    if state_dir.try_lock():
-        try:
-            state_dir.remove()
-        finally:
-            state_dir.unlock()
+    """Remove a state directory that has nothing but an empty frame and a log. Blocking.
+
+    A failure to do so is logged, because it is called after the failure of a command.
+    """
+    try:
+        if not is_unused(path):
+            return
+        state_dir = StateDir(path)
+        if state_dir.try_lock():
+            try:
+                if is_unused(path):  # no process has used it until it was locked
+                    state_dir.remove()
+            finally:
+                state_dir.unlock()
+    except (OSError, SettingsError) as exc:
+        _log.warning("the unused state directory %s stays: %s", path, exc)
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether a directory exists and has nothing but an empty frame and a log."""
+    if not path.is_dir():
+        return False
+    entries = list(path.iterdir())
+    if any(entry.name not in _FRAME for entry in entries):
+        return False
+    return not any(any(inner.iterdir()) for inner in entries if inner.is_dir())
 
 
 def remove_stale_snapshots(state: Path, but: Path) -> None:

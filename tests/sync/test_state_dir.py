@@ -1,6 +1,8 @@
 """The state directory: lock, owner, permissions, and quarantined states."""
 
+import fcntl
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -320,3 +322,74 @@ def test_directory_that_another_process_uses_is_not_removed(tmp_path: Path) -> N
     remove_unused(state.path)
     assert not state.path.exists()
     remove_unused(state.path)
+
+
+def test_directory_that_a_process_used_just_before_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process ends after the first look, and before the directory is locked."""
+    really = StateDir.try_lock
+
+    def used(state: StateDir) -> bool:
+        state.database.touch()
+        return really(state)
+
+    path = StateDir(tmp_path / "state").path
+    monkeypatch.setattr(StateDir, "try_lock", used)
+
+    remove_unused(path)
+
+    assert (path / "meta.db").exists()
+
+
+def test_directory_that_cannot_be_removed_hides_no_error(tmp_path: Path) -> None:
+    """The error of the failed command is raised, not that of the removal."""
+    path = tmp_path / "state"
+
+    def command() -> None:
+        with without_new_remains(path):
+            path.mkdir(mode=0o777)
+            path.chmod(0o777)  # refused, because other users can write
+            raise HeldError("the reason")
+
+    with pytest.raises(HeldError, match="the reason"):
+        command()
+
+    assert path.is_dir()
+
+
+async def test_directory_that_was_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+    first, second = StateDir(tmp_path / "state"), StateDir(tmp_path / "state")
+    await first.lock()
+    first.remove()
+    first.unlock()
+
+    await second.lock()
+
+    assert (second.path / "lock").exists()
+    assert second.path.stat().st_mode & 0o777 == 0o700
+    second.unlock()
+
+
+def test_lock_of_a_removed_directory_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is replaced between the opening of the lock file and its lock."""
+    state, third = StateDir(tmp_path / "state"), None
+    really = fcntl.flock
+
+    def replaced(fd: int, operation: int) -> None:
+        nonlocal third
+        if third is None:
+            shutil.rmtree(state.path)
+            third = StateDir(state.path)
+            assert third.try_lock()
+        really(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", replaced)
+
+    assert not state.try_lock()
+    assert third is not None
+    third.unlock()
+    assert state.try_lock()
+    state.unlock()

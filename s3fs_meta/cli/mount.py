@@ -13,10 +13,10 @@ import typer
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.console import interruption, logs
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
-from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
@@ -79,7 +79,10 @@ def mount(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     mkdir: Annotated[
-        bool, typer.Option("--mkdir", help="Create the mountpoint if it does not exist.")
+        bool,
+        typer.Option(
+            "--mkdir", help="Create the mountpoint, and directories above it, if they do not exist."
+        ),
     ] = False,
     *,
     access: options.Access,
@@ -102,31 +105,12 @@ def mount(
         force_takeover=force_takeover,
         at_least=None if at_least is None else option_syntax.mark("--at-least", at_least),
     )
-    is_made = mkdir and _make_mountpoint(mountpoint)
-    status: int = ExitStatus.USAGE
-    try:
+    with NewDirectory(mountpoint) if mkdir else contextlib.nullcontext() as made:
         plan = make_plan(url, mountpoint, merged_options(words or [], flags))
         status = start(plan, foreground=foreground, verbose=verbose)
-    finally:
-        if is_made and status != ExitStatus.DONE:
-            with contextlib.suppress(OSError):  # a process uses it already
-                mountpoint.rmdir()
+        if made is not None and status != ExitStatus.DONE:
+            made.remove_unused()
     return status
-
-
-def _make_mountpoint(path: Path) -> bool:
-    """Create the mountpoint and the directories above it; return false if it exists.
-
-    Raises:
-        UsageError: it cannot be created.
-    """
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        return False
-    except OSError as exc:
-        raise UsageError(f"cannot create the mountpoint {str(path)!r}: {exc.strerror}") from exc
-    return True
 
 
 def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:

@@ -12,6 +12,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
@@ -119,9 +120,9 @@ def recover_state(
         _list(place, found, json=json)
         return ExitStatus.DONE
     wanted = _Wanted(place, _only(found, place), target, everything, not no_privileges)
-    require_empty(target)
-    _require_database(wanted.kept)
-    with TerminalFront(quiet=json) as front:
+    with NewDirectory(target, mode=0o700), TerminalFront(quiet=json) as front:
+        require_empty(target)
+        _require_database(wanted.kept)
         tally, copier = trio.run(_copy, wanted, access, front)
     _show(wanted, tally, copier, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE

@@ -1,8 +1,6 @@
 """``s3fs-meta restore``: copy the files of a point in time out of a bucket."""
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -81,32 +80,19 @@ def restore(
     """Run ``s3fs-meta restore``."""
     wanted = option_syntax.point_in_time("--at", at)
     place = targets.of_url(url, access.cachedir)
-    is_new = not target.exists()
-    require_empty(target)
     with (
-        _without_new_directory(target, is_new=is_new),
+        NewDirectory(target, mode=0o700),
         interruption.explained(
             f"the copy in {target} is not complete; remove it before you run restore again"
         ),
         TerminalFront(quiet=json) as front,
     ):
+        require_empty(target)
         reading = Reading(place, access.s3, access.passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
         link, tally, copier = trio.run(_restore, reading, wanted, names, target, not no_privileges)
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
-
-
-@contextlib.contextmanager
-def _without_new_directory(target: Path, *, is_new: bool) -> Iterator[None]:
-    """If the context fails before it copies anything, remove the directory that was made for it."""
-    try:
-        yield
-    except BaseException:
-        if is_new:
-            with contextlib.suppress(OSError):  # it has files
-                target.rmdir()
-        raise
 
 
 async def _restore(

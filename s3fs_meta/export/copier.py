@@ -276,13 +276,12 @@ def is_name(name: bytes) -> bool:
 
 
 def require_empty(target: Path) -> None:
-    """Create a directory, or accept an empty directory.
+    """Refuse a directory with entries.
 
     Raises:
-        UsageError: the directory is not empty, or cannot be created or read.
+        UsageError: the directory is not empty, or cannot be read.
     """
     try:
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(target.iterdir()):
             raise UsageError(f"{str(target)!r} is not empty")
     except OSError as exc:

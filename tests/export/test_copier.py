@@ -152,12 +152,12 @@ def test_existing_files_are_not_overwritten(db: Database, target: Path, tmp_path
         copier.finish_directory(inode(db, stat.S_IFDIR | 0o777), b"link")
 
 
-def test_target_must_be_missing_or_an_empty_directory(tmp_path: Path) -> None:
+def test_target_must_be_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
 
     with pytest.raises(UsageError, match="is not empty"):
         require_empty(tmp_path)
-    with pytest.raises(UsageError, match="cannot be used: File exists"):
+    with pytest.raises(UsageError, match="cannot be used: Not a directory"):
         require_empty(tmp_path / "x")
 
 

@@ -1,0 +1,84 @@
+"""A directory that a command creates, and removes if the command fails before it uses it.
+
+Owns: the directories above it that were missing, too. Does not know: the use.
+Keeps: a directory that existed, that another process has created or changed since, or that has
+entries, is never removed.
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from s3fs_meta.errors import UsageError
+
+
+class _Made(NamedTuple):
+    """A directory, and its identity when it was created."""
+
+    path: Path
+    device: int
+    inode: int
+    ctime_ns: int  # differs after any change, and for a later directory with the same inode
+
+
+class NewDirectory:
+    """A directory that was created if it was missing; as a context, removed if the context fails."""
+
+    def __init__(self, path: Path, *, mode: int = 0o777) -> None:
+        """Create the directory and those above it.
+
+        Args:
+            path: the directory, which may exist.
+            mode: its mode, before the umask; the directories above get the usual one.
+
+        Raises:
+            UsageError: it cannot be created; nothing was created.
+        """
+        paths: list[Path] = []
+        try:
+            _create(path, mode, paths)
+        except OSError as exc:
+            for one in reversed(paths):
+                with contextlib.suppress(OSError):  # another process uses it already
+                    one.rmdir()
+            raise UsageError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
+        self._made = [_as_made(one) for one in paths]
+
+    def __enter__(self) -> "NewDirectory":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
+        if kind is not None:
+            self.remove_unused()
+
+    def remove_unused(self) -> None:
+        """Remove the created directories, if all are unchanged and empty."""
+        made, self._made = self._made, []
+        with contextlib.suppress(OSError):  # another process uses or has removed them
+            if all(_as_made(one.path) == one for one in made):
+                for one in reversed(made):
+                    one.path.rmdir()
+
+
+def _create(path: Path, mode: int, created: list[Path]) -> None:
+    for one in reversed(_missing(path)):
+        with contextlib.suppress(FileExistsError):  # another process has created it meanwhile
+            one.mkdir(mode if one == path else 0o777)
+            created.append(one)
+
+
+def _missing(path: Path) -> Sequence[Path]:
+    """Return the path and those above it, up to the first that exists."""
+    found = []
+    for one in (path, *path.parents):
+        if os.path.lexists(one):
+            break
+        found.append(one)
+    return found
+
+
+def _as_made(path: Path) -> _Made:
+    found = os.lstat(path)
+    return _Made(path, found.st_dev, found.st_ino, found.st_ctime_ns)

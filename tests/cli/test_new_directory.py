@@ -1,0 +1,87 @@
+"""Directories that a command creates, and removes if it fails."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli.new_directory import NewDirectory
+from s3fs_meta.errors import HeldError, UsageError
+
+
+def fail(path: Path, meanwhile: Path | None = None) -> None:
+    """Fail in the context of a new directory, after another process has made another one."""
+
+    def command() -> None:
+        with NewDirectory(path):
+            if meanwhile == path:
+                path.rmdir()
+            if meanwhile is not None:
+                meanwhile.mkdir()
+            raise HeldError("no")
+
+    with pytest.raises(HeldError):
+        command()
+
+
+def test_failed_command_removes_its_directory_and_those_above(tmp_path: Path) -> None:
+    fail(tmp_path / "a" / "b" / "c")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_command_that_succeeds_keeps_its_directory(tmp_path: Path) -> None:
+    with NewDirectory(tmp_path / "a" / "b", mode=0o700):
+        pass
+
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o777 & ~_umask()
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def test_existing_directories_are_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    fail(tmp_path / "a")
+    fail(tmp_path / "a" / "b")
+
+    assert (tmp_path / "a").is_dir()
+    assert os.listdir(tmp_path / "a") == []
+
+
+@pytest.mark.parametrize("used", ["a/other", "a/b/other"])
+def test_directories_that_another_process_uses_are_kept(tmp_path: Path, used: str) -> None:
+    fail(tmp_path / "a" / "b", meanwhile=tmp_path / used)
+
+    assert (tmp_path / used).is_dir()
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_directory_that_another_process_has_made_anew_is_kept(tmp_path: Path) -> None:
+    """The kernel may give it the same inode number."""
+    path = tmp_path / "a"
+    fail(path, meanwhile=path)
+
+    assert path.is_dir()
+
+
+def test_directory_that_cannot_be_created_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a" / ("x" * 300)
+    with pytest.raises(UsageError, match=r"cannot create .*: File name too long"):
+        NewDirectory(path)
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_directories_are_removed_once(tmp_path: Path) -> None:
+    """A later directory of that name is of another process."""
+    made = NewDirectory(tmp_path / "a")
+    made.remove_unused()
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "a").mkdir()
+    made.remove_unused()
+    assert (tmp_path / "a").is_dir()

@@ -11,8 +11,8 @@ fsck does that, and reads every changelog.
 Requests: two GETs each for the superblock and the newest changelog, one each for the lease and the
 image; three LISTs, and one more for each 1,000 changelogs since the image and 1,000 pieces of images.
 Only a fault costs more: two GETs for each unreadable changelog at the end, at most
-OVERVIEW_PROBES_MAX of these, one LIST for each level, and a listing of the bucket if the lease is
-lost.
+OVERVIEW_PROBES_MAX of these, one LIST for each level, and one LIST for each 1,000 pieces of images
+if the lease is lost. The number of packs never matters.
 """
 
 import itertools

@@ -123,7 +123,7 @@ async def read_bucket(
     keys = await open_keys(store, remembered, secret)
     superblock, keyring = keys.superblock, keys.keyring
     keeper = LeaseKeeper(store, clock)
-    damage = await read_or_derive(keeper, store, keyring, clock)
+    damage = await read_or_derive(keeper, store, keyring, clock, only_head=True)
     points = PointsInTime(store, keyring, superblock.uuid, keeper.lease)
     points.notices += [*keys.notices, *([] if damage is None else [damage])]
     return Bucket(store, superblock, keyring, keeper, points, clock, damage)

@@ -82,12 +82,21 @@ async def mend_lease(
 
 
 async def read_or_derive(
-    keeper: LeaseKeeper, store: ObjectStore, keyring: Keyring, clock: Clock
+    keeper: LeaseKeeper,
+    store: ObjectStore,
+    keyring: Keyring,
+    clock: Clock,
+    *,
+    only_head: bool = False,
 ) -> str | None:
     """Read the lease for a caller that only reads the filesystem; nothing is written.
 
-    Such a caller needs only the name of the newest image. If the lease is missing or damaged, a
-    lease is derived from the newest complete image in the bucket.
+    If the lease is missing or damaged, a lease is derived from the newest complete image in the
+    bucket.
+
+    Args:
+        only_head: the caller needs only the name of the newest image. Then only the names of images
+            are listed; for the epoch every object of the bucket is.
 
     Returns:
         A line about the fault of the lease; None if the lease is valid.
@@ -105,10 +114,30 @@ async def read_or_derive(
         damage = exc
     else:
         return None
-    keeper.assume(await _lease_of_images(store, keyring, clock))
+    if only_head:
+        keeper.assume(await _newest_image(store, keyring, clock))
+    else:
+        keeper.assume(await _lease_of_images(store, keyring, clock))
     if isinstance(damage, UnfinishedFilesystemError):
         return "the lease is missing; s3fs-meta fsck -y makes a new lease"
     return str(damage)
+
+
+async def _newest_image(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
+    """Return a released lease that names the newest complete image, and has its epoch."""
+    manifests, pieces = [], set()
+    async with aclosing(store.list(image_codec.PREFIX)) as listing:
+        async for info in listing:
+            if (name := image_codec.parse_manifest_key(info.key)) is not None:
+                manifests.append((name.epoch, name.txg, info.key))
+            elif image_codec.parse_piece_key(info.key) is not None:
+                pieces.add(info.key)
+    manifests.sort(reverse=True)
+    head = await _newest_complete(store, keyring, [key for _, _, key in manifests], pieces)
+    if head is None:
+        raise UnfinishedFilesystemError(store.url)
+    epoch = next(epoch for epoch, _, key in manifests if key == head.manifest_key)
+    return released(epoch, head, clock)
 
 
 async def _lease_of_images(

@@ -1,0 +1,31 @@
+"""The parts of the contract that every wrapper of a store passes on."""
+
+from typing_extensions import override
+
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.wrapper import StoreWrapper
+
+
+class Closable(MemoryStore):
+    """A store that records that it was closed."""
+
+    has_own_clock = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+
+    @override
+    async def close(self) -> None:
+        """Record the call."""
+        self.is_closed = True
+
+
+async def test_wrapper_has_the_url_and_clock_of_its_store_and_closes_it() -> None:
+    inner = Closable()
+    wrapper = StoreWrapper(inner)
+
+    await wrapper.close()
+
+    assert (wrapper.url, wrapper.has_own_clock, wrapper.inner) == (inner.url, True, inner)
+    assert inner.is_closed

@@ -199,6 +199,7 @@ REQUEST_DAYS_MAX: Final = 400  # days whose counts are kept: a year and a month
 REQUEST_NAMES_MAX: Final = 64  # counts of one day: classes and causes, with room for later ones
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # size of the file that is parsed; a full one has 1 MiB
 REQUESTS_SAVE_S: Final = 600.0  # a killed mount forgets the counts of at most this time
+REQUESTS_LOCK_S_MAX: Final = 10.0  # a process that adds its counts holds the lock for some ms
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # size of a table of prices, which has some lines
 PRICE_MAX: Final = 1e6  # any currency; a larger price is a mistake
 

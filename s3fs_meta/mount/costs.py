@@ -20,9 +20,10 @@ _KINDS: Final = tuple(kind.value for kind in RequestClass)
 
 
 class Span(NamedTuple):
-    """A time for which counts are summed."""
+    """A time for which counts are summed, until today."""
 
     first_day: int
+    today: int  # later days are of a wrong clock
     factor: float | None = 1.0  # the sum is multiplied by it; None: it would mean nothing
     is_rate: bool = False  # stored bytes are those of now, for a month
 
@@ -35,9 +36,9 @@ def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:
     days = max((now_ns - begin_ns) / DAY_NS, 0.0)
     factor = MONTH_DAYS / days if days >= _HOUR_DAYS else None
     spans = {
-        "today": Span(today),
-        "last_30_days": Span(first),
-        "per_month": Span(first, factor, is_rate=True),
+        "today": Span(today, today),
+        "last_30_days": Span(first, today),
+        "per_month": Span(first, today, factor, is_rate=True),
     }
     return {
         "prices": {
@@ -62,7 +63,7 @@ def _costs(ledger: Ledger, prices: PriceTable, span: Span, now_ns: int) -> dict[
     found = {
         "causes": causes,
         TRANSFER: {"bytes": received_bytes, "cost": received_bytes * prices.out_byte},
-        STORAGE: {"bytes": _latest(ledger), "cost": stored_bytes * prices.stored_byte},
+        STORAGE: {"bytes": _latest(ledger, span.today), "cost": stored_bytes * prices.stored_byte},
     }
     requests = sum(one["cost"] for one in causes.values())
     return found | {TOTAL: requests + found[TRANSFER]["cost"] + found[STORAGE]["cost"]}
@@ -73,7 +74,7 @@ def _of_cause(ledger: Ledger, prices: PriceTable, span: Span, cause: str) -> dic
     counts: dict[str, Billed] = {}
     for day, usage in ledger.usage.items():
         for (found, kind), billed in usage.items():
-            if found == cause and day >= span.first_day:
+            if found == cause and span.first_day <= day <= span.today:
                 counts[kind] = counts.get(kind, NOTHING).plus(billed)
     return _as_json(counts, prices, span.factor or 0.0)
 
@@ -90,9 +91,10 @@ def _as_json(counts: Mapping[str, Billed], prices: PriceTable, factor: float) ->
     }
 
 
-def _latest(ledger: Ledger) -> int:
-    """Return the last known size of all packs."""
-    return ledger.stored_bytes[max(ledger.stored_bytes)] if ledger.stored_bytes else 0
+def _latest(ledger: Ledger, day: int) -> int:
+    """Return the last size of all packs that was known on a day."""
+    known = [one for one in ledger.stored_bytes if one <= day]
+    return ledger.stored_bytes[max(known)] if known else 0
 
 
 def _stored(ledger: Ledger, span: Span, now_ns: int) -> float:
@@ -101,10 +103,9 @@ def _stored(ledger: Ledger, span: Span, now_ns: int) -> float:
     A day without a record has the size of the last day before it that has one.
     """
     if span.is_rate:
-        return float(_latest(ledger))
-    today, total = now_ns // DAY_NS, 0.0
-    for day in range(span.first_day, today + 1):
-        known = [one for one in ledger.stored_bytes if one <= day]
-        part = (now_ns % DAY_NS) / DAY_NS if day == today else 1.0
-        total += part * ledger.stored_bytes[max(known)] if known else 0.0
+        return float(_latest(ledger, span.today))
+    total = 0.0
+    for day in range(span.first_day, span.today + 1):
+        part = (now_ns % DAY_NS) / DAY_NS if day == span.today else 1.0
+        total += part * _latest(ledger, day)
     return total / MONTH_DAYS

@@ -72,7 +72,7 @@ def parse(where: str, data: bytes) -> PriceTable:
         raise UsageError(f"{where}: larger than {PRICE_TABLE_BYTES_MAX} bytes")
     try:
         fields = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"{where}: no TOML: {exc}") from exc
     _require_names(where, fields, (*_TEXTS, "as_of", *_TABLES))
     for name in _TEXTS:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
@@ -26,6 +27,7 @@ from s3fs_meta.limits import (
     REQUEST_DAYS_MAX,
     REQUEST_LOG_BYTES_MAX,
     REQUEST_NAMES_MAX,
+    REQUESTS_LOCK_S_MAX,
     REQUESTS_SAVE_S,
 )
 from s3fs_meta.objects import billing
@@ -39,6 +41,7 @@ _STATE: Final = ("meta.db", "superblock", _NAME)  # a directory with one of them
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _EPOCH: Final = date(1970, 1, 1).toordinal()
+_LOCK_POLL_S: Final = 0.01
 _NUMBER_MAX: Final = 1 << 63
 
 
@@ -81,9 +84,11 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
     """
     with _locked(state):
         ledger = read(state) or Ledger(now_ns, {}, {})
+        # The beginning is later than now if the clock was wrong then.
+        ledger = ledger._replace(since_ns=min(ledger.since_ns, now_ns))
         billing.merge(ledger.usage, usage)
         ledger.stored_bytes.update(stored_bytes)
-        _forget_old(ledger, now_ns // DAY_NS)
+        _forget_oldest(ledger)
         new = state / f"{_NAME}.new"
         write_durably(new, _encode(ledger))
         new.rename(state / _NAME)
@@ -93,18 +98,36 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
 
 @contextmanager
 def _locked(state: Path) -> Iterator[None]:
+    """Lock a state directory for this file; raise BlockingIOError after REQUESTS_LOCK_S_MAX."""
     fd = os.open(state, _DIRECTORY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        deadline_s = time.monotonic() + REQUESTS_LOCK_S_MAX
+        while not _can_lock(fd, is_last=time.monotonic() >= deadline_s):
+            time.sleep(_LOCK_POLL_S)
         yield
     finally:
         os.close(fd)
 
 
-def _forget_old(ledger: Ledger, today: int) -> None:
-    """Remove days before the oldest kept day, and days in the far future, of a wrong clock."""
+def _can_lock(fd: int, *, is_last: bool) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if is_last:
+            raise
+        return False
+    return True
+
+
+def _forget_oldest(ledger: Ledger) -> None:
+    """Keep REQUEST_DAYS_MAX days.
+
+    Their distance from today does not matter: a clock that is wrong at one start, as without a
+    battery, must not remove the counts of all other days.
+    """
+    days: dict[int, Any]
     for days in (ledger.usage, ledger.stored_bytes):
-        for day in [one for one in days if abs(today - one) >= REQUEST_DAYS_MAX]:
+        for day in sorted(days)[:-REQUEST_DAYS_MAX]:
             del days[day]
 
 

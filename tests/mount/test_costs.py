@@ -64,6 +64,16 @@ def test_no_month_is_extrapolated_from_less_than_an_hour() -> None:
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
 
 
+def test_days_after_today_are_of_a_wrong_clock_and_do_not_count() -> None:
+    usage: Usage = {TODAY + 1: USAGE[TODAY], TODAY: USAGE[TODAY]}
+    ledger = Ledger(NOON - DAY_NS, usage, {TODAY: 10, TODAY + 9: 77})
+    report = costs.report(ledger, PRICES, NOON)
+
+    assert report["today"]["causes"]["data"]["put"] == 2
+    assert report["last_30_days"]["causes"]["data"]["put"] == 2
+    assert report["per_month"]["storage"]["bytes"] == 10
+
+
 def test_stored_bytes_are_paid_by_the_day() -> None:
     """A day without a record has the size of the day before; today counts until now."""
     stored = {TODAY - 3: 10, TODAY - 1: 30}

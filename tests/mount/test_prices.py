@@ -72,6 +72,7 @@ def test_prices_are_for_one_request_and_one_byte(tmp_path: Path) -> None:
         ("[transfer]\nout = 0.5", "", "the field 'transfer' is missing"),
         ('name = "MinIO"', 'name = "MinIO"\ntransfer = 1', "no TOML: "),
         ("[requests]", "[requests", "no TOML: "),
+        ('"MinIO"', "[" * 50_000, "no TOML: "),
     ],
 )
 def test_wrong_field_is_refused_by_name(tmp_path: Path, old: str, new: str, why: str) -> None:

@@ -1,5 +1,6 @@
 """The counts of requests in the state directory."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -59,13 +60,42 @@ def test_file_is_readable_text_and_the_state_directory_accepts_it(tmp_path: Path
     StateDir(state.path)
 
 
-def test_old_days_and_days_of_a_wrong_clock_are_forgotten(tmp_path: Path) -> None:
-    request_log.add(tmp_path, {10**6: USAGE[20_000], **USAGE}, {10**6: 1}, NOW_NS)
-    later = 20_000 + REQUEST_DAYS_MAX
-    ledger = request_log.add(tmp_path, {later - 1: USAGE[20_000]}, {}, (later - 1) * DAY_NS)
-    assert set(ledger.usage) == {20_000, later - 1}
-    ledger = request_log.add(tmp_path, {}, {}, later * DAY_NS)
-    assert (set(ledger.usage), ledger.stored_bytes) == ({later - 1}, {})
+def test_oldest_days_are_forgotten(tmp_path: Path) -> None:
+    usage: Usage = {20_000 - day: dict(USAGE[20_000]) for day in range(REQUEST_DAYS_MAX)}
+    request_log.add(tmp_path, usage, dict.fromkeys(usage, 1), NOW_NS)
+    ledger = request_log.add(tmp_path, {20_001: USAGE[20_000]}, {20_001: 1}, NOW_NS + DAY_NS)
+
+    oldest = 20_002 - REQUEST_DAYS_MAX
+    assert set(ledger.usage) == set(ledger.stored_bytes) == set(range(oldest, 20_002))
+
+
+def test_wrong_clock_costs_no_counts_of_other_days(tmp_path: Path) -> None:
+    """A host without a battery starts in 1970; another one was set to a later year for a while."""
+    request_log.add(tmp_path, {30_000: USAGE[20_000]}, {}, 30_000 * DAY_NS)
+    request_log.add(tmp_path, USAGE, {}, NOW_NS)
+    ledger = request_log.add(tmp_path, {0: USAGE[20_000]}, {}, 7)
+
+    assert set(ledger.usage) == {0, 20_000, 30_000}
+    assert ledger.since_ns == 7
+
+
+async def test_process_that_stops_with_the_lock_delays_no_other_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts are kept, and saved later."""
+    (tmp_path / "meta.db").touch()
+    monkeypatch.setattr(request_log, "REQUESTS_LOCK_S_MAX", 0.02)
+    meter = Meter(At())
+    meter.count(RequestClass.PUT, KEY)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+    assert await request_log.save(tmp_path, meter) is None
+    os.close(fd)
+    saved = await request_log.save(tmp_path, meter)
+
+    assert saved is not None
+    assert saved.usage == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
 def test_fullest_file_is_far_below_its_bound(tmp_path: Path) -> None:

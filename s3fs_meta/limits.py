@@ -285,6 +285,31 @@ RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers 
 # Factor by which a read-ahead window grows for each run that is read; it begins with one run.
 READAHEAD_GROWTH: Final = 4
 
+# --- warm-up and pins --------------------------------------------------------------------------
+WARM_WORKERS: Final = 4  # as many as there are threads for requests
+# Content of one request: a complete pack, if the network is fast enough.
+WARM_RUN_BYTES: Final = 16 * MIB
+WARM_RUN_BYTES_MIN: Final = 1 * MIB  # content of the first request, and of each in a slow network
+# A request should take at most this time, because readers of its blocks wait for all of it.
+WARM_RUN_S: Final = 2.0
+# Other records between two wanted ones that are downloaded instead of making another request.
+WARM_GAP_BYTES: Final = 64 * KIB
+WALK_SLICE_BLOCKS: Final = 1000  # rows of the block map read in one slice: 2 ms
+MISSING_PATHS_MAX: Final = 100  # paths of files that warm reports as not completely cached
+PINS_MAX: Final = 1000  # pinned trees: bounds the time of a check
+PIN_PATH_BYTES_MAX: Final = 4096  # PATH_MAX in linux/limits.h
+# Size of the file with the pins: each byte of a path may need six characters.
+PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
+# Part of the cache, and its minimum, that pins leave to writers and readers: two largest blocks.
+PIN_RESERVE_PART: Final = 8
+PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
+# Directories above a written block that are searched for a pin; deeper files wait for a check.
+PIN_DEPTH_MAX: Final = 256
+PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while there are changes
+# A pause is at least this many times as long as the last check, so checks take 2 % of the time.
+PIN_CHECK_PART: Final = 50
+PIN_RETRY_S: Final = 30.0  # pause after a download for pins failed
+
 # --- rate limits -------------------------------------------------------------------------------
 # Slowest limit: at this rate a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB

@@ -6,6 +6,7 @@ fetcher           downloads blocks
 read_coalescing   chooses blocks that one request downloads together
 files_ahead       empty files for the next blocks
 eviction          makes room by removing clean blocks
+pinned_trees      the bound on pinned blocks, and new blocks of pinned trees
 index             bytes per state and the eviction order, in memory
 disk_space        reserves free space on the disk of the state directory
 upload_signal     wakes the uploader when writers wait for room

@@ -23,6 +23,7 @@ from s3fs_meta.cache.eviction import Evictor
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.pinned_trees import PinnedTrees
 from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
@@ -72,7 +73,10 @@ class BlockCache:
         self.bytes_max = options.cache_bytes
         self._write_timeout_s = options.write_timeout_s
         self.index = CacheIndex()
-        self.evictor = Evictor(db, files, self.index, options.cache_bytes, self._let_go)
+        self.pinned = PinnedTrees(db, self.index, options.cache_bytes)
+        self.evictor = Evictor(
+            db, files, self.index, self.pinned, options.cache_bytes, self._let_go
+        )
         self.disk = DiskSpace(files.root, self.evictor.evict_bytes)
         self.fetcher = Fetcher(
             store,
@@ -194,12 +198,23 @@ class BlockCache:
         A later reader of an unavailable block gets the error.
         """
         try:
-            await self._download_run(run)
+            await self.download_run(run)
         except S3fsError as exc:
             _log.info("read-ahead from block %d on failed: %s", run[0].block, exc)
 
-    async def _download_run(self, run: Sequence[Located]) -> None:
-        """Download those blocks of a run that are not cached when the download limit allows it."""
+    async def download_run(self, run: Sequence[Located], *, waits: bool = True) -> None:
+        """Download those blocks of a run that are not cached when the download limit allows it.
+
+        Args:
+            run: blocks of one pack, ascending.
+            waits: wait for an unavailable store until the read timeout, as ``Fetcher.fetch_run``.
+
+        Raises:
+            NoSpaceLeftError: the disk has only its reserve left.
+            StoreError, CorruptionError: as ``Fetcher.fetch_run``; some blocks may be cached now.
+
+        Schedule point: always, so rows that the caller has read may be outdated afterwards.
+        """
         taken_bytes = read_coalescing.stored_bytes(run)
         await self.throttles.download.take(taken_bytes)
         run = [each for each in run if self.index.get(each.block) is None]
@@ -210,7 +225,7 @@ class BlockCache:
         size_bytes = sum(each.plain_bytes for each in run)
         self.disk.spend(size_bytes)
         await self.evictor.evict(size_bytes)
-        await self.fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
+        await self.fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack), waits=waits)
 
     @property
     def ahead_bytes_max(self) -> int:
@@ -407,14 +422,15 @@ class BlockCache:
     @property
     def spare_bytes(self) -> int:
         """Return how many bytes fit into the cache after all evictable blocks are evicted."""
-        return self.bytes_max - self.index.pending_bytes - self.index.spared_bytes
+        index = self.index
+        return self.bytes_max - index.pending_bytes - index.spared_bytes - index.kept_bytes
 
     def uploaded(self, block: BlockId) -> None:
         """Mark a block as uploaded, in the group that records its confirmed location."""
         self._copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
-        self._note_room()
+        self.note_room()
 
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
         """Mark uploaded blocks as clean and remove doomed blocks, after a sync of their rows.
@@ -435,7 +451,7 @@ class BlockCache:
             for block in piece:
                 self._let_go(block)
         await self.evictor.evict(0)
-        self._note_room()
+        self.note_room()
 
     def blocks_in(self, state: BlockState) -> list[BlockId]:
         """Return the cached blocks in one state, according to their rows."""
@@ -533,11 +549,13 @@ class BlockCache:
         """
         self.bytes_max = bytes_max
         self.evictor.resize(bytes_max)
-        self._note_room()
+        self.pinned.resize(bytes_max)
+        self.note_room()
         self.upload_signal.set()
         await self.evictor.evict(0)
 
-    def _note_room(self) -> None:
+    def note_room(self) -> None:
+        """Let writers that wait for room check again."""
         self._room.set()
         self._room = trio.Event()
 

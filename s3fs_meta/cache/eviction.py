@@ -2,8 +2,9 @@
 
 Owns: which clean blocks are evicted for more room, and in which slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
-Keeps: only clean blocks are evicted. A block whose location in the bucket is marked as damaged is
-spared until ``reconsider``, because its file may be the only intact copy.
+Keeps: only clean blocks are evicted, and no pinned ones (``pinned_trees``). A block whose location in
+the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
+intact copy.
 A crash may restore the row of an evicted block; then the next reader fetches the block again (I44).
 Tasks: any handler. ``evict`` removes files in a thread, other methods on the event loop.
 """
@@ -15,6 +16,7 @@ import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.pinned_trees import PinnedTrees
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
@@ -27,6 +29,7 @@ from s3fs_meta.meta.tables import blocks, damage_marks
 from s3fs_meta.model import BlockId, BlockState
 
 LAST_COPIES: Final = "last_copies"
+PINNED: Final = "pinned"
 # Why "drop" keeps blocks that are not clean.
 _WHY_KEPT: Final[Mapping[BlockState, str]] = {
     BlockState.DIRTY: "not_uploaded",
@@ -52,6 +55,7 @@ class Evictor:
         db: Database,
         files: BlockFiles,
         index: CacheIndex,
+        pinned: PinnedTrees,
         cache_bytes: int,
         let_go: Callable[[BlockId], None],
     ) -> None:
@@ -61,12 +65,14 @@ class Evictor:
             db: the database with the rows of the cached blocks.
             files: the files of the cached blocks.
             index: the index of the cache.
+            pinned: the pinned trees.
             cache_bytes: the maximum size of the cache.
             let_go: removes the row of a cached block, inside a group.
         """
         self._db = db
         self._files = files
         self._index = index
+        self._pinned = pinned
         self._let_go = let_go
         self.resize(cache_bytes)
 
@@ -92,8 +98,12 @@ class Evictor:
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 
-    async def drop(self, wanted: Sequence[BlockId]) -> Dropped:
+    async def drop(self, wanted: Sequence[BlockId], *, pinned: bool = False) -> Dropped:
         """Evict all clean blocks among *wanted*, except possible last copies, in slices.
+
+        Args:
+            wanted: blocks, which need not be cached.
+            pinned: evict also pinned blocks.
 
         Schedule point: between slices.
         """
@@ -105,7 +115,7 @@ class Evictor:
                 held = self._index.get(block)
                 if held is None:
                     continue
-                why = self._why_kept(block, held.state)
+                why = self._why_kept(block, held.state, pinned=pinned)
                 if why:
                     kept[why] = kept.get(why, 0) + held.size_bytes
                     continue
@@ -119,10 +129,13 @@ class Evictor:
             await trio.lowlevel.checkpoint()
         return Dropped(count, total_bytes, kept)
 
-    def _why_kept(self, block: BlockId, state: BlockState) -> str:
+    def _why_kept(self, block: BlockId, state: BlockState, *, pinned: bool) -> str:
         if state is not BlockState.CLEAN:
             return _WHY_KEPT[state]
-        return LAST_COPIES if self.is_last_copy(block) else ""
+        if self.is_last_copy(block):
+            return LAST_COPIES
+        is_kept = not pinned and (self._index.is_pinned(block) or self._pinned.adopt(block))
+        return PINNED if is_kept else ""
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove the cache files of blocks without a row in ``cached_blocks``."""
@@ -150,7 +163,9 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Spare a block from eviction if it may be the last copy; return whether it is spared."""
+        """Exclude a block from eviction if it is pinned or may be the last copy; return whether."""
+        if self._pinned.adopt(block):
+            return True
         is_spared = self.is_last_copy(block)
         if is_spared:
             self._index.spare(block)

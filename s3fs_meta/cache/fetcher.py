@@ -161,14 +161,22 @@ class Fetcher:
             self._end(fetch, [located])
             self._end(unasked, neighbours)
 
-    async def fetch_run(self, run: Sequence[Located], object_key: ObjectKey) -> None:
+    async def fetch_run(
+        self, run: Sequence[Located], object_key: ObjectKey, *, waits: bool = True
+    ) -> None:
         """Download a run of adjacent uploaded blocks with one request.
 
         A reader that waits for a block continues as soon as that block is verified. Blocks that
         another task is fetching are skipped. So are corrupt blocks; their readers report them.
 
+        Args:
+            run: the blocks, ascending.
+            object_key: key of their pack.
+            waits: repeat the request of an unavailable store until the read timeout. If false, a
+                slow transfer has no time limit, but the store's own attempts are the last ones.
+
         Raises:
-            StoreUnavailableError: the read timeout expired.
+            StoreUnavailableError: the read timeout expired, or the store is unavailable.
             StoreError, FormatError: the object is missing or too short, or the store refuses it.
         """
         wanted = [each for each in run if each.block not in self._under_way]
@@ -177,8 +185,9 @@ class Fetcher:
             fetch.begun.set()
         self._under_way.update(fetches)
         try:
-            with trio.move_on_after(self._read_timeout_s) as scope:
-                await self._transfer_run(wanted, object_key)
+            get_range = self._get_range if waits else self._store.get_range
+            with trio.move_on_after(self._read_timeout_s if waits else math.inf) as scope:
+                await self._transfer_run(wanted, object_key, get_range)
             if scope.cancelled_caught:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
@@ -190,11 +199,16 @@ class Fetcher:
             for each in wanted:
                 self._end(fetches[each.block], [each])
 
-    async def _transfer_run(self, wanted: Sequence[Located], object_key: ObjectKey) -> None:
+    async def _transfer_run(
+        self,
+        wanted: Sequence[Located],
+        object_key: ObjectKey,
+        get_range: Callable[[ObjectKey, int, int], Awaitable[bytes]],
+    ) -> None:
         if not wanted:
             return
         start, stop = extent(wanted)
-        stored = await self._get_range(object_key, start, stop)
+        stored = await get_range(object_key, start, stop)
         for piece in slices(wanted, RUN_SLICE_BLOCKS):
             unpacked = await trio.to_thread.run_sync(
                 self._unpack_quietly, piece, object_key, start, stored

@@ -28,10 +28,13 @@ class CacheIndex:
     """The cached blocks by state, and totals of their bytes and numbers."""
 
     def __init__(self) -> None:
+        # Sizes of blocks that must not be evicted, cached or not.
+        self._pinned: dict[BlockId, int] = {}
+        self.pinned_bytes = 0
         self.clear()
 
     def clear(self) -> None:
-        """Remove all blocks from the index."""
+        """Remove all blocks from the index; pins stay."""
         self._held: dict[BlockId, Held] = {}
         self.total_bytes = 0  # bytes of all cached blocks
         self.total_count = 0
@@ -43,6 +46,8 @@ class CacheIndex:
         # Sizes of clean blocks that must not be evicted.
         self._spared: dict[BlockId, int] = {}
         self.spared_bytes = 0
+        self._kept: dict[BlockId, int] = {}  # sizes of clean blocks that are pinned
+        self.kept_bytes = 0
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # last writes, the oldest first
         self._sealed: dict[BlockId, None] = {}  # sealed blocks, the earliest sealed first
         self.unnamed: set[BlockId] = set()  # sealed blocks to which no file refers any more
@@ -58,6 +63,11 @@ class CacheIndex:
     def pending_count(self) -> int:
         """Return the number of dirty and sealed blocks."""
         return self.count_in[BlockState.DIRTY] + self.count_in[BlockState.SEALED]
+
+    @property
+    def evictable_bytes(self) -> int:
+        """Return the bytes of clean blocks that are neither pinned nor possible last copies."""
+        return self.bytes_in[BlockState.CLEAN] - self.spared_bytes - self.kept_bytes
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:
         """Return whether *size_bytes* of new dirty blocks keep the cache within *bytes_max*."""
@@ -76,7 +86,10 @@ class CacheIndex:
         if block in self._held:
             self._take_out(block)
         self._add(block, state, size_bytes)
-        if state is BlockState.CLEAN:
+        if state is BlockState.CLEAN and block in self._pinned:
+            self._kept[block] = size_bytes
+            self.kept_bytes += size_bytes
+        elif state is BlockState.CLEAN:
             self._clean[block] = None
         elif state is BlockState.DIRTY:
             self._dirty[block] = now_s
@@ -134,6 +147,7 @@ class CacheIndex:
         if block in self._unasked:
             self._ask(block, held.size_bytes)
         self.spared_bytes -= self._spared.pop(block, 0)
+        self.kept_bytes -= self._kept.pop(block, 0)
         self._dirty.pop(block, None)
         self._sealed.pop(block, None)
         self.unnamed.discard(block)
@@ -141,6 +155,8 @@ class CacheIndex:
     def put_unasked(self, block: BlockId, size_bytes: int) -> None:
         """Add a clean block that was fetched as a neighbour, and that no reader has used."""
         self.put(block, BlockState.CLEAN, size_bytes)
+        if block in self._pinned:
+            return
         del self._clean[block]
         self._unasked[block] = None
         self.unasked_bytes += size_bytes
@@ -188,6 +204,34 @@ class CacheIndex:
             self._clean.move_to_end(block, last=False)
         self._spared.clear()
         self.spared_bytes = 0
+
+    @property
+    def pinned_count(self) -> int:
+        """Return the number of pinned blocks, cached or not."""
+        return len(self._pinned)
+
+    def pinned(self) -> list[BlockId]:
+        """Return all pinned blocks, cached or not."""
+        return list(self._pinned)
+
+    def pin(self, block: BlockId, size_bytes: int) -> None:
+        """Exclude a block from eviction, now or once it is cached and clean."""
+        self.pinned_bytes += size_bytes - self._pinned.get(block, 0)
+        self._pinned[block] = size_bytes
+        held = self._held.get(block)
+        if held is not None and held.state is BlockState.CLEAN and block not in self._kept:
+            self.put(block, BlockState.CLEAN, held.size_bytes)
+
+    def unpin(self, block: BlockId) -> None:
+        """Undo ``pin``; a cached clean block is the last to be evicted."""
+        self.pinned_bytes -= self._pinned.pop(block, 0)
+        held = self._held.get(block)
+        if held is not None and block in self._kept:
+            self.put(block, BlockState.CLEAN, held.size_bytes)
+
+    def is_pinned(self, block: BlockId) -> bool:
+        """Return whether a block, which need not be cached, must not be evicted."""
+        return block in self._pinned
 
     def is_dirty(self, block: BlockId) -> bool:
         """Return whether a block may be written in place."""

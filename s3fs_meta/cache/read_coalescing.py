@@ -66,24 +66,27 @@ def _stop(row: Located) -> int:
     return _start(row) + row.stored_bytes
 
 
-def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Located]]:
+def runs(
+    wanted: Iterable[Located], *, plain_bytes_max: int, gap_bytes_max: int = 0
+) -> Iterator[list[Located]]:
     """Yield runs of uploaded blocks that are adjacent in one pack, in the given order.
 
     A run has at most *plain_bytes_max* bytes of content, but at least one block.
+
+    Args:
+        gap_bytes_max: bytes of other records that may be between two blocks of a run.
     """
     run: list[Located] = []
     plain_bytes = 0
     for located in wanted:
         plain_bytes += located.plain_bytes
-        if run and (plain_bytes > plain_bytes_max or not _follows(run[-1], located)):
+        if run and not (
+            plain_bytes <= plain_bytes_max
+            and located.pack == run[-1].pack
+            and 0 <= _start(located) - _stop(run[-1]) <= gap_bytes_max
+        ):
             yield run
             run, plain_bytes = [], located.plain_bytes
         run.append(located)
     if run:
         yield run
-
-
-def _follows(last: Located, located: Located) -> bool:
-    assert last.pack_offset is not None, "an uploaded block has a location"
-    assert last.stored_bytes is not None, "an uploaded block has a location"
-    return located.pack == last.pack and located.pack_offset == last.pack_offset + last.stored_bytes

@@ -15,6 +15,7 @@ from s3fs_meta.limits import (
     PURGE_BLOCKS_MAX,
     TREE_SLICE_DIRECTORIES,
     TREE_SLICE_NAMES,
+    WALK_SLICE_BLOCKS,
 )
 
 
@@ -25,8 +26,10 @@ class Slices:
     purged_blocks: int = (
         PURGE_BLOCKS_MAX  # blocks released by a truncation, punched hole or removal
     )
-    names: int = TREE_SLICE_NAMES  # names removed or locked
-    directories: int = TREE_SLICE_DIRECTORIES  # directories whose names are removed or locked
+    names: int = TREE_SLICE_NAMES  # names removed, locked or listed
+    # directories whose names are removed, locked or listed
+    directories: int = TREE_SLICE_DIRECTORIES
+    walked_blocks: int = WALK_SLICE_BLOCKS  # blocks of files listed
     cloned_names: int = CLONE_SLICE_NAMES
     shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks shared by cloning or copying files
     cloned_indexes: int = LOOP_SLICE_ROWS  # block positions cloned of a file with dirty blocks

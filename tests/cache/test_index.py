@@ -109,3 +109,49 @@ def test_unread_blocks_that_were_fetched_ahead_are_evicted_first() -> None:
     assert index.oldest_clean(10) == 4
     index.move(BlockId(4), BlockState.SEALED)
     assert (index.unasked_bytes, index.oldest_clean()) == (0, None)
+
+
+def test_pinned_block_is_never_the_oldest_clean_block() -> None:
+    """A pin holds in every state, for a block that is fetched later, and after a reload."""
+    index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5), (3, BlockState.DIRTY, 7))
+    for block in (1, 3, 4):
+        index.pin(BlockId(block), 10)
+    index.pin(BlockId(1), 10)  # a second time
+    index.move(BlockId(3), BlockState.CLEAN)
+    index.put_unasked(BlockId(4), 2)
+    index.used(BlockId(1))
+
+    assert index.oldest_clean() == 2
+    assert index.kept_bytes == 10 + 7 + 2
+    assert index.evictable_bytes == 5
+    assert (index.pinned_bytes, index.pinned_count) == (30, 3)
+    index.drop(BlockId(2))
+    assert index.oldest_clean() is None
+    index.reconsider()
+    assert index.oldest_clean() is None
+
+    index.clear()
+    index.put(BlockId(1), BlockState.CLEAN, 10)
+    assert (index.oldest_clean(), index.kept_bytes) == (None, 10)
+
+
+def test_unpinned_block_can_be_evicted_again() -> None:
+    index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5))
+    index.pin(BlockId(1), 10)
+    index.unpin(BlockId(1))
+    index.unpin(BlockId(9))  # was never pinned
+
+    assert [index.oldest_clean(), index.kept_bytes, index.pinned_bytes] == [2, 0, 0]
+    index.drop(BlockId(2))
+    assert index.oldest_clean() == 1
+
+
+def test_pinned_block_that_was_spared_is_counted_once() -> None:
+    """A possible last copy that is pinned as well is kept because of the pin."""
+    index = index_of((1, BlockState.CLEAN, 10))
+    index.spare(BlockId(1))
+    index.pin(BlockId(1), 10)
+
+    assert (index.spared_bytes, index.kept_bytes, index.evictable_bytes) == (0, 10, 0)
+    index.reconsider()
+    assert index.oldest_clean() is None

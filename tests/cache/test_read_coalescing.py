@@ -71,3 +71,10 @@ def test_run_is_bounded_and_has_at_least_one_block() -> None:
 
 def test_no_blocks_make_no_run() -> None:
     assert not list(runs([], plain_bytes_max=1))
+
+
+def test_small_gap_does_not_end_a_run_if_it_is_allowed() -> None:
+    """Records between two wanted blocks are downloaded, too, if that saves a request."""
+    wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 1, 41), block(4, 1, 40)]
+    found = list(runs(wanted, plain_bytes_max=100, gap_bytes_max=10))
+    assert found == [wanted[:2], wanted[2:3], wanted[3:]]

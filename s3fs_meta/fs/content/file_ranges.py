@@ -178,6 +178,7 @@ class FileRanges:
         self._capacity.require_free(lacking)
         index = self._cache.index
         evictable_bytes = index.total_bytes - index.pending_bytes - index.spared_bytes
+        evictable_bytes -= index.kept_bytes
         local_bytes = self._cache.disk.unheld_bytes() + evictable_bytes
         if min(lacking, self._cache.spare_bytes) > local_bytes:
             raise NoSpaceLeftError(f"the local disk has room for only {max(local_bytes, 0)} bytes")

@@ -3,6 +3,8 @@
 clone      copy a tree; uploaded content is shared
 remove     remove a tree's name at once, and free its space in the background
 lock       make every inode of a tree permanently immutable
+tree_walk  find the blocks of a tree; ``warm`` downloads those that are not cached
+pins       trees whose content stays in the cache; ``pins_file`` records them
 
 A slice is the part of the work that is done before other requests are served.
 

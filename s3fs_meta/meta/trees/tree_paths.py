@@ -7,7 +7,7 @@ Tasks: in a thread, because an inode's name is found by a scan of its parent dir
 leads from inodes to names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import apsw
@@ -39,7 +39,7 @@ class TreePaths:
         """Return one path of an inode; None if it has no path from the root."""
         if ino == ROOT_INO:
             return "/"
-        step = self._step(ino)
+        step = self.step(ino)
         return None if step is None else self.of_name(*step)
 
     def _directory(self, ino: Ino) -> str | None:
@@ -47,7 +47,7 @@ class TreePaths:
         above: list[tuple[Ino, bytes]] = []
         at = ino
         while at not in self._directories:
-            step = self._step(at)
+            step = self.step(at)
             if step is None or len(above) == FSCK_PATH_DEPTH_MAX:
                 self._directories[at] = None
                 break
@@ -59,7 +59,8 @@ class TreePaths:
             self._directories[child] = path
         return path
 
-    def _step(self, ino: Ino) -> tuple[Ino, bytes] | None:
+    def step(self, ino: Ino) -> tuple[Ino, bytes] | None:
+        """Return a name of an inode with its directory, None if it has no name."""
         rows = self._connection.execute(
             "SELECT parent FROM inodes WHERE ino = ?", (ino,)
         ).fetchall()
@@ -69,6 +70,26 @@ class TreePaths:
                 assert isinstance(name, bytes), "dentries.name is a blob"
                 return Ino(parent), name
         return None
+
+
+def bytes_of(connection: apsw.Connection, ino: Ino) -> bytes | None:
+    """Return one path of an inode, without a leading slash; None if it has no path from the root."""
+    paths = TreePaths(connection)
+    names: list[bytes] = []
+    while ino != ROOT_INO:
+        step = paths.step(ino)
+        if step is None or len(names) == FSCK_PATH_DEPTH_MAX:
+            return None
+        ino = step[0]
+        names.append(step[1])
+    return b"/".join(reversed(names))
+
+
+def texts_of(connection: apsw.Connection, inos: Iterable[Ino]) -> list[str]:
+    """Return a path of each inode that has one, for messages."""
+    paths = TreePaths(connection)
+    found = [paths.of_inode(ino) for ino in inos]
+    return [path for path in found if path is not None]
 
 
 def unshipped(connection: apsw.Connection, seq_after: int, limit: int) -> list[str]:

@@ -1,5 +1,6 @@
 """Sample trees, and checks of their copies and removals."""
 
+import random
 from collections.abc import Iterator
 
 import trio
@@ -14,12 +15,21 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.fs.conftest import (
+    BLOCK_BYTES,
     ROOT,
     USER,
     look,
     make_directory,
     make_file,
 )
+
+
+async def fill(fs: Filesystem, ino: Ino, size_bytes: int) -> bytes:
+    """Write random content into a file, and return it."""
+    content = random.Random(ino).randbytes(size_bytes)
+    for offset in range(0, size_bytes, BLOCK_BYTES):
+        await fs.write(ino, offset, content[offset : offset + BLOCK_BYTES])
+    return content
 
 
 async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) -> Ino:

@@ -1,0 +1,84 @@
+"""Pinned trees as the cache sees them: the inodes at their tops, and how many bytes pins may use.
+
+Owns: the bound on pinned bytes, and pinning blocks that were written on this host into a pinned
+tree. Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
+A block that eviction considers is adopted if its file is below a pinned inode. So new content is
+pinned without a cost for writers.
+Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
+Tasks: the event loop. No method is a schedule point.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.limits import (
+    CACHED_BLOCKS_MAX,
+    PIN_DEPTH_MAX,
+    PIN_RESERVE_BYTES_MIN,
+    PIN_RESERVE_PART,
+)
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, cached_blocks, inodes
+from s3fs_meta.model import ROOT_INO, BlockId, Ino
+
+PINNED_BLOCKS_MAX: Final = CACHED_BLOCKS_MAX - CACHED_BLOCKS_MAX // PIN_RESERVE_PART
+
+
+def pinned_bytes_max(cache_bytes: int) -> int:
+    """Return how many bytes pins may use in a cache of a size."""
+    return cache_bytes - max(cache_bytes // PIN_RESERVE_PART, PIN_RESERVE_BYTES_MIN)
+
+
+class PinnedTrees:
+    """The pinned trees of one cache."""
+
+    def __init__(self, db: Database, index: CacheIndex, cache_bytes: int) -> None:
+        """Begin without a pin."""
+        self._db = db
+        self._index = index
+        self._roots: frozenset[Ino] = frozenset()
+        self.resize(cache_bytes)
+
+    def resize(self, cache_bytes: int) -> None:
+        """Change the bound, because the size of the cache changes."""
+        self.bytes_max = pinned_bytes_max(cache_bytes)
+
+    def set_roots(self, roots: Iterable[Ino]) -> None:
+        """Replace the inodes at the tops of the pinned trees; their blocks are pinned separately."""
+        self._roots = frozenset(roots)
+
+    def pin(self, block: BlockId, size_bytes: int) -> bool:
+        """Pin a block, unless the bound is reached; return whether it is pinned."""
+        index = self._index
+        if not index.is_pinned(block):
+            if index.pinned_bytes + size_bytes > self.bytes_max:
+                return False
+            if index.pinned_count >= PINNED_BLOCKS_MAX:
+                return False
+            index.pin(block, size_bytes)
+        return True
+
+    def adopt(self, block: BlockId) -> bool:
+        """Pin a cached block that was written on this host into a pinned tree; return whether.
+
+        The block of a part of a file that was overwritten since is not adopted.
+        """
+        if not self._roots:
+            return False
+        written, held = cached_blocks.get(self._db, block), self._index.get(block)
+        if written is None or held is None or not self._is_below_a_root(written.ino):
+            return False
+        if block_map.find(self._db, written.ino, written.block_index) != block:
+            return False
+        return self.pin(block, held.size_bytes)
+
+    def _is_below_a_root(self, ino: Ino) -> bool:
+        for _ in range(PIN_DEPTH_MAX):
+            if ino in self._roots:
+                return True
+            found = inodes.find(self._db, ino) if ino else None
+            if found is None or ino == ROOT_INO:
+                return False
+            ino = found.parent
+        return False

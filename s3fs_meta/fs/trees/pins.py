@@ -1,0 +1,338 @@
+"""Pins: trees whose content stays in the cache of this host.
+
+Owns: the list of pins, which blocks eviction keeps for them, and the task that downloads what is
+missing. Does not know: the control socket, how blocks are downloaded (``warm``).
+A pin belongs to a path. If the path leads to another inode, as after a program replaced a file, the
+pin belongs to that one. If the path does not exist any more, the pin follows its inode to the new
+path, and ends if the inode was removed.
+A check walks the pinned trees after changes. Between two checks, blocks that were written on this
+host below a pin are kept as well (``cache.pinned_trees``).
+Keeps: pinned blocks are within the bound of ``cache.pinned_trees``. If trees grow beyond it, blocks
+that are cached already are kept first.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.pinned_trees import PINNED_BLOCKS_MAX, pinned_bytes_max
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.errors import (
+    CorruptionError,
+    NoSpaceLeftError,
+    ObjectMissingError,
+    S3fsError,
+    UsageError,
+)
+from s3fs_meta.fs.trees import pins_file, warm
+from s3fs_meta.fs.trees.pins_file import Pin
+from s3fs_meta.fs.trees.warm import TreeContent, mib
+from s3fs_meta.limits import (
+    PIN_CHECK_PART,
+    PIN_CHECK_S,
+    PIN_PATH_BYTES_MAX,
+    PIN_RETRY_S,
+    PINS_MAX,
+)
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees import tree_paths
+from s3fs_meta.model import ROOT_INO, Attributes, BlockId, Ino
+
+_log = logging.getLogger(__name__)
+
+
+class PinnedTree(NamedTuple):
+    """One pinned tree; equal blocks are counted once."""
+
+    path: str  # absolute, from the root of the filesystem
+    total_bytes: int
+    cached_bytes: int
+
+
+class Pins:
+    """The pins of one mount."""
+
+    def __init__(
+        self, db: Database, cache: BlockCache, state: Path, *, version: Callable[[], object]
+    ) -> None:
+        """Begin without pins; ``load`` reads them.
+
+        Args:
+            db: the database of the mount.
+            cache: its cache.
+            state: the state directory, which has the file of the pins.
+            version: returns another value after each change of the filesystem.
+        """
+        self._db = db
+        self._cache = cache
+        self._state = state
+        self._version = version
+        self._pins: list[Pin] = []
+        self._changed = trio.Event()
+        self._checking = trio.Lock()
+        self._pauses = 0
+        self._damaged: set[BlockId] = set()  # not requested again, as long as the mount lasts
+        self.over_bytes = 0  # content of pinned trees beyond the bound
+        self.last_error = ""  # why a check or its download failed
+        self.unreadable = ""  # why the list of pins cannot be read
+
+    async def load(self) -> None:
+        """Read the pins of this host and pin their blocks; log an error. Before any eviction."""
+        try:
+            self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
+        except (S3fsError, OSError) as exc:
+            self.unreadable = str(exc)
+            _log.warning("no tree is pinned: %s", exc)
+            return
+        if not self._pins:
+            return
+        try:
+            await self._check()
+        except S3fsError as exc:
+            _log.warning("pinned trees cannot be checked: %s", exc)
+        if self.over_bytes:
+            _log.warning(
+                "%s of pinned trees are not kept in the cache: pins use at most %s of it",
+                mib(self.over_bytes),
+                mib(self._cache.pinned.bytes_max),
+            )
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def require_cache(self, cache_bytes: int) -> None:
+        """Refuse a size of the cache that is too small for the pins.
+
+        Raises:
+            NoSpaceLeftError: the pinned blocks would exceed their part.
+        """
+        pinned_bytes = self._cache.index.pinned_bytes
+        if pinned_bytes > pinned_bytes_max(cache_bytes):
+            raise NoSpaceLeftError(
+                f"{mib(pinned_bytes)} are pinned, and in a cache of {mib(cache_bytes)} pins use at"
+                f" most {mib(max(pinned_bytes_max(cache_bytes), 0))}; run s3fs-meta unpin first"
+            )
+
+    async def add(self, roots: Iterable[Ino]) -> None:
+        """Pin trees durably, and keep their blocks from now on; the caller downloads them.
+
+        Raises:
+            NoSpaceLeftError: all pins would use too much of the cache, or there are too many.
+            UsageError: a tree has no path, or its path is too long.
+            SettingsError: the list of pins cannot be read.
+        """
+        if self.unreadable:
+            pins_file.read(self._state)  # raises the same error, unless the file was mended
+            self.unreadable = ""
+        async with self._checking:
+            inos = {pin.ino for pin in self._pins}
+            new = [await self._new_pin(ino) for ino in dict.fromkeys(roots) if ino not in inos]
+            await self._require_pinnable([*self._pins, *new])
+            await self._set(self._pins + new)
+        await self._check()
+
+    async def _new_pin(self, ino: Ino) -> Pin:
+        found, path = inodes.find(self._db, ino), await self._path_of(ino)
+        if found is None or path is None:
+            raise UsageError("a removed file or directory cannot be pinned")
+        if len(path) > PIN_PATH_BYTES_MAX:
+            raise UsageError(f"a pinned path has at most {PIN_PATH_BYTES_MAX} bytes")
+        return Pin(path, ino, found.btime_ns)
+
+    async def _require_pinnable(self, wanted: list[Pin]) -> None:
+        content = await self._content(wanted)
+        most = self._cache.pinned.bytes_max
+        if content.total_bytes > most:
+            raise NoSpaceLeftError(
+                f"all pinned trees would have {mib(content.total_bytes)}, and pins use at most"
+                f" {mib(max(most, 0))} of this cache of {mib(self._cache.bytes_max)}; raise"
+                " cachesize with s3fs-meta set, unpin other trees, or warm without --pin"
+            )
+        if len(content.sizes) > PINNED_BLOCKS_MAX:
+            raise NoSpaceLeftError(
+                f"all pinned trees would have {len(content.sizes)} blocks, and at most"
+                f" {PINNED_BLOCKS_MAX} can be pinned; pin a part of the tree"
+            )
+        if len(wanted) > PINS_MAX:
+            raise NoSpaceLeftError(f"at most {PINS_MAX} trees can be pinned; pin their directory")
+
+    async def remove(self, roots: Iterable[Ino]) -> None:
+        """Unpin trees.
+
+        Raises:
+            UsageError: a tree is not pinned itself; nothing was changed.
+        """
+        wanted = set(roots)
+        async with self._checking:
+            await self._follow_paths()
+            if not wanted <= {pin.ino for pin in self._pins}:
+                raise UsageError("it is not pinned itself; s3fs-meta pins lists the pinned trees")
+            await self._set([pin for pin in self._pins if pin.ino not in wanted])
+        await self._check()
+
+    async def listing(self) -> list[PinnedTree]:
+        """Return each pinned tree with its sizes. Raises as ``walk``."""
+        async with self._checking:
+            await self._follow_paths()
+            pins = self._pins
+        found = []
+        for pin in pins:
+            content = await self._content([pin])
+            path = f"/{os.fsdecode(pin.path)}"
+            found.append(PinnedTree(path, content.total_bytes, content.cached_bytes))
+        return found
+
+    async def _content(self, pins: Iterable[Pin]) -> TreeContent:
+        return await warm.content_of(self._db, self._cache, [pin.ino for pin in pins])
+
+    async def _set(self, pins: list[Pin]) -> None:
+        """Replace the list of pins, also in the file."""
+        await trio.to_thread.run_sync(pins_file.write, self._state, pins)
+        self._pins = pins
+        self.check_soon()
+
+    def check_soon(self) -> None:
+        """Check the pinned trees now. Schedule point: never."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    # --- checks --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def downloads_paused(self) -> Iterator[None]:
+        """Let ``run`` begin no download, because a request downloads. Schedule point: never."""
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self.check_soon()
+
+    async def run(self) -> None:
+        """Check the pinned trees after changes and download what is missing, until cancelled."""
+        seen: object = None
+        while True:
+            changed, index = self._changed, self._cache.index
+            pause_s, version = PIN_CHECK_S, self._version()
+            if self._pins and not self._pauses and (version, index.kept_bytes) != seen:
+                began_s = trio.current_time()
+                error = await self._check_quietly()
+                pause_s = max(PIN_CHECK_S, PIN_CHECK_PART * (trio.current_time() - began_s))
+                error = error or await self._download()
+                self._note_error(error)
+                if error is None or isinstance(error, CorruptionError | ObjectMissingError):
+                    seen = (version, index.kept_bytes)
+                else:
+                    pause_s = max(pause_s, PIN_RETRY_S)
+            with trio.move_on_after(pause_s):
+                await changed.wait()
+
+    def _note_error(self, error: S3fsError | None) -> None:
+        text = "" if error is None else str(error)
+        if text and text != self.last_error:
+            _log.info("pinned trees are not completely cached: %s", text)
+        self.last_error = text
+
+    async def _check_quietly(self) -> S3fsError | None:
+        try:
+            await self._check()
+        except S3fsError as exc:
+            return exc
+        return None
+
+    async def _download(self) -> S3fsError | None:
+        """Download the pinned blocks that are not cached; return the first failure."""
+        content = await self._content(self._pins)
+        if not content.missing:
+            return None
+
+        def is_wanted(block: BlockId) -> bool:
+            return self._cache.index.is_pinned(block) and block not in self._damaged
+
+        done = await warm.download(self._db, self._cache, content, wanted=is_wanted)
+        if isinstance(done.error, CorruptionError | ObjectMissingError):
+            missing = [block for some in content.missing.values() for _offset, block in some]
+            self._damaged.update(
+                block
+                for block in missing
+                if is_wanted(block) and self._cache.index.get(block) is None
+            )
+        return done.error
+
+    async def _check(self) -> None:
+        """Find the present blocks of pinned trees, and pin these instead of the former ones."""
+        async with self._checking:
+            await self._follow_paths()
+            self._cache.pinned.set_roots(pin.ino for pin in self._pins)
+            content, index = await self._content(self._pins), self._cache.index
+            for former in slices(index.pinned()):
+                for block in former:
+                    if block not in content.sizes:
+                        index.unpin(block)
+                await trio.lowlevel.checkpoint()
+            self.over_bytes = 0
+            blocks = list(content.sizes.items())
+            for is_cached in (True, False):  # what is cached already comes first
+                for piece in slices(blocks):
+                    self._pin_slice(piece, is_cached=is_cached)
+                    await trio.lowlevel.checkpoint()
+        self._cache.note_room()
+
+    def _pin_slice(self, piece: Iterable[tuple[BlockId, int]], *, is_cached: bool) -> None:
+        for block, size_bytes in piece:
+            is_present = self._cache.index.get(block) is not None
+            if is_present is is_cached and not self._cache.pinned.pin(block, size_bytes):
+                self.over_bytes += size_bytes
+
+    # --- paths ---------------------------------------------------------------------------------
+
+    async def _follow_paths(self) -> None:
+        """Update the path and inode of each pin; end pins of removed trees."""
+        pins: list[Pin] = []
+        inos: set[Ino] = set()
+        for pin in self._pins:
+            found = await self._present(pin)
+            if found is None:
+                _log.info("the pin of %r ends: it was removed", os.fsdecode(pin.path))
+            elif found.ino not in inos:
+                inos.add(found.ino)
+                pins.append(found)
+            await trio.lowlevel.checkpoint()
+        if pins != self._pins:
+            await self._set(pins)
+
+    async def _present(self, pin: Pin) -> Pin | None:
+        """Return a pin with its present path and inode, None if it was removed."""
+        at = self._at(pin.path)
+        if at is not None:
+            return Pin(pin.path, at.ino, at.btime_ns)
+        left = inodes.find(self._db, pin.ino)
+        if left is None or left.btime_ns != pin.born_ns:
+            return None
+        path = await self._path_of(pin.ino)
+        if path is None:
+            return None
+        return pin if len(path) > PIN_PATH_BYTES_MAX else pin._replace(path=path)
+
+    def _at(self, path: bytes) -> Attributes | None:
+        ino: Ino | None = ROOT_INO
+        for name in path.split(b"/") if path else ():
+            ino = None if ino is None else dentries.find(self._db, ino, name)
+        return None if ino is None else inodes.find(self._db, ino)
+
+    async def _path_of(self, ino: Ino) -> bytes | None:
+        """Return a path of an inode, read from a snapshot in a thread; None without one."""
+        self._db.commit()
+        if not self._db.pragmas.is_wal:
+            return tree_paths.bytes_of(self._db.connection, ino)
+        snapshot = self._db.open_snapshot()
+        try:
+            return await trio.to_thread.run_sync(tree_paths.bytes_of, snapshot.connection, ino)
+        finally:
+            snapshot.close()

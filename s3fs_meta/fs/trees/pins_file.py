@@ -1,0 +1,93 @@
+"""The file that records the pinned trees of a host, in the state directory.
+
+Owns: the file and its form, one JSON object. Does not know: what a pin means (``pins``).
+
+    {"version": 1, "pins": [{"path": "a/b", "ino": 5, "born_ns": 1700000000000000000}]}
+
+Programs that do not know the file ignore it. It is no part of the database, so it also survives a
+database that is restored from the bucket.
+Keeps: after a crash the file has either the old or the new pins.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.hashed_dir import sync_path, write_durably
+from s3fs_meta.limits import PINS_FILE_BYTES_MAX, PINS_MAX
+from s3fs_meta.model import Ino
+
+NAME: Final = "pins"
+_VERSION: Final = 1
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Pin(NamedTuple):
+    """One pinned tree, with the inode that its path had last."""
+
+    path: bytes  # from the root of the filesystem, without a leading slash; b"": the root
+    ino: Ino
+    born_ns: int  # creation time of the inode: another history may use its number again
+
+
+def read(state: Path) -> list[Pin]:
+    """Return the pins of a host, [] without a file. Blocking.
+
+    Raises:
+        SettingsError: the file is damaged, or of a newer version.
+        OSError: the file cannot be read.
+    """
+    path = state / NAME
+    try:
+        with open(os.open(path, _READ), "rb") as file:
+            data = file.read(PINS_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return []
+    found = _decoded(data) if len(data) <= PINS_FILE_BYTES_MAX else None
+    if found is None:
+        raise SettingsError(
+            f"this version cannot read the list of pins in {str(path)!r}; upgrade, or remove the"
+            " file and pin the trees again with s3fs-meta warm --pin"
+        )
+    return found
+
+
+def _decoded(data: bytes) -> list[Pin] | None:
+    """Return the pins in the content of the file, None if it is invalid."""
+    try:
+        found = json.loads(data)
+        if found["version"] != _VERSION or len(found["pins"]) > PINS_MAX:
+            return None
+        pins = [_pin(one) for one in found["pins"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return [pin for pin in pins if pin is not None] if None not in pins else None
+
+
+def _pin(one: Any) -> Pin | None:
+    path, ino, born_ns = one["path"], one["ino"], one["born_ns"]
+    if type(ino) is not int or type(born_ns) is not int or not 0 < ino < 1 << 63:
+        return None
+    return Pin(os.fsencode(path), Ino(ino), born_ns)
+
+
+def write(state: Path, pins: Sequence[Pin]) -> None:
+    """Record the pins durably; remove the file if there are none. Blocking."""
+    path = state / NAME
+    if not pins:
+        path.unlink(missing_ok=True)
+        sync_path(state)
+        return
+    listed = [{**pin._asdict(), "path": os.fsdecode(pin.path)} for pin in pins]
+    new = path.with_name(f"{NAME}.new")
+    try:
+        write_durably(new, json.dumps({"version": _VERSION, "pins": listed}).encode())
+        new.rename(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
+    sync_path(state)

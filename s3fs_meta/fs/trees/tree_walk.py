@@ -1,0 +1,88 @@
+"""A walk over the content of trees, in slices of the event loop.
+
+Owns: the order of the walk and its slices. Does not know: what the caller does with the blocks.
+Changes made while the walk runs may be missed; no block of an unchanged file is.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
+from s3fs_meta.fs.trees.remove import give_way
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.trees import removed_trees, tree_content
+from s3fs_meta.meta.trees.tree_content import TreeBlock
+from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Ino
+
+Take = Callable[[Sequence[TreeBlock]], None]
+"""Takes the blocks of one slice; never waits. An exception ends the walk."""
+
+
+async def walk(
+    db: Database, roots: Iterable[Ino], take: Take, slices: Slices = DEFAULT_SLICES
+) -> None:
+    """Call *take* with the blocks of all files in trees.
+
+    A block that several files have, or a file with several names, may occur several times.
+
+    Args:
+        db: the database of the mount.
+        roots: files and directories; one that does not exist has no blocks.
+        take: called with the blocks of each slice.
+        slices: bounds of the work between two schedule points.
+
+    Raises:
+        MetadataError: the directories form a loop.
+
+    Schedule point: between slices.
+    """
+    inos = list(dict.fromkeys(roots))
+    files = [(ino, BlockIndex(0)) for ino in inos]  # a directory has no blocks
+    directories = [(ino, Cookie(0)) for ino in inos]  # a file has no names
+    names_seen = names_max = 0
+    while files or directories:
+        began_s = trio.current_time()
+        if files:
+            files = _take_blocks(db, files, take, slices.walked_blocks)
+        else:
+            files, names = _next_names(db, directories, slices)
+            names_seen += names
+            names_max = max(names_max, 2 * (db.counters.dentries + 1) * len(inos))
+        if names_seen > names_max:
+            raise MetadataError("the directories of a tree form a loop", ROOT_INO)
+        await give_way(trio.current_time() - began_s)
+
+
+def _take_blocks(
+    db: Database, files: list[tuple[Ino, BlockIndex]], take: Take, limit: int
+) -> list[tuple[Ino, BlockIndex]]:
+    """Take one slice of the blocks of files; return the files that are left."""
+    found = tree_content.blocks_of(db, files, limit)
+    take(found.blocks)
+    if found.last is None:
+        return []
+    ino, index = found.last
+    at = [each for each, _first in files].index(ino)
+    return [(ino, BlockIndex(index + 1)), *files[at + 1 :]]
+
+
+def _next_names(
+    db: Database, directories: list[tuple[Ino, Cookie]], slices: Slices
+) -> tuple[list[tuple[Ino, BlockIndex]], int]:
+    """Read one slice of the names of directories; keep the directories among them.
+
+    Returns:
+        The other inodes, each once, and the number of names.
+    """
+    taken = directories[: -slices.directories - 1 : -1]
+    found = removed_trees.children(db, taken, slices.names)
+    del directories[-len(taken) :]
+    if len(found) == slices.names:
+        last = found[-1]
+        at = [parent for parent, _after in taken].index(last.parent)
+        directories += [*taken[:at:-1], (last.parent, last.cookie)]
+    directories += [(child.ino, Cookie(0)) for child in found if child.names]
+    files = dict.fromkeys(child.ino for child in found if not child.names)
+    return [(ino, BlockIndex(0)) for ino in files], len(found)

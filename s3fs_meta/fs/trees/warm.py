@@ -1,0 +1,294 @@
+"""Warming: downloading the content of trees into the cache, pack by pack.
+
+Owns: which blocks of trees are missing, whether they fit, and their download. Does not know: names,
+the control socket, pins (``pins``).
+Blocks are downloaded in the order of their packs, in runs with small gaps, by WARM_WORKERS tasks. The
+size of a run follows the speed of the last one, because a reader of its blocks waits for all of it.
+Tasks: one per request ``warm``, and that of ``pins``; cancelling a call keeps what has arrived.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.read_coalescing import runs
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.errors import CorruptionError, NoSpaceLeftError, ObjectMissingError, S3fsError
+from s3fs_meta.fs.trees.tree_walk import walk
+from s3fs_meta.limits import (
+    CACHED_BLOCKS_MAX,
+    WARM_GAP_BYTES,
+    WARM_RUN_BYTES,
+    WARM_RUN_BYTES_MIN,
+    WARM_RUN_S,
+    WARM_WORKERS,
+)
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks
+from s3fs_meta.meta.tables.block_map import Located, of_row
+from s3fs_meta.meta.trees.tree_content import TreeBlock
+from s3fs_meta.model import BlockId, BlockState, Ino, PackId
+
+_log = logging.getLogger(__name__)
+
+
+class Warmed(NamedTuple):
+    """The result of warming trees; equal blocks are counted once."""
+
+    total_bytes: int
+    cached_bytes: int  # now; of dirty blocks, too
+    fetched_bytes: int
+    error: S3fsError | None  # the first failure
+
+
+class TreeContent:
+    """The blocks of trees, and which of them are missing in the cache."""
+
+    def __init__(self, cache: BlockCache) -> None:
+        self._cache = cache
+        self.sizes: dict[BlockId, int] = {}
+        self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}  # with their offsets
+        self.missing_bytes = 0
+        self.lost_bytes = 0  # neither cached nor uploaded
+        self.total_bytes = 0
+        self.evictable_bytes = 0  # cached blocks of the trees that eviction may take
+
+    @property
+    def cached_bytes(self) -> int:
+        """Return the bytes that were cached at the time of the walk."""
+        return self.total_bytes - self.missing_bytes - self.lost_bytes
+
+    def take(self, found: Sequence[TreeBlock]) -> None:
+        """Add blocks, each only once.
+
+        Raises:
+            NoSpaceLeftError: there are more blocks than any cache holds.
+        """
+        for one in found:
+            if one.block not in self.sizes:
+                self.sizes[one.block] = one.plain_bytes
+                self.total_bytes += one.plain_bytes
+                self._count(one)
+        if len(self.sizes) > CACHED_BLOCKS_MAX:
+            raise NoSpaceLeftError(
+                f"a cache has at most {CACHED_BLOCKS_MAX} blocks, that is, so many small files;"
+                " warm a part of the tree"
+            )
+
+    def _count(self, one: TreeBlock) -> None:
+        index = self._cache.index
+        held = index.get(one.block)
+        if held is not None:
+            if held.state is BlockState.CLEAN and not index.is_pinned(one.block):
+                self.evictable_bytes += one.plain_bytes
+        elif one.pack is None or one.pack_offset is None:
+            self.lost_bytes += one.plain_bytes
+        else:
+            self.missing.setdefault(one.pack, []).append((one.pack_offset, one.block))
+            self.missing_bytes += one.plain_bytes
+
+
+async def content_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> TreeContent:
+    """Return the blocks of trees. Raises as ``TreeContent.take``. Schedule point: between slices."""
+    content = TreeContent(cache)
+    await walk(db, roots, content.take)
+    return content
+
+
+class Incomplete(NamedTuple):
+    """Files that are not completely cached."""
+
+    files: int
+    inos: list[Ino]  # the first of them
+
+
+async def incomplete(
+    db: Database, cache: BlockCache, roots: Iterable[Ino], limit: int
+) -> Incomplete:
+    """Return the files in trees that are not completely cached, *limit* of them by number."""
+    found: dict[Ino, None] = {}
+
+    def take(some: Sequence[TreeBlock]) -> None:
+        found.update((one.ino, None) for one in some if cache.index.get(one.block) is None)
+
+    await walk(db, roots, take)
+    return Incomplete(len(found), list(found)[:limit])
+
+
+def mib(size_bytes: int) -> str:
+    """Return a size in MiB for a message."""
+    return f"{size_bytes / (1 << 20):,.1f} MiB"
+
+
+def require_room(content: TreeContent, cache: BlockCache) -> None:
+    """Refuse trees that do not fit into the cache beside blocks that cannot be evicted.
+
+    Raises:
+        NoSpaceLeftError: they do not fit; the message has both sizes.
+    """
+    others_bytes = cache.index.evictable_bytes - content.evictable_bytes
+    room_bytes = max(cache.bytes_max - (cache.index.total_bytes - others_bytes), 0)
+    if content.missing_bytes > room_bytes:
+        raise NoSpaceLeftError(
+            f"{mib(content.missing_bytes)} must be downloaded ({mib(content.cached_bytes)} of"
+            f" {mib(content.total_bytes)} are cached), but the cache has room for"
+            f" {mib(room_bytes)}; raise cachesize (now {mib(cache.bytes_max)}) with s3fs-meta set,"
+            " or warm a part of the tree"
+        )
+    disk_bytes = max(cache.disk.unheld_bytes() + others_bytes, 0)
+    if content.missing_bytes > disk_bytes:
+        raise NoSpaceLeftError(
+            f"{mib(content.missing_bytes)} must be downloaded, but the disk of the cache has only"
+            f" {mib(disk_bytes)} free"
+        )
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Show no progress."""
+
+
+def _any(_block: BlockId) -> bool:
+    return True
+
+
+async def download(
+    db: Database,
+    cache: BlockCache,
+    content: TreeContent,
+    on_progress: Callable[[int, int], None] = _ignore,
+    wanted: Callable[[BlockId], bool] = _any,
+) -> Warmed:
+    """Download the missing blocks of trees; a failure is part of the result.
+
+    If the store is unavailable or the disk is full, the download ends. Damaged blocks are left out.
+
+    Args:
+        db: the database of the mount.
+        cache: its cache.
+        content: the blocks, read just before.
+        on_progress: called with the bytes that are done and the bytes to download.
+        wanted: returns whether a missing block is to be downloaded.
+
+    Schedule point: always.
+    """
+    one = _Download(db, cache, content, on_progress, wanted)
+    await one.run()
+    return await one.result()
+
+
+class _Download:
+    """The download of the missing blocks of one content."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        content: TreeContent,
+        on_progress: Callable[[int, int], None],
+        wanted: Callable[[BlockId], bool],
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._content = content
+        self._on_progress = on_progress
+        self._wanted = wanted
+        self._run_bytes = WARM_RUN_BYTES_MIN
+        self._done_bytes = 0
+        self._error: S3fsError | None = None
+
+    async def run(self) -> None:
+        """Download the blocks; stop at the first failure that all further requests would share."""
+        self._on_progress(0, self._content.missing_bytes)
+        send, receive = trio.open_memory_channel[list[Located]](0)
+        async with trio.open_nursery() as nursery:
+            for _ in range(WARM_WORKERS):
+                nursery.start_soon(self._work, receive.clone(), nursery.cancel_scope)
+            await receive.aclose()
+            async with send:
+                for pack in sorted(self._content.missing):
+                    await self._send_pack(send, self._content.missing[pack])
+
+    async def _send_pack(
+        self, send: trio.MemorySendChannel[list[Located]], missing: list[tuple[int, BlockId]]
+    ) -> None:
+        """Send the missing blocks of a pack to the workers in runs."""
+        missing.sort()
+        for piece in slices([block for _offset, block in missing]):
+            left = self._rows(piece)
+            while left:
+                run = next(
+                    runs(left, plain_bytes_max=self._run_bytes, gap_bytes_max=WARM_GAP_BYTES)
+                )
+                del left[: len(run)]
+                await send.send(run)
+            await trio.lowlevel.checkpoint()
+
+    def _rows(self, wanted: Sequence[BlockId]) -> list[Located]:
+        """Return the present locations of blocks that are still to be downloaded."""
+        rows = [blocks.find(self._db, block) for block in wanted if self._wanted(block)]
+        return [
+            of_row(row)
+            for row in rows
+            if row is not None and row.pack is not None and self._cache.index.get(row.block) is None
+        ]
+
+    async def _work(
+        self, mine: trio.MemoryReceiveChannel[list[Located]], scope: trio.CancelScope
+    ) -> None:
+        async with mine:
+            async for run in mine:
+                try:
+                    await self._fetch(run)
+                except S3fsError as exc:
+                    self._error = self._error or exc
+                    scope.cancel()
+
+    async def _fetch(self, run: Sequence[Located]) -> None:
+        """Download one run; blocks that are damaged in it are requested again, one by one.
+
+        Raises:
+            S3fsError: no further run can succeed.
+        """
+        began_s = trio.current_time()
+        size_bytes = sum(each.plain_bytes for each in run)
+        try:
+            await self._cache.download_run(run, waits=False)
+        except (ObjectMissingError, CorruptionError) as exc:
+            _log.info("warming from block %d on: %s", run[0].block, exc)
+        else:
+            took_s = max(trio.current_time() - began_s, 1e-3)
+            run_bytes = int(size_bytes / took_s * WARM_RUN_S)
+            self._run_bytes = min(max(run_bytes, WARM_RUN_BYTES_MIN), WARM_RUN_BYTES)
+        for each in run:
+            if self._cache.index.get(each.block) is None:
+                await self._fetch_alone(each.block)
+        self._done_bytes += size_bytes
+        self._on_progress(self._done_bytes, self._content.missing_bytes)
+
+    async def _fetch_alone(self, block: BlockId) -> None:
+        row = blocks.find(self._db, block)
+        if row is None or row.pack is None:
+            return  # deleted meanwhile
+        try:
+            await self._cache.fetch(of_row(row))
+        except (ObjectMissingError, CorruptionError) as exc:
+            self._error = self._error or exc
+
+    async def result(self) -> Warmed:
+        """Count which blocks are cached, in slices, and make them the last to be evicted."""
+        content, index = self._content, self._cache.index
+        cached_bytes = fetched_bytes = 0
+        for piece in slices(list(content.sizes.items())):
+            for block, size_bytes in piece:
+                if index.get(block) is not None:
+                    index.used(block)
+                    cached_bytes += size_bytes
+            await trio.lowlevel.checkpoint()
+        for missing in content.missing.values():
+            arrived = [block for _offset, block in missing if index.get(block) is not None]
+            fetched_bytes += sum(content.sizes[block] for block in arrived)
+            await trio.lowlevel.checkpoint()
+        return Warmed(content.total_bytes, cached_bytes, fetched_bytes, self._error)

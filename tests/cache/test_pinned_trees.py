@@ -1,0 +1,60 @@
+"""The bound on pinned blocks, and new blocks of pinned trees."""
+
+from s3fs_meta.cache.pinned_trees import pinned_bytes_max
+from s3fs_meta.limits import GIB, MIB
+from s3fs_meta.meta.tables import block_map, inodes
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
+from tests.cache.conftest import INO, CacheBench
+
+
+def test_pins_leave_room_for_other_content() -> None:
+    """An eighth of the cache is left, and at least the two largest blocks."""
+    assert pinned_bytes_max(8 * GIB) == 7 * GIB
+    assert pinned_bytes_max(64 * MIB) == 32 * MIB
+
+
+async def test_blocks_beyond_the_bound_are_not_pinned(bench: CacheBench) -> None:
+    pinned = bench.new_cache(bytes_max=64 * MIB).pinned
+
+    assert pinned.pin(BlockId(1), 20 * MIB)
+    assert not pinned.pin(BlockId(2), 12 * MIB + 1)
+    assert pinned.pin(BlockId(3), 12 * MIB)
+    assert pinned.pin(BlockId(1), 20 * MIB), "it is pinned already"
+    assert not pinned.pin(BlockId(4), 1)
+
+
+async def test_new_block_below_a_pin_is_not_evicted(bench: CacheBench) -> None:
+    """It is pinned when eviction considers it."""
+    bench.db.begin()
+    ino = ROOT_INO
+    while ino != INO:
+        ino = inodes.create(bench.db, 0o040755, 0, 0, ino, 1).ino
+    block = await bench.upload_content(b"content")
+    bench.cache.pinned.set_roots([Ino(3)])
+    bench.cache.evictor.evict_bytes(1 << 60)
+
+    assert bench.cache.index.blocks() == [block]
+    assert bench.cache.index.kept_bytes == len(b"content")
+    found = await bench.cache.evictor.drop([block])
+    assert (found.blocks, found.kept) == (0, {"pinned": 7})
+    found = await bench.cache.evictor.drop([block], pinned=True)
+    assert (found.blocks, found.kept) == (1, {})
+
+
+async def test_block_that_is_not_below_a_pin_is_evicted(bench: CacheBench) -> None:
+    bench.cache.pinned.set_roots([Ino(3)])
+    block = await bench.upload_content(b"content")
+    bench.cache.evictor.evict_bytes(1 << 60)
+
+    assert bench.cache.index.get(block) is None
+
+
+async def test_overwritten_block_below_a_pin_is_evicted(bench: CacheBench) -> None:
+    """Only the present content of a file is adopted."""
+    bench.cache.pinned.set_roots([INO])
+    block = await bench.upload_content(b"content")
+    bench.db.begin()
+    block_map.remove(bench.db, INO, BlockIndex(0))
+    bench.cache.evictor.evict_bytes(1 << 60)
+
+    assert bench.cache.index.get(block) is None

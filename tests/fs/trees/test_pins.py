@@ -1,0 +1,345 @@
+"""Pins: trees whose content stays in the cache."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import NoSpaceLeftError, SettingsError, StoreUnavailableError, UsageError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.trees import pins_file, warm
+from s3fs_meta.fs.trees.pins import PinnedTree, Pins
+from s3fs_meta.limits import MIB, PIN_PATH_BYTES_MAX, PINS_MAX
+from s3fs_meta.model import ROOT_INO, BlockState, Ino
+from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_directory, make_file
+from tests.fs.trees.samples import fill
+
+AWAY = StoreUnavailableError("pack/x", 3, 8.0, "connection refused")
+
+
+def _pins(volume: Volume, fs: Filesystem) -> Pins:
+    session = volume.session
+    recorder = session.volume.recorder
+    return Pins(
+        fs.db, session.cache, session.volume.state_dir.path, version=lambda: recorder.last_seq
+    )
+
+
+@pytest.fixture
+async def pins(volume: Volume, fs: Filesystem) -> Pins:
+    """Return the pins of the mounted filesystem."""
+    made = _pins(volume, fs)
+    await made.load()
+    return made
+
+
+async def _download(volume: Volume, fs: Filesystem, *roots: Ino) -> None:
+    content = await warm.content_of(fs.db, volume.session.cache, roots)
+    assert (await warm.download(fs.db, volume.session.cache, content)).error is None
+
+
+async def _is_cached(volume: Volume, fs: Filesystem, *roots: Ino) -> bool:
+    return (await warm.incomplete(fs.db, volume.session.cache, roots, 0)).files == 0
+
+
+@contextlib.asynccontextmanager
+async def _running(pins: Pins) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pins.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins: Pins) -> None:
+    """Other content is, and the pinned tree again after it was unpinned."""
+    top = make_directory(fs, b"top")
+    inside, outside = make_file(fs, b"f", top), make_file(fs, b"f")
+    await fill(fs, inside, 3 * BLOCK_BYTES)
+    await fill(fs, outside, 3 * BLOCK_BYTES)
+    await volume.upload()
+    await pins.add([top])
+    await volume.evict()
+
+    assert await _is_cached(volume, fs, inside)
+    assert not await _is_cached(volume, fs, outside)
+    assert await pins.listing() == [PinnedTree("/top", 3 * BLOCK_BYTES, 3 * BLOCK_BYTES)]
+    await pins.remove([top])
+    await volume.evict()
+    assert not await _is_cached(volume, fs, inside)
+    assert await pins.listing() == []
+
+
+async def test_pins_survive_a_kill(volume: Volume) -> None:
+    """The next mount knows them before it evicts a block."""
+    async with volume.mounted() as fs:
+        top = make_directory(fs, b"top")
+        ino = make_file(fs, b"f", top)
+        await fill(fs, ino, BLOCK_BYTES)
+        await volume.upload()
+        pins = _pins(volume, fs)
+        await pins.add([top])
+    async with volume.mounted() as fs:
+        pins = _pins(volume, fs)
+        await pins.load()
+        await volume.evict()
+        assert await _is_cached(volume, fs, ino)
+        assert [one.path for one in await pins.listing()] == ["/top"]
+
+
+async def test_new_content_of_a_pinned_tree_stays(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """Overwritten parts, new files, new directories, moved files: also before the next check."""
+    top = make_directory(fs, b"top")
+    old = make_file(fs, b"old", top)
+    await fill(fs, old, 2 * BLOCK_BYTES)
+    await volume.upload()
+    await pins.add([top])
+    await fs.write(old, 0, b"changed")
+    new = make_file(fs, b"new", make_directory(fs, b"d", make_directory(fs, b"d", top)))
+    await fill(fs, new, BLOCK_BYTES)
+    await volume.evict()
+
+    assert await _is_cached(volume, fs, old, new)
+
+
+async def test_check_downloads_what_is_missing(
+    volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A tree that is moved into a pinned directory, while no request for it is made."""
+    top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
+    ino = make_file(fs, b"f", other)
+    await fill(fs, ino, 2 * BLOCK_BYTES)
+    await pins.add([top])
+    await volume.evict()
+    async with _running(pins):
+        await trio.testing.wait_all_tasks_blocked()
+        assert not await _is_cached(volume, fs, ino)
+        fs.namespace.rename(ROOT_INO, b"other", top, b"inside")
+        volume.commit()
+        await trio.sleep(60)
+        assert await _is_cached(volume, fs, ino)
+        await volume.evict()
+        assert await _is_cached(volume, fs, ino)
+
+
+async def test_download_for_pins_continues_after_an_outage(
+    volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The error is shown while the bucket is away; an idle mount then makes no request."""
+    ino = make_file(fs, b"f")
+    await fill(fs, ino, BLOCK_BYTES)
+    await volume.evict()
+    volume.store.down = AWAY
+    await pins.add([ino])
+    async with _running(pins):
+        await trio.sleep(10)
+        assert "connection refused" in pins.last_error
+        volume.store.down = None
+        await trio.sleep(60)
+        assert await _is_cached(volume, fs, ino)
+        assert pins.last_error == ""
+        calls = len(volume.store.calls)
+        await trio.sleep(3600)
+        assert len(volume.store.calls) == calls
+
+
+async def test_damaged_block_is_not_requested_for_ever(
+    volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
+) -> None:
+    ino, other = make_file(fs, b"f"), make_file(fs, b"other")
+    await fill(fs, ino, BLOCK_BYTES)
+    await volume.evict()
+    await volume.store.delete([info.key async for info in volume.store.list("pack/")])
+    await pins.add([ino, other])
+    async with _running(pins):
+        await trio.sleep(60)
+        assert pins.last_error
+        calls = len(volume.store.calls)
+        await fs.write(other, 0, b"new")  # another check
+        volume.commit()
+        await trio.sleep(600)
+        assert len(volume.store.calls) == calls
+
+
+async def test_request_and_check_do_not_download_at_the_same_time(
+    volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
+) -> None:
+    ino = make_file(fs, b"f")
+    await fill(fs, ino, BLOCK_BYTES)
+    await volume.evict()
+    volume.store.calls.clear()
+    async with _running(pins):
+        with pins.downloads_paused():
+            await pins.add([ino])
+            await trio.sleep(60)
+            assert volume.store.calls == []
+        await trio.sleep(1)
+        assert await _is_cached(volume, fs, ino)
+
+
+async def test_pin_follows_the_path_then_the_inode(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """A file replaced by an editor stays pinned; so does a renamed file; a removed one does not."""
+    top = make_directory(fs, b"top")
+    first = make_file(fs, b"f", top)
+    await pins.add([first])
+    second = make_file(fs, b"new", top)
+    fs.namespace.rename(top, b"new", top, b"f")
+    assert [one.path for one in await pins.listing()] == ["/top/f"]
+    assert [pin.ino for pin in pins_file.read(volume.session.volume.state_dir.path)] == [second]
+
+    fs.namespace.rename(ROOT_INO, b"top", ROOT_INO, b"renamed\xff")
+    fs.namespace.rename(look_ino(fs, b"renamed\xff"), b"f", ROOT_INO, b"g")
+    assert [one.path for one in await pins.listing()] == ["/g"]
+    third = make_file(fs, b"third")
+    await pins.add([third])
+    fs.namespace.unlink(ROOT_INO, b"g")
+    assert [one.path for one in await pins.listing()] == ["/third"]
+    fs.namespace.unlink(ROOT_INO, b"third")
+    assert await pins.listing() == []
+    assert not (volume.session.volume.state_dir.path / pins_file.NAME).exists()
+
+
+def look_ino(fs: Filesystem, name: bytes) -> Ino:
+    """Return the inode of a name in the root directory."""
+    found = fs.lookup(ROOT_INO, name)
+    assert found is not None
+    return found.ino
+
+
+async def test_pin_below_a_removed_tree_ends(volume: Volume, fs: Filesystem, pins: Pins) -> None:
+    """Also while the tree is not emptied yet."""
+    top = make_directory(fs, b"top")
+    below = make_directory(fs, b"below", top)
+    await fill(fs, make_file(fs, b"f", below), 100)
+    await volume.upload()
+    await pins.add([below])
+    fs.tree_removal.remove(ROOT_INO, b"top", top)
+    assert await pins.listing() == []
+
+
+async def test_inode_number_of_another_history_is_no_pin(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """After a state of another host was restored, a number may belong to another file."""
+    ino = make_file(fs, b"f")
+    found = fs.getattr(ino)
+    pins_file.write(
+        volume.session.volume.state_dir.path,
+        [pins_file.Pin(b"gone", ino, found.btime_ns + 1)],
+    )
+    other = _pins(volume, fs)
+    await other.load()
+    assert await other.listing() == []
+
+
+async def test_too_large_tree_is_refused_before_a_download(volume: Volume) -> None:
+    """Pins leave a part of the cache to others; the message says what to do; nothing is pinned."""
+    async with volume.mounted(cache_bytes=34 * MIB) as fs:
+        pins = _pins(volume, fs)
+        ino = make_file(fs, b"f")
+        await fill(fs, ino, 2 * MIB + 1)
+        small = make_file(fs, b"small")
+        await fill(fs, small, MIB)
+        await volume.evict()
+        volume.store.calls.clear()
+        with pytest.raises(NoSpaceLeftError, match=r"2\.0 MiB, and pins use at most 2\.0 MiB"):
+            await pins.add([ino])
+        await pins.add([small])
+        with pytest.raises(NoSpaceLeftError, match="all pinned trees would have 3"):
+            await pins.add([ino])
+
+        assert [one.path for one in await pins.listing()] == ["/small"]
+        assert volume.store.calls == []
+        pins.require_cache(33 * MIB)
+        with pytest.raises(NoSpaceLeftError, match="run s3fs-meta unpin first"):
+            pins.require_cache(33 * MIB - 1)
+
+
+async def test_pinned_tree_that_outgrows_the_bound_keeps_what_is_cached(
+    volume: Volume, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The rest can be evicted, so writers always find room; the list shows how much it is."""
+    async with volume.mounted(cache_bytes=34 * MIB) as fs:
+        pins = _pins(volume, fs)
+        top = make_directory(fs, b"top")
+        first = make_file(fs, b"1", top)
+        await fill(fs, first, MIB)
+        await volume.upload()
+        await pins.add([top])
+        second = make_file(fs, b"0", top)
+        await fill(fs, second, 3 * MIB)
+        await volume.evict()
+        cache = volume.session.cache
+        assert await _is_cached(volume, fs, first)
+        assert cache.index.bytes_in[BlockState.CLEAN] == cache.index.kept_bytes == 2 * MIB
+
+        remounted = _pins(volume, fs)
+        await remounted.load()
+        assert remounted.over_bytes == 2 * MIB
+        assert await _is_cached(volume, fs, first)
+        fs.namespace.unlink(top, b"1")
+        volume.session.db.commit()
+        async with _running(remounted):
+            await trio.sleep(60)
+            assert remounted.over_bytes == MIB
+
+
+async def test_clone_and_pinned_hole(volume: Volume, fs: Filesystem, pins: Pins) -> None:
+    """Shared blocks count once; a file without content can be pinned; so can the root."""
+    await fill(fs, make_file(fs, b"a"), BLOCK_BYTES)
+    make_file(fs, b"empty")
+    fs.namespace.make_symlink(ROOT_INO, b"link", b"a", USER)
+    await volume.upload()
+    await pins.add([ROOT_INO])
+
+    assert await pins.listing() == [PinnedTree("/", BLOCK_BYTES, BLOCK_BYTES)]
+    await pins.remove([ROOT_INO])
+
+
+async def test_unpinning_what_is_not_pinned_is_refused(fs: Filesystem, pins: Pins) -> None:
+    """Also a file below a pinned directory; then no other pin of the request ends."""
+    top = make_directory(fs, b"top")
+    below = make_file(fs, b"f", top)
+    await pins.add([top])
+    with pytest.raises(UsageError, match="not pinned itself"):
+        await pins.remove([top, below])
+    assert [one.path for one in await pins.listing()] == ["/top"]
+
+
+async def test_number_and_length_of_pins_are_bounded(fs: Filesystem, pins: Pins) -> None:
+    some = [make_file(fs, b"%d" % number) for number in range(PINS_MAX + 1)]
+    with pytest.raises(NoSpaceLeftError, match="pin their directory"):
+        await pins.add(some)
+    at = ROOT_INO
+    for _ in range(PIN_PATH_BYTES_MAX // 201 + 1):
+        at = make_directory(fs, b"x" * 200, at)
+    with pytest.raises(UsageError, match="a pinned path has at most"):
+        await pins.add([at])
+    with pytest.raises(UsageError, match="cannot be pinned"):
+        await pins.add([Ino(1 << 40)])
+    await pins.add(some[:-1])
+    await pins.add(some[:-1])  # again
+
+
+async def test_unreadable_list_pins_nothing_and_is_kept(
+    volume: Volume, fs: Filesystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mount works; a new pin is refused until the file is removed."""
+    path = volume.session.volume.state_dir.path / pins_file.NAME
+    path.write_bytes(b'{"version": 2}')
+    pins = _pins(volume, fs)
+    with caplog.at_level(logging.WARNING):
+        await pins.load()
+    assert "no tree is pinned" in caplog.text
+    with pytest.raises(SettingsError, match="upgrade, or remove the file"):
+        await pins.add([make_file(fs, b"f")])
+    assert path.read_bytes() == b'{"version": 2}'
+    path.unlink()
+    await pins.add([make_file(fs, b"g")])
+    assert [one.path for one in await pins.listing()] == ["/g"]

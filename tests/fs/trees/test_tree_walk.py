@@ -1,0 +1,79 @@
+"""The walk over the content of trees."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import Slices
+from s3fs_meta.fs.trees.tree_walk import walk
+from s3fs_meta.meta.trees.tree_content import TreeBlock
+from s3fs_meta.model import ROOT_INO, Ino
+from tests.fs.conftest import BLOCK_BYTES, look, make_directory, make_file
+
+SMALL = Slices(names=2, directories=2, walked_blocks=3)
+
+
+async def _found(fs: Filesystem, *roots: Ino) -> dict[Ino, int]:
+    """Return the inodes that a walk finds, with the number of their blocks."""
+    found: dict[Ino, set[int]] = {}
+    slices_seen: list[int] = []
+
+    def take(some: Sequence[TreeBlock]) -> None:
+        slices_seen.append(len(some))
+        for one in some:
+            found.setdefault(one.ino, set()).add(one.block_index)
+
+    await walk(fs.db, roots, take, SMALL)
+    assert max(slices_seen) <= SMALL.walked_blocks
+    return {ino: len(indexes) for ino, indexes in found.items()}
+
+
+async def test_every_block_of_a_tree_is_found(fs: Filesystem) -> None:
+    """With slices smaller than a directory and smaller than a file; others are not found."""
+    wanted = {}
+    parents = [make_directory(fs, b"top")]
+    for number in range(5):
+        parents.append(make_directory(fs, b"d%d" % number, parents[number // 2]))
+    for number, parent in enumerate(parents):
+        for name in range(3):
+            ino = make_file(fs, b"f%d" % name, parent)
+            for index in range(number):
+                await fs.write(ino, index * BLOCK_BYTES, b"x%d" % index)
+            if number:
+                wanted[ino] = number
+    other = make_file(fs, b"other")
+    await fs.write(other, 0, b"content")
+
+    assert await _found(fs, parents[0]) == wanted
+    assert await _found(fs, other) == {other: 1}
+    assert await _found(fs, ROOT_INO, parents[0], ROOT_INO) == {**wanted, other: 1}
+    assert await _found(fs, parents[0], other) == {**wanted, other: 1}
+
+
+async def test_file_with_two_names_in_one_directory_is_walked_completely(fs: Filesystem) -> None:
+    """A slice may end within any of its occurrences."""
+    top = make_directory(fs, b"top")
+    long, short = make_file(fs, b"long", top), make_file(fs, b"short", top)
+    fs.namespace.link(long, top, b"again")
+    for index in range(4):
+        await fs.write(long, index * BLOCK_BYTES, b"x%d" % index)
+    await fs.write(short, 0, b"short")
+
+    assert await _found(fs, top) == {long: 4, short: 1}
+
+
+async def test_removed_inode_has_no_blocks(fs: Filesystem) -> None:
+    assert await _found(fs, make_directory(fs, b"empty"), Ino(99)) == {}
+
+
+async def test_loop_of_directories_ends_the_walk(fs: Filesystem) -> None:
+    """Damaged rows must not occupy the event loop for ever."""
+    top = make_directory(fs, b"top")
+    below = make_directory(fs, b"below", top)
+    make_directory(fs, b"again", below)
+    fs.db.begin()
+    fs.db.run("UPDATE dentries SET ino = ? WHERE parent = ?", (top, look(fs, b"below", top).ino))
+    with pytest.raises(MetadataError, match="loop"):
+        await _found(fs, top)

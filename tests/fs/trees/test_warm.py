@@ -1,0 +1,191 @@
+"""Downloading the content of trees into the cache."""
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import (
+    NoSpaceLeftError,
+    ObjectMissingError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.trees import warm
+from s3fs_meta.fs.trees.warm import TreeContent, Warmed
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.model import ROOT_INO, BlockId, Ino
+from s3fs_meta.rate_limit import rate_limit
+from tests.fs.conftest import BLOCK_BYTES, Volume, make_directory, make_file
+from tests.fs.trees.samples import fill
+
+AWAY = StoreUnavailableError("pack/x", 3, 8.0, "connection refused")
+
+
+async def _warm(volume: Volume, fs: Filesystem, *roots: Ino) -> tuple[TreeContent, Warmed]:
+    content = await warm.content_of(fs.db, volume.session.cache, roots)
+    return content, await warm.download(fs.db, volume.session.cache, content)
+
+
+async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
+    """Large and small files; what is cached already is not downloaded again."""
+    top = make_directory(fs, b"top")
+    contents = {}
+    for number, size_bytes in enumerate([MIB, 3 * BLOCK_BYTES + 5, 100, 1, 7000]):
+        ino = make_file(fs, b"f%d" % number, top)
+        contents[ino] = await fill(fs, ino, size_bytes)
+    await volume.evict()
+    total = sum(map(len, contents.values()))
+
+    content, done = await _warm(volume, fs, top)
+
+    assert (content.total_bytes, content.missing_bytes, content.cached_bytes) == (total, total, 0)
+    assert done == Warmed(total, total, total, None)
+    volume.store.down = AWAY
+    for ino, expected in contents.items():
+        assert (
+            b"".join(
+                [await fs.read(ino, at, BLOCK_BYTES) for at in range(0, len(expected), BLOCK_BYTES)]
+            )
+            == expected
+        )
+    content, done = await _warm(volume, fs, top)
+    assert (content.missing_bytes, done) == (0, Warmed(total, total, 0, None))
+
+
+async def test_small_files_are_downloaded_with_few_requests(volume: Volume, fs: Filesystem) -> None:
+    """Blocks are requested in the order of their packs, not of their names."""
+    top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
+    for number in range(200):  # every fourth file is not wanted
+        await fill(fs, make_file(fs, b"%d" % number, other if number % 4 == 3 else top), 1000)
+    await volume.evict()
+    volume.store.calls.clear()
+    _content, done = await _warm(volume, fs, top)
+
+    assert done.fetched_bytes == 150_000
+    assert len([one for one in volume.store.calls if one.method == "get_range"]) <= 2
+
+
+async def test_progress_ends_with_all_bytes(volume: Volume, fs: Filesystem) -> None:
+    ino = make_file(fs, b"f")
+    await fill(fs, ino, 5 * MIB)
+    await volume.evict()
+    shown: list[tuple[int, int]] = []
+    content = await warm.content_of(fs.db, volume.session.cache, [ino])
+    await warm.download(fs.db, volume.session.cache, content, lambda *one: shown.append(one))
+
+    assert (shown[0], shown[-1]) == ((0, 5 * MIB), (5 * MIB, 5 * MIB))
+    assert shown == sorted(shown)
+
+
+async def test_equal_blocks_are_counted_and_downloaded_once(volume: Volume, fs: Filesystem) -> None:
+    for name in (b"a", b"b"):
+        await fs.write(make_file(fs, name), 0, b"equal content")
+    await volume.evict()
+    _content, done = await _warm(volume, fs, ROOT_INO)
+
+    assert done == Warmed(13, 13, 13, None)
+
+
+async def test_content_that_is_not_uploaded_counts_as_cached(
+    volume: Volume, fs: Filesystem
+) -> None:
+    await fs.write(make_file(fs, b"f"), 0, b"dirty")
+    _content, done = await _warm(volume, fs, ROOT_INO)
+
+    assert done == Warmed(5, 5, 0, None)
+
+
+async def test_unavailable_store_ends_the_download_at_once(
+    volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The error is reported, and what has arrived is kept; no read timeout passes."""
+    ino = make_file(fs, b"f")
+    await fill(fs, ino, 12 * MIB)
+    await volume.evict()
+    content = await warm.content_of(fs.db, volume.session.cache, [ino])
+
+    def unplug(done: int, _total: int) -> None:
+        if done:
+            volume.store.down = AWAY
+
+    began_s = trio.current_time()
+    done = await warm.download(fs.db, volume.session.cache, content, unplug)
+    assert trio.current_time() - began_s < 1
+    assert done.error is AWAY
+    assert 0 < done.cached_bytes == done.fetched_bytes < 12 * MIB
+    volume.store.down = StoreAccessError("pack/x", "AccessDenied", "")
+    calls = len(volume.store.calls)
+    assert (await _warm(volume, fs, ino))[1].error is volume.store.down
+    assert len(volume.store.calls) - calls <= 4, "no block is requested alone"
+
+
+async def test_damaged_block_costs_only_itself(volume: Volume, fs: Filesystem) -> None:
+    """A missing pack is reported, and the other packs are downloaded."""
+    good, bad = make_file(fs, b"good"), make_file(fs, b"bad")
+    await fill(fs, bad, 3 * BLOCK_BYTES)
+    await volume.upload()
+    keys = {info.key async for info in volume.store.list("pack/")}
+    await fill(fs, good, 3 * BLOCK_BYTES)
+    await volume.evict()
+    await volume.store.delete(sorted(keys))
+    _content, done = await _warm(volume, fs, good, bad)
+
+    assert isinstance(done.error, ObjectMissingError)
+    assert (done.total_bytes, done.cached_bytes) == (6 * BLOCK_BYTES, 3 * BLOCK_BYTES)
+    found = await warm.incomplete(fs.db, volume.session.cache, [ROOT_INO], 10)
+    assert found == (1, [bad])
+
+
+async def test_unwanted_blocks_are_not_downloaded(volume: Volume, fs: Filesystem) -> None:
+    await fill(fs, make_file(fs, b"f"), 2 * BLOCK_BYTES)
+    await volume.evict()
+    cache = volume.session.cache
+    content = await warm.content_of(fs.db, cache, [ROOT_INO])
+    first: BlockId = min(content.sizes)
+    done = await warm.download(fs.db, cache, content, wanted=lambda block: block == first)
+
+    assert (done.cached_bytes, done.error) == (BLOCK_BYTES, None)
+
+
+async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
+    """Content that other blocks cannot make room for is refused before anything is requested."""
+    async with volume.mounted(cache_bytes=MIB) as fs:
+        big, small = make_file(fs, b"big"), make_file(fs, b"small")
+        await fill(fs, big, MIB - 64 * KIB)
+        await volume.evict()
+        cache = volume.session.cache
+        content = await warm.content_of(fs.db, cache, [big])
+        warm.require_room(content, cache)
+        await warm.download(fs.db, cache, content)
+        await fill(fs, small, 64 * KIB)
+        await volume.upload()
+        content = await warm.content_of(fs.db, cache, [big, small])
+        warm.require_room(content, cache)  # all is cached
+
+        cache.evictor.evict_bytes(1 << 60)
+        await fill(fs, small, 128 * KIB)  # dirty
+        content = await warm.content_of(fs.db, cache, [big])
+        with pytest.raises(NoSpaceLeftError, match=r"0\.9 MiB must be downloaded .* room for 0\.9"):
+            warm.require_room(content, cache)
+        await volume.upload()
+        warm.require_room(content, cache)
+
+
+async def test_slow_network_gets_small_requests(
+    volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Readers wait for the complete request that has their block, so it takes few seconds."""
+    ino = make_file(fs, b"f")
+    await fill(fs, ino, 12 * MIB)
+    requests = []
+    for rate in ("off", "256K"):
+        await volume.evict()
+        volume.session.throttles.download.set(rate_limit("download_limit", rate))
+        volume.store.calls.clear()
+        _content, done = await _warm(volume, fs, ino)
+        assert done.cached_bytes == 12 * MIB
+        requests.append(len([one for one in volume.store.calls if one.method == "get_range"]))
+
+    assert requests[0] < 10
+    assert 12 <= requests[1] <= 14

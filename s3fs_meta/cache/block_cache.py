@@ -390,9 +390,9 @@ class BlockCache:
     async def make_files_ahead(self) -> None:
         """Make empty files for the next blocks, until cancelled. Raises as ``FilesAhead.run``."""
         counters = self._db.counters
-        await self._files.ahead.run(
-            Numbers(lambda: counters.next_block, lambda block: self.index.get(block) is not None)
-        )
+        numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
+        with self._files.syncing():  # a lost name of a directory is reported only once
+            await self._files.ahead.run(numbers)
 
     # --- states --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import os
 import resource
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -106,6 +106,7 @@ class BlockFiles:
         self.ahead = FilesAhead(self._directory)
         self._open = OpenBlocks()
         self._adoptions = itertools.count()  # several threads may call next() of a count
+        self._sync_failure = ""  # why every later sync fails; never cleared once set
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.
@@ -360,31 +361,51 @@ class BlockFiles:
         if len(blocks) >= SYNCFS_FILES_MIN:
             self.sync_everything()
             return
-        for block in blocks:
-            try:
-                fd = self._directory.open(_name(block), os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            try:
-                # Not fsync(2): an overwritten block has a new mtime, which needs no sync, and
-                # for which ext4 would commit its journal.
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
-        self._directory.sync_parents(_name(block) for block in blocks if block not in named)
+        with self.syncing():
+            for block in blocks:
+                try:
+                    fd = self._directory.open(_name(block), os.O_RDONLY)
+                except FileNotFoundError:
+                    continue
+                try:
+                    # Not fsync(2): an overwritten block has a new mtime, which needs no sync, and
+                    # for which ext4 would commit its journal.
+                    os.fdatasync(fd)
+                finally:
+                    os.close(fd)
+            self._directory.sync_parents(_name(block) for block in blocks if block not in named)
 
     def sync_everything(self) -> None:
         """Make all files of the disk durable. In a thread; raises as ``sync`` does.
 
         Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
         """
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        with self.syncing():
+            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if _libc.syncfs(fd) != 0:
+                    code = ctypes.get_errno()
+                    raise OSError(code, os.strerror(code), str(self.root))
+            finally:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def syncing(self) -> Iterator[None]:
+        """Make every sync fail after a ``with`` block has failed. In any thread.
+
+        The kernel reports a lost page to one sync only. If a later one succeeded, the bytes would
+        count as durable.
+
+        Raises:
+            OSError: the ``with`` block, or an earlier one, failed.
+        """
+        if self._sync_failure:
+            raise OSError(errno.EIO, self._sync_failure, str(self.root))
         try:
-            if _libc.syncfs(fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(self.root))
-        finally:
-            os.close(fd)
+            yield
+        except OSError as exc:
+            self._sync_failure = f"an earlier sync failed ({exc.strerror or exc})"
+            raise
 
     def clear_tmp(self) -> None:
         """Remove unfinished files of an earlier run from ``tmp``."""

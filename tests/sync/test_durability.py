@@ -495,6 +495,62 @@ async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
             await session.durability.sync_file(ino)
 
 
+async def test_fsync_that_waited_for_a_failed_one_records_no_synced_bytes(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the mount would trust these bytes, although the disk never got them."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
+        calls = _fail_once(monkeypatch, f"{block:x}")
+        failed: list[str] = []
+
+        async def fsync() -> None:
+            with pytest.raises((OSError, DatabaseError)) as raised:
+                await session.durability.sync_file(ino)
+            failed.append(str(raised.value))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fsync)
+            nursery.start_soon(fsync)
+        session.durability.commit()
+
+        assert (len(failed), len(calls)) == (2, 1)
+        assert [tail.block for tail in cached_blocks.unsynced_tails(session.db)] == [block]
+
+
+def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Let the next sync of a file fail, and later ones succeed, as the kernel does."""
+    calls: list[str] = []
+    for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
+
+        def sync(fd: int, real: Callable[[int], None] = real) -> None:
+            if Path(os.readlink(f"/proc/self/fd/{fd}")).name == name:
+                calls.append(name)
+                if len(calls) == 1:
+                    raise OSError(errno.EIO, "Input/output error", name)
+            real(fd)
+
+        monkeypatch.setattr(os, call, sync)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["xxx", "blocks"])
+async def test_name_that_was_not_synced_when_made_ahead_is_not_synced_later(
+    power: Power, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel may report a lost directory only to the thread that makes files ahead."""
+    async with power.session("a", tasks=False) as session:
+        calls = _fail_once(monkeypatch, name)
+        ino = write_file(session, CONTENT)
+        with pytest.raises(OSError, match="Input/output"):
+            await session.cache.make_files_ahead()
+        assert calls == [name]
+
+        with pytest.raises(OSError, match="earlier sync failed"):
+            await session.durability.sync_file(ino)
+
+
 async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
     """Acknowledged operations were undone, so no change may follow, and fsync must fail."""
     async with power.session("a", tasks=False) as session:

@@ -208,9 +208,10 @@ GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed f
 GROUP_AGE_S_MAX: Final = 0.05  # a group of this age commits in any case: bounds what a kill costs
 GROUP_OPERATIONS_MAX: Final = 500  # operations in a group: bounds the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoints, in a thread
-# Zeros that follow the log on the disk while programs call fsync: some 50 calls fill them. A thread
-# makes more when half of them are used.
+# Zeros that follow the log on the disk while programs call fsync: some 50 calls fill them. More are
+# appended when half of them are used.
 WAL_ROOM_BYTES: Final = 2 * MIB
+WAL_ROOM_PIECE_BYTES: Final = 256 * KIB  # appended at once on the event loop: 0.1 ms
 COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data
 # Passes that collect the kernel's dirty data; more would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3

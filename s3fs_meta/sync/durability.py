@@ -17,9 +17,16 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import GROUP_AGE_S_MAX, GROUP_DELAY_S, WAL_BYTES_MAX
+from s3fs_meta.limits import (
+    GROUP_AGE_S_MAX,
+    GROUP_DELAY_S,
+    WAL_BYTES_MAX,
+    WAL_ROOM_BYTES,
+    WAL_ROOM_PIECE_BYTES,
+)
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
+from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 
@@ -80,8 +87,14 @@ class Durability:
         self._status.degrade(why)
 
     def _require_sound(self) -> None:
+        self._notice_log()
         if self._broken:
             raise DatabaseError(self._broken)
+
+    def _notice_log(self) -> None:
+        """Refuse later changes and syncs if a checkpoint has failed."""
+        if self._db.wal is not None and self._db.wal.failure and not self._broken:
+            self._give_up(f"the local disk failed to sync: {self._db.wal.failure}")
 
     async def run_group_commit(self) -> None:
         """Commit each group when no operation follows or at its maximum age, until cancelled.
@@ -108,6 +121,7 @@ class Durability:
                 "cannot commit operations to the database, the mount turns read-only: %s", exc
             )
             self._give_up(f"the last operations were lost: {exc}")
+        self._notice_log()
 
     async def run_background_sync(self) -> None:
         """Sync all changes every ``commit=`` seconds, until cancelled.
@@ -145,10 +159,26 @@ class Durability:
             await self._room_wanted.wait()
             self._room_wanted = trio.Event()
             assert self._db.wal is not None, "only a sync of a log wants room"
+            if self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
+                self._db.wal.forgo_room()
+                continue
             try:
-                await trio.to_thread.run_sync(self._db.wal.make_room)
-            except OSError as exc:
+                await self._make_room(self._db.wal)
+            except (OSError, DatabaseError) as exc:
                 self._give_up(f"the local disk failed to sync: {exc}")
+
+    async def _make_room(self, wal: Wal) -> None:
+        """Append room to the log in pieces, then sync it.
+
+        The group commits before each piece, so that no open group has made block files before it:
+        after a kill the next mount would not recognise them as undone.
+        """
+        for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
+            self.commit()
+            self._require_sound()
+            wal.append_room(room_bytes)
+            await trio.lowlevel.checkpoint()
+        await trio.to_thread.run_sync(self._db.sync_wal)
 
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
@@ -158,7 +188,10 @@ class Durability:
             await self.sync()
             await self._cache.settle(confirmed, doomed)
             if self._db.wal_bytes > WAL_BYTES_MAX:
-                await trio.to_thread.run_sync(self._db.checkpoint)
+                try:
+                    await trio.to_thread.run_sync(self._db.checkpoint)
+                finally:
+                    self._notice_log()
 
     async def sync(self, *, data_only: bool = False) -> None:
         """Make every operation before this call durable: first contents, then rows.

@@ -253,7 +253,8 @@ class _Recorded:
         if operation.act is Act.FSYNC:
             self._recorder.note(Promised(number + 1))
             if (wal := self.session.db.wal) is not None:
-                wal.make_room(ROOM_BYTES)
+                wal.append_room(ROOM_BYTES)
+                wal.sync()
 
     async def _do_during_sync(self, operation: Operation, expected: Outcome) -> None:
         self._busy = False

@@ -260,6 +260,8 @@ class Database(Statements):
         if self.in_group and self.connection.in_transaction:
             self._cursor.execute("ROLLBACK")
         self.in_group = False
+        if self.wal is not None:
+            self.wal.close(self.connection)
         self.connection.close()
 
     def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
@@ -531,7 +533,7 @@ class Database(Statements):
     def _restart_wal(self, wal: Wal) -> None:
         try:
             wal.checkpoint_with(self.connection)
-        except apsw.Error as exc:  # the group is committed; only the log stays longer
+        except apsw.Error as exc:  # the group is committed; ``sync_wal`` fails if the disk failed
             _log.warning("checkpoint of %s failed: %s", self.path, exc)
 
     @property
@@ -563,10 +565,7 @@ class Database(Statements):
     def checkpoint(self) -> Checkpoint | None:
         """Copy the write-ahead log into the database while the writer continues. In a thread.
 
-        A later commit restarts the log from its beginning. Without WAL this does nothing.
-
-        Raises:
-            DatabaseError: the checkpoint failed. Nothing is lost; the log only stays longer.
+        A later commit restarts the log. Without WAL this does nothing. Raises as ``Wal.checkpoint``.
         """
         return None if self.wal is None else self.wal.checkpoint()
 

@@ -1,18 +1,23 @@
 """The write-ahead log (WAL) of the database: length, bound, sync."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import WAL_CHECKPOINT_BYTES, WAL_ROOM_BYTES
+from s3fs_meta.meta.db import wal as wal_module
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.testing.failing_vfs import failing_sqlite
 
 MakeDatabase = Callable[..., Database]
 
@@ -173,13 +178,19 @@ def used_and_file_bytes(db: Database) -> tuple[int, int]:
     return db.wal_bytes, wal_file(db).stat().st_size
 
 
+def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
+    """Append room to the log of a database, and sync it."""
+    assert db.wal is not None
+    db.wal.append_room(room_bytes)
+    db.sync_wal()
+
+
 def test_commits_into_room_do_not_lengthen_the_log_s_file(make_database: MakeDatabase) -> None:
     """A sync of such commits changes no size and no blocks, so it needs no journal commit."""
     db = make_database()
     commit_some(db, range(10))
-    assert db.wal is not None
     assert lacks_room(db)
-    db.wal.make_room()
+    make_room(db)
     used, file_bytes = used_and_file_bytes(db)
     blocks = wal_file(db).stat().st_blocks
     assert file_bytes == used + WAL_ROOM_BYTES
@@ -189,7 +200,7 @@ def test_commits_into_room_do_not_lengthen_the_log_s_file(make_database: MakeDat
 
     assert used < db.wal_bytes < file_bytes
     assert (wal_file(db).stat().st_size, wal_file(db).stat().st_blocks) == (file_bytes, blocks)
-    db.wal.make_room()
+    make_room(db)
     assert wal_file(db).stat().st_size == db.wal_bytes + WAL_ROOM_BYTES
 
 
@@ -206,8 +217,7 @@ def test_room_overwrites_no_frame_that_sqlite_appends_meanwhile(
         return write(fd, data)
 
     monkeypatch.setattr(os, "write", write_late)
-    assert db.wal is not None
-    db.wal.make_room()
+    make_room(db)
     monkeypatch.undo()
 
     assert read_after_a_kill(db) == 50
@@ -229,12 +239,11 @@ def test_restarted_log_uses_its_room_again(make_database: MakeDatabase) -> None:
     """The old frames after the end of a restarted log serve as room, too."""
     db = make_database()
     commit_some(db, range(1000))
-    assert db.wal is not None
-    db.wal.make_room()
+    make_room(db)
     file_bytes = wal_file(db).stat().st_size
     db.checkpoint()
     commit_some(db, range(1000, 1010))
-    db.wal.make_room()
+    make_room(db)
 
     assert not lacks_room(db)
     assert wal_file(db).stat().st_size == file_bytes
@@ -247,6 +256,137 @@ def test_full_disk_gives_the_log_no_room(tmp_path: Path) -> None:
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
 
-    wal.make_room()
+    wal.append_room()
 
     assert not wal.lacks_room  # not tried again before half of the missing room is used
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [bytes(50_000), os.urandom(50_000), bytes(4120) + os.urandom(50_000)],
+    ids=["zeros", "garbage", "garbage after zeros"],
+)
+def test_bytes_after_the_log_are_never_believed(make_database: MakeDatabase, rest: bytes) -> None:
+    """A power cut may leave zeros of the room, or any older content of its disk blocks."""
+    db = make_database()
+    commit_some(db, range(10))
+    with wal_file(db).open("ab") as file:
+        file.write(rest)
+
+    assert read_after_a_kill(db) == 10
+    commit_some(db, range(10, 20))
+    assert read_after_a_kill(db) == 20
+
+
+def test_old_frames_after_the_log_are_never_believed(make_database: MakeDatabase) -> None:
+    """A restarted log overwrites its old frames; the rest of them has another salt."""
+    db = make_database()
+    commit_some(db, range(1000))
+    old = wal_file(db).read_bytes()
+    db.checkpoint()
+    commit_some(db, range(1000, 1010))
+    used = db.wal_bytes
+    assert wal_file(db).read_bytes()[used:] == old[used:]
+
+    assert read_after_a_kill(db) == 1010
+    frame_bytes = 4096 + 24
+    commit_some(db, range(1010, 1020))
+    with wal_file(db).open("r+b") as file:  # the last commit did not reach the disk
+        file.seek(used)
+        file.write(old[used : used + 20 * frame_bytes])
+    assert read_after_a_kill(db) == 1010
+
+
+def test_log_reports_an_error_that_sqlite_saw_first(make_database: MakeDatabase) -> None:
+    """The kernel reports a lost page once to each descriptor, so ours stays open."""
+    db = make_database()
+    commit_some(db, range(10))
+    fds = [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
+    assert len(fds) == 2, "SQLite's descriptor, and that of the syncs"
+    db.close()
+    assert not [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
+
+
+def names(fd: str, path: Path) -> bool:
+    """Return whether a descriptor of this process is of a file, which may have been removed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(str(path))
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["between groups", "in a thread"])
+def test_no_sync_succeeds_after_a_checkpoint_could_not_sync_the_log(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
+) -> None:
+    """SQLite was given the only report of the lost pages; the database must not change any more."""
+    monkeypatch.setattr(wal_module, "WAL_CHECKPOINT_BYTES", 1)
+    with failing_sqlite("-wal") as failing:
+        db = make_database(synchronous="normal")
+        commit_some(db, range(10))
+        db.begin()  # the open group keeps the log from being restarted
+        dentries.add(db, ROOT_INO, b"open", Ino(2))
+        db.checkpoint()
+        before = db.path.read_bytes()
+        if in_thread:
+            monkeypatch.undo()
+            db.commit()
+            failing.armed = True
+            with pytest.raises(DatabaseError):
+                db.checkpoint()
+        else:
+            failing.armed = True
+            db.commit()
+
+        with pytest.raises(OSError, match="checkpoint failed"):
+            db.sync_wal()
+        with pytest.raises(DatabaseError):
+            db.checkpoint()
+        commit_some(db, range(30, 40))
+        db.close()
+
+        assert (failing.failures, failing.later_syncs) == (1, 0)
+        assert db.path.read_bytes() == before
+
+
+def test_no_sync_of_the_log_succeeds_after_a_failed_one(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = make_database(synchronous="normal")
+    commit_some(db, range(10))
+    before = db.path.read_bytes()
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        db.sync_wal()
+    monkeypatch.undo()
+
+    with pytest.raises(OSError, match="earlier sync"):
+        db.sync_wal()
+    with pytest.raises(DatabaseError):
+        db.checkpoint()
+    db.close()
+    assert db.path.read_bytes() == before, "closing made no checkpoint"
+    assert wal_file(db).exists()
+
+
+def test_checkpoint_on_a_full_disk_says_nothing_about_the_log(
+    make_database: MakeDatabase,
+) -> None:
+    """The log only stays longer."""
+    db = make_database(synchronous="normal")
+    commit_some(db, range(10))
+    db.sync_wal()
+    assert db.wal is not None
+
+    class Full:
+        def wal_checkpoint(self, mode: int) -> tuple[int, int]:
+            raise apsw.FullError(f"mode {mode}")
+
+    with pytest.raises(apsw.FullError):
+        db.wal.checkpoint_with(Full())  # type: ignore[arg-type]
+    commit_some(db, range(10, 20))
+    db.sync_wal()

@@ -1,0 +1,171 @@
+"""Syncs that fail: none may count as done, then or later.
+
+The kernel reports a lost page to one fsync(2) only, and later ones succeed.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta.db import wal
+from s3fs_meta.meta.tables import cached_blocks
+from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync import durability
+from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.sync.conftest import Power, write_file
+
+CONTENT = b"hello" * 1000
+
+
+async def test_failed_checkpoint_turns_the_mount_read_only(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It syncs the log first; no fsync may succeed after that failed, not even of old changes."""
+    monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
+    with failing_sqlite("-wal") as failing:
+        async with power.session("a", tasks=False) as session:
+            ino = write_file(session, CONTENT)
+            failing.armed = True
+            with pytest.raises(DatabaseError, match="Input/output"):
+                await session.durability.sync_all()
+
+            assert session.status.state is MountState.DEGRADED
+            with pytest.raises(DatabaseError, match="checkpoint failed"):
+                await session.durability.sync_file(ino)
+
+
+async def test_failed_restart_of_the_log_turns_the_mount_read_only(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group that precedes it is committed, but may not be durable."""
+    monkeypatch.setattr(wal, "WAL_CHECKPOINT_BYTES", 1)
+    with failing_sqlite("-wal") as failing:
+        async with power.session("a", tasks=False) as session:
+            write_file(session, CONTENT)
+            session.db.checkpoint()
+            failing.armed = True
+            session.durability.commit()
+
+            assert failing.failures == 1
+            assert session.status.state is MountState.DEGRADED
+
+
+async def test_failed_sync_of_the_log_s_room_fails_later_fsyncs(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports lost pages of the log to one sync only, which may be that of the room."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+
+        def refuse(_fd: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.durability.run_log_room)
+            await session.durability.sync_file(ino)
+            monkeypatch.setattr(os, "fdatasync", refuse)
+            with trio.fail_after(10):
+                while session.status.state is not MountState.DEGRADED:  # noqa: ASYNC110 - a thread
+                    await trio.sleep(0.001)
+            monkeypatch.undo()
+            nursery.cancel_scope.cancel()
+
+        with pytest.raises(DatabaseError, match="failed to sync"):
+            await session.durability.sync_file(ino)
+
+
+async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power) -> None:
+    """After a failed fsync the durable content is unknown, so no more writes are accepted."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+
+        def refuse(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            raise OSError(errno.EIO, "Input/output error", str(blocks))
+
+        session.files.sync = refuse  # type: ignore[method-assign]
+
+        with pytest.raises(OSError, match="Input/output"):
+            await session.durability.sync_file(ino)
+
+        assert session.status.state is MountState.DEGRADED
+        assert "failed to sync" in session.status.why
+
+
+async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
+    """The kernel reports a lost page only once, so a second fsync must not report success."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        sync = session.files.sync
+
+        def refuse(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            session.files.sync = sync  # type: ignore[method-assign]
+            raise OSError(errno.EIO, "Input/output error", str(blocks))
+
+        session.files.sync = refuse  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="Input/output"):
+            await session.durability.sync_all()
+
+        with pytest.raises(DatabaseError, match="failed to sync"):
+            await session.durability.sync_file(ino)
+
+
+async def test_fsync_that_waited_for_a_failed_one_records_no_synced_bytes(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the mount would trust these bytes, although the disk never got them."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
+        calls = _fail_once(monkeypatch, f"{block:x}")
+        failed: list[str] = []
+
+        async def fsync() -> None:
+            with pytest.raises((OSError, DatabaseError)) as raised:
+                await session.durability.sync_file(ino)
+            failed.append(str(raised.value))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fsync)
+            nursery.start_soon(fsync)
+        session.durability.commit()
+
+        assert (len(failed), len(calls)) == (2, 1)
+        assert [tail.block for tail in cached_blocks.unsynced_tails(session.db)] == [block]
+
+
+def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Let the next sync of a file fail, and later ones succeed, as the kernel does."""
+    calls: list[str] = []
+    for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
+
+        def sync(fd: int, real: Callable[[int], None] = real) -> None:
+            if Path(os.readlink(f"/proc/self/fd/{fd}")).name == name:
+                calls.append(name)
+                if len(calls) == 1:
+                    raise OSError(errno.EIO, "Input/output error", name)
+            real(fd)
+
+        monkeypatch.setattr(os, call, sync)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["xxx", "blocks"])
+async def test_name_that_was_not_synced_when_made_ahead_is_not_synced_later(
+    power: Power, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel may report a lost directory only to the thread that makes files ahead."""
+    async with power.session("a", tasks=False) as session:
+        calls = _fail_once(monkeypatch, name)
+        ino = write_file(session, CONTENT)
+        with pytest.raises(OSError, match="Input/output"):
+            await session.cache.make_files_ahead()
+        assert calls == [name]
+
+        with pytest.raises(OSError, match="earlier sync failed"):
+            await session.durability.sync_file(ino)

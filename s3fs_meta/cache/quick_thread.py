@@ -23,12 +23,15 @@ class QuickThread:
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
 
+    @trio.lowlevel.enable_ki_protection
     async def run(
         self, call: Callable[[], None], *, meanwhile: Callable[[], None] | None = None
     ) -> None:
         """Run *call* in a thread, and *meanwhile* on the event loop; return when both have ended.
 
-        After its start a cancellation has no effect, because a thread cannot be interrupted.
+        After its start a cancellation has no effect, because a thread cannot be interrupted. An
+        interrupt from the keyboard is raised after the end of both: trio delivers it to its main
+        task even inside a shield, and the caller's lock must be held as long as the thread works.
         If a function raises, ``run`` raises its exception after the end of both; if both raise,
         that of *call*.
 
@@ -49,7 +52,12 @@ class QuickThread:
         if meanwhile is not None:
             _catch(meanwhile, late)
         with trio.CancelScope(shield=True):
-            await trio.lowlevel.wait_readable(reader)
+            while True:
+                try:
+                    await trio.lowlevel.wait_readable(reader)
+                    break
+                except KeyboardInterrupt as exc:
+                    late.append(exc)
         os.read(reader, 1)
         self._is_busy = False
         for failure in (*failures, *late):

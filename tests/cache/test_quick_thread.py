@@ -1,5 +1,6 @@
 """Blocking calls in a thread, and their wake-up."""
 
+import signal
 import threading
 
 import pytest
@@ -101,3 +102,35 @@ async def test_call_of_a_cancelled_task_does_not_begin() -> None:
         await QuickThread().run(lambda: done.append(True))
 
     assert not done
+
+
+def test_interrupted_caller_waits_for_the_end_of_its_call() -> None:
+    """Trio delivers an interrupt to its main task even inside a shield; a later call must work."""
+    thread = QuickThread()
+    order: list[str] = []
+    started, go_on = threading.Event(), threading.Event()
+
+    def call() -> None:
+        started.set()
+        assert go_on.wait(10)
+        order.append("call")
+
+    async def end_later() -> None:
+        await trio.to_thread.run_sync(started.wait)
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        order.append("interrupted")
+        go_on.set()
+
+    async def main() -> None:
+        trio.lowlevel.spawn_system_task(end_later)
+        try:
+            await thread.run(call)
+        except KeyboardInterrupt:
+            order.append("caller")
+        await thread.run(lambda: order.append("next"))
+
+    trio.run(main)
+
+    assert order == ["interrupted", "call", "caller", "next"]

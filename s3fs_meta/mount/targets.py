@@ -101,9 +101,14 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
             if note["mountpoint"] == path:
                 return _ending(note)
         raise NotMountedError(path)
-    for note in _living_notes() if cachedir is None else ():
-        if _is_of(note, mounted):
-            return _ending(note)._replace(mountpoint=path, mounted=True)
+    notes = _living_notes() if cachedir is None else []
+    found = max(
+        (note for note in notes if _is_of(note, mounted)),
+        key=lambda note: (note["mountpoint"] == path, note["started"]),
+        default=None,
+    )
+    if found is not None:
+        return _ending(found)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     snapshot = of_snapshot(place, path)
     if snapshot.state.exists():  # the state directory is removed after the unmount
@@ -152,7 +157,9 @@ def _user_name(uid: int) -> str:
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     """Return whether a running mount's note describes *mounted*, at any mountpoint.
 
-    The device number alone is not enough, because the kernel reuses numbers of ended mounts.
+    The device number alone is not enough, because the kernel reuses numbers of ended mounts. A
+    daemon that still uploads after its unmount has the device number of a mount that has begun
+    since, perhaps of the same URL on another server.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 

@@ -191,6 +191,25 @@ def test_mount_is_not_mistaken_for_another_on_the_same_device(
     assert (place.url, place.state) == ("local:///b", targets.of_url("local:///b", None).state)
 
 
+def test_mount_is_not_mistaken_for_an_unmounted_one_of_the_same_url(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that still uploads after its unmount has a device number that is in use again."""
+    mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "s3://bucket/home")
+    note = targets.write_note(targets.Target(mounted.source, tmp_path / "serving"), mounted)
+    assert note is not None
+    monkeypatch.setattr(mount_table, "find", lambda _path: mounted)
+    for pid in (os.getppid(), 1):  # running processes
+        former = json.loads(note.read_text()) | {
+            "mountpoint": str(tmp_path / "former"),
+            "state": str(tmp_path / "uploading"),
+            "started": int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]),
+        }
+        (note.parent / str(pid)).write_text(json.dumps(former))
+
+    assert targets.of_mountpoint(tmp_path / "mnt", None).state == tmp_path / "serving"
+
+
 def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path) -> None:
     """A mount continues if its note cannot be written."""
     cachedir.write_text("a file, not a directory")

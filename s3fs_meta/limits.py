@@ -188,6 +188,7 @@ STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # time after the first attempt in which retries may begin
 STORE_SILENCE_S_MAX: Final = 1.0  # wait before a store that has never answered is reported
+SILENCE_SHOWN_S_MIN: Final = 5.0  # a shorter time without any answer is shown to no user of a mount
 OFFLINE_AFTER_S: Final = 10.0  # wait before a read-only mount uses complete local state
 # Bytes of a response that are read at once, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
@@ -275,6 +276,12 @@ LOST_PARTS_MAX: Final = 100_000  # lost parts of files that one mount tries to h
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # rows of the block map read in one slice: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed on this host: disk or database
+# Pauses of a command that waits for uploads: between two polls of the mount, and between two lines.
+# The pause between lines doubles, so that an upload of hours prints a line a minute.
+UPLOAD_POLL_S: Final = 0.4
+UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
+UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
+UPLOAD_AWAY_S_MIN: Final = 1.0  # a shorter outage is not reported: a retry probably ends it
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two attempts to upload in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 # Read-ahead of a sequential reader: keeps four connections busy.

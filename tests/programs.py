@@ -88,11 +88,11 @@ class QuickProgram(Program):
             status = entry.main(arguments)
         return subprocess.CompletedProcess(arguments, status, printed.getvalue(), said.getvalue())
 
-    def begin(self, *words: str | Path) -> "subprocess.Popen[str]":
-        """Start one command in a separate process."""
+    def begin(self, *words: str | Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
+        """Start one command in a separate process; *stderr* is a descriptor or a pipe."""
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )

@@ -1,17 +1,21 @@
 """``s3fs-meta flush``: upload all changes of a mount to the bucket."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import trio
 import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.console.interruption import Remains
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_flush
+from s3fs_meta.mount.stores import naming_store
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.upload_watch import UploadWatch
 
 HELP = CommandHelp(
     name="flush",
@@ -50,11 +54,25 @@ def flush(
 ) -> None:
     """Run ``s3fs-meta flush``."""
     place = targets.of_mountpoint(mountpoint, cachedir)
-    with TerminalFront() as front:
-        result = trio.run(request_flush, place, front, image)
+    where = place.mountpoint or mountpoint
+    again = options.command("flush", *(["--image"] if image else []), where, cachedir=cachedir)
+    advice = f"{where} stays mounted and continues to upload; to wait for it, run: {again}"
+    with (
+        interruption.explained("nothing was uploaded") as remains,
+        TerminalFront(quiet=json) as front,
+    ):
+        result = trio.run(_flush, place, front, image, remains, advice)
     if json:
         output.print_json(result)
     elif result["published"]:
         output.print_text(f"the bucket holds everything up to transaction group {result['txg']}")
     else:
         output.print_text("the bucket already holds everything")
+
+
+async def _flush(
+    place: Target, front: Front, image: bool, remains: Remains, advice: str
+) -> dict[str, Any]:
+    with naming_store(place.url):
+        async with UploadWatch(place, front, remains, advice).running():
+            return await request_flush(place, front, image)

@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -99,6 +100,12 @@ NoPrivileges = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+
+
+def command(*words: str | Path, cachedir: Path | None = None) -> str:
+    """Return a command of this program as text for a shell."""
+    state = () if cachedir is None else ("--cachedir", cachedir)
+    return shlex.join(map(str, ("s3fs-meta", *words, *state)))
 
 
 @dataclass(frozen=True, slots=True)

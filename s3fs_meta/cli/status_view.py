@@ -8,6 +8,7 @@ from s3fs_meta.console import output
 from s3fs_meta.mount import health, mount_holders
 from s3fs_meta.mount.latency import histograms
 from s3fs_meta.mount.mount_holders import Holder
+from s3fs_meta.mount.upload_watch import rate_of
 
 # Texts shown instead of the names of figures, since "file 3 MiB" would be meaningless.
 _SIZES: Final[Mapping[str, str]] = {
@@ -45,11 +46,12 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the last error of each part that has one."""
+    """Return the last error of each part that has one, unless ``state_of`` has the reason."""
+    outage = figures.get("outage", {}).get("why")
     return {
         f"error of {part}": figures[part]["last_error"]
         for part in _PARTS_WITH_ERRORS
-        if figures[part]["last_error"]
+        if figures[part]["last_error"] and not (outage and outage in figures[part]["last_error"])
     }
 
 
@@ -60,7 +62,7 @@ def state_of(figures: Mapping[str, Any]) -> str:
         words.append(f"as at {figures['at']}")
     if figures["read_only"]:
         words.append("read-only")
-    words += filter(None, (figures["why"], figures["offline"]))
+    words += filter(None, (figures["why"], figures["offline"], health.away(figures)))
     return ", ".join(words)
 
 
@@ -84,15 +86,11 @@ def at_risk(figures: Mapping[str, Any]) -> str:
 
 def shown_upload(upload: Mapping[str, Any]) -> str:
     """Return the size, the speed and the remaining time of the upload as text."""
-    pending_bytes, per_s = upload["pending_bytes"], upload.get("sent_bytes_per_s")
+    pending_bytes = upload["pending_bytes"]
     if not pending_bytes:
         return "nothing to upload"
     words = [f"{output.human_bytes(pending_bytes)} left"]
-    if upload["last_error"]:
-        words.append("waits for the bucket")
-    elif per_s is not None:
-        words.append(f"{output.human_bytes(per_s)}/s")
-        words.append(f"about {output.human_duration(upload['left_s'])}")
+    words += ["waits for the bucket"] if upload["last_error"] else rate_of(upload)
     return ", ".join(words)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.console import interruption
 from s3fs_meta.console.exits import ExitStatus, is_kind
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
@@ -39,7 +40,9 @@ from s3fs_meta.mount.control_api import (
     used_by,
     wait_finished,
 )
+from s3fs_meta.mount.stores import naming_store
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.upload_watch import UploadWatch
 
 HELP = CommandHelp(
     name="umount",
@@ -87,17 +90,35 @@ def umount(
 ) -> None:
     """Run ``s3fs-meta umount``."""
     place = targets.of_mountpoint(mountpoint, cachedir)
-    with TerminalFront() as front:
-        trio.run(_umount, place, front, force)
+    where = place.mountpoint or mountpoint
+    again = options.command("umount", *(["--force"] if force else []), where, cachedir=cachedir)
+    with interruption.explained("") as remains, TerminalFront() as front:
+        watch = UploadWatch(place, front, remains)
+        trio.run(_umount, place, front, force, watch, again)
 
 
-async def _umount(place: Target, front: Front, force: bool) -> None:
+async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, again: str) -> None:
     if place.outcome is not None:
         _judge(place.outcome)
         return
-    left = ""
-    if place.mounted or await _is_detached(place):
-        left = await _flush(place, front, force)
+    where, left = place.mountpoint or place.url, ""
+    async with watch.running():
+        if place.mounted or await _is_detached(place):
+            watch.advise(
+                f"{where} stays mounted and continues to upload; to unmount it, run: {again}"
+            )
+            left = await _flush(place, front, force)
+        watch.advise(f"The daemon of {where} continues to upload; to wait for it, run: {again}")
+        await _unmount_and_wait(place, front, force, left)
+
+
+async def _unmount_and_wait(place: Target, front: Front, force: bool, left: str) -> None:
+    """Unmount, and wait until the daemon has ended.
+
+    Raises:
+        InUseError: processes still use the filesystem, and *force* is not set.
+        As ``_judge``.
+    """
     waiting = trio.Event()
     result: dict[str, object] = {}
     asking, used = trio.CancelScope(), ""
@@ -190,7 +211,8 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
 async def _flush(place: Target, front: Front, force: bool) -> str:
     """Upload before the unmount; return an error that does not prevent the unmount, or empty."""
     try:
-        await request_flush(place, front)
+        with naming_store(place.url):
+            await request_flush(place, front)
     except NotMountedError as exc:
         if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)

@@ -66,7 +66,10 @@ class TerminalFront:
     def notice(self, text: str) -> None:
         """Print a line to standard error, above the progress bars."""
         if self._bars is not None:
-            self._bars.console.print(f"{PROGRAM}: {text}", markup=False, highlight=False)
+            # The terminal wraps the line, so that a copied URL or command has no line break.
+            self._bars.console.print(
+                f"{PROGRAM}: {text}", markup=False, highlight=False, soft_wrap=True
+            )
         else:
             print_line(PROGRAM, text)
 

@@ -9,6 +9,7 @@ figures        the figures that ``status`` reports; ``latency`` has the arithmet
 prometheus     the figures as metrics of Prometheus
 requesters     the processes that send most requests
 supervisor     status, watchdog and requests for time to a service manager, such as systemd
+upload_watch   the lines of a command that waits for uploads
 remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state
 mount_paths    maps a path to a directory entry, and removes the entry

@@ -7,7 +7,6 @@ command, its arguments and its response; the daemon may send progress events bef
     requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
-              and the event {"waits": why} while the bucket accepts no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
     counts    → {"state": path}; the mount has saved its counts of requests (``sync.request_log``)
     end       → {}; the mount refuses further changes and ends, even while programs use it; the
@@ -289,7 +288,5 @@ def _shown(front: Front) -> Report:
     def show(event: Message) -> None:
         if "what" in event:
             front.progress(event["what"], event["done"], event["total"])
-        elif "waits" in event:
-            front.notice(f"waiting for the bucket; no change is lost: {event['waits']}")
 
     return show

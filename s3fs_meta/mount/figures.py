@@ -12,8 +12,10 @@ import trio
 
 from s3fs_meta.model import BlockState, PointInTime
 from s3fs_meta.objects.billing import NOTHING, RequestClass
+from s3fs_meta.objects.contact import NO_OUTAGE
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.sync.history.points_in_time import mark_of
 from s3fs_meta.sync.request_log import RequestLog
 from s3fs_meta.sync.session import Session
@@ -35,6 +37,7 @@ def figures(
     head = session.volume.keeper.lease.head
     return {
         "url": url,
+        "endpoint": session.volume.store.endpoint,
         "mountpoint": mountpoint,
         "uuid": session.volume.uuid,
         "label": session.volume.superblock.label,
@@ -67,6 +70,7 @@ def figures(
         "reclaim": {"last_error": session.reclaimer.last_error},
         "follow": _follow(session),
         "store": _store(session.volume.store),
+        "outage": _outage(session.volume.store),
     }
 
 
@@ -97,6 +101,7 @@ def _upload(session: Session) -> dict[str, Any]:
     return {
         "pending_blocks": session.cache.index.pending_count,
         "pending_bytes": pending_bytes,
+        "pending_packs": -(-pending_bytes // session.uploader.bounds.pack_bytes),
         "packs_uploaded": session.uploader.uploaded_packs,
         "sent_bytes": throughput.sent_bytes,
         "sent_bytes_per_s": None if speed is None else round(speed.sent_bytes),
@@ -146,6 +151,17 @@ def requests_today(log: RequestLog) -> dict[str, int]:
     return {name: billed.requests for name, billed in requests.items()} | {
         "sent_bytes": sum(billed.sent_bytes for billed in requests.values()),
         "received_bytes": sum(billed.received_bytes for billed in requests.values()),
+    }
+
+
+def _outage(store: ObjectStore) -> dict[str, Any]:
+    """Return since when and why the store does not answer; zeros if it answers."""
+    inner = store.inner if isinstance(store, CountingStore) else store
+    found = inner.outage if isinstance(inner, RetryingStore) else NO_OUTAGE
+    return {
+        "age_s": round(found.age_s, 3),
+        "why": found.why,
+        "silent_s": round(found.silent_s, 3),
     }
 
 

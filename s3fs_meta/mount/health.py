@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from s3fs_meta.limits import SILENCE_SHOWN_S_MIN
 from s3fs_meta.mount.control_api import ENDING
 from s3fs_meta.mount_state import MountState
 
@@ -54,6 +55,16 @@ def exposure(figures: Mapping[str, Any]) -> Exposure:
     return Exposure(float(age_s), int(figures["upload"]["pending_bytes"]))
 
 
+def away(figures: Mapping[str, Any]) -> str:
+    """Return since when and why the bucket does not answer, as text; empty if it answers."""
+    found = figures.get("outage", {})  # a daemon of an older version does not report it
+    if found.get("why"):
+        return f"bucket away since {found['age_s']:.0f} s: {found['why']}"
+    if found.get("silent_s", 0.0) >= SILENCE_SHOWN_S_MIN:
+        return f"no answer from the bucket since {found['silent_s']:.0f} s"
+    return ""
+
+
 def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Verdict:
     """Return the verdict on a mount.
 
@@ -70,6 +81,9 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Ve
         broken.append(f"the mount is {state}: {figures['why']}")
     if figures["upload"]["lost_blocks"]:
         broken.append(f"{figures['upload']['lost_blocks']} blocks are lost: run fsck")
+    outage = away(figures)
+    if outage:
+        doubts.append(outage)
     doubts += [
         f"{part}: {figures[part]['last_error']}"
         for part in ("upload", "chain", "image", "reclaim", "follow")

@@ -60,9 +60,10 @@ from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import naming_store, opened_store
 from s3fs_meta.mount.supervisor import Supervisor, supervised
 from s3fs_meta.mount.tree_handlers import TreeHandlers
+from s3fs_meta.mount.upload_watch import UploadWatch
 from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
@@ -187,7 +188,8 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
     if present["state"] != control_api.ENDING:
         raise HeldError(f"already mounted on {present['mountpoint']}")
     front.notice("waiting for an earlier mount to finish its upload")
-    await control_api.wait_finished(plan.place, front, trio.Event())
+    async with UploadWatch(plan.place, front).running():
+        await control_api.wait_finished(plan.place, front, trio.Event())
 
 
 async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides) -> Session:
@@ -205,14 +207,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
     for notice in (*volume.notices, *plan.warnings):
         _log.warning("%s", notice)
         front.notice(notice)
-    session = Session(
-        volume,
-        plan.options,
-        clock,
-        kernel=sides.kernel,
-        on_wait=sides.watchers.waiting,
-        throttles=sides.throttles,
-    )
+    session = Session(volume, plan.options, clock, kernel=sides.kernel, throttles=sides.throttles)
     try:
         with advising(volume.state_dir):
             session.recover()
@@ -409,7 +404,8 @@ class Mount:
         if self._session.status.read_only:
             return {"complete": False, "why": _NOT_UPLOADED, "kind": control_api.READ_ONLY}
         try:
-            await self._session.flush_at_end(self._watchers.progress)
+            with naming_store(self._plan.place.url):
+                await self._session.flush_at_end(self._watchers.progress)
         except (S3fsError, OSError) as exc:
             return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
         return {"complete": True, "why": ""}
@@ -487,8 +483,7 @@ class Mount:
             return {"published": False, "txg": None}
         if self._session.status.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
-        self._report_if_waiting(report)
-        with self._watchers.during_a_flush(report), self._session.throttles.upload.lifted():
+        with self._session.throttles.upload.lifted():
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
                 await self._session.make_image(_progress_to(report))
@@ -516,16 +511,9 @@ class Mount:
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
-        self._report_if_waiting(report)
         with self._watchers.until_the_end(report):
             await self._ended.wait()
         return self._outcome
-
-    def _report_if_waiting(self, report: Report) -> None:
-        """Report an outage of the store to a client that connects during the outage."""
-        uploader = self._session.uploader
-        if uploader.last_error and uploader.pending:
-            report({"waits": uploader.last_error})
 
 
 def _progress_to(report: Report) -> Progress:

@@ -55,6 +55,11 @@ class ObjectStore(Protocol):
         """Return whether the store takes its times from another clock than this host's."""
         ...
 
+    @property
+    def endpoint(self) -> str:
+        """Return the scheme, host and port of the server; "" if there is none or it is unknown."""
+        ...
+
     async def now_ns(self) -> int | None:
         """Return nanoseconds since 1970-01-01 UTC by the store's clock, None if unavailable.
 
@@ -129,6 +134,11 @@ class ObjectStore(Protocol):
     async def close(self) -> None:
         """Release connections and threads; the store is not used afterwards."""
         ...
+
+
+def described(store: ObjectStore) -> str:
+    """Return the URL of a store with its server, as messages name it."""
+    return f"{store.url} at {store.endpoint}" if store.endpoint else store.url
 
 
 def listing_of(prefix: str) -> str:

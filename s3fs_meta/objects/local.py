@@ -141,6 +141,11 @@ class LocalStore:
         return f"local://{self.root}"
 
     @property
+    def endpoint(self) -> str:
+        """Return "": there is no server."""
+        return ""
+
+    @property
     def has_own_clock(self) -> bool:
         """Return false: a local disk uses this host's clock; a network disk is not recognised."""
         return False

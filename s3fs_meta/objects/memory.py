@@ -36,6 +36,11 @@ class MemoryStore:
         """Return the URL given at construction."""
         return self._url
 
+    @property
+    def endpoint(self) -> str:
+        """Return "": there is no server."""
+        return ""
+
     async def now_ns(self) -> int | None:
         """Return the time by the store's clock."""
         await trio.lowlevel.checkpoint()

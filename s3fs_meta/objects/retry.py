@@ -8,13 +8,11 @@ Does not know: how a store works. Repeats a request only after TransientStoreErr
 import random
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
-    Iterator,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
@@ -25,20 +23,17 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     ObjectTooLargeError,
     PreconditionError,
-    S3fsError,
     StoreUnavailableError,
     TransientStoreError,
 )
 from s3fs_meta.limits import (
     STORE_ATTEMPTS_MAX,
-    STORE_CONNECT_TIMEOUT_S,
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
-    STORE_READ_TIMEOUT_S,
-    STORE_SILENCE_S_MAX,
     STORE_TOTAL_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contact import Contact, Outage
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, listing_of
 from s3fs_meta.objects.wrapper import StoreWrapper
 
@@ -76,7 +71,7 @@ class _Attempts:
     """The attempts at one request so far."""
 
     def __init__(
-        self, key: str, policy: RetryPolicy, jitter: random.Random, contact: "_Contact"
+        self, key: str, policy: RetryPolicy, jitter: random.Random, contact: Contact
     ) -> None:
         self._key, self._policy, self._jitter, self._contact = key, policy, jitter, contact
         self._began_s = trio.current_time()
@@ -99,83 +94,6 @@ class _Attempts:
 
     def _give_up(self, error: TransientStoreError, waited_s: float) -> NoReturn:
         raise StoreUnavailableError(self._key, self._made, waited_s, error.code) from error
-
-
-class _Contact:
-    """Records whether a store has ever answered; reports delays until then to the user."""
-
-    def __init__(self, url: str, policy: RetryPolicy, notify: Callable[[str], None]) -> None:
-        self._url, self._policy, self._notify = url, policy, notify
-        self._is_notified = False
-        self.is_made = False
-
-    async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; until the store has answered once, report failures and delays.
-
-        Raises the errors of *request*.
-        """
-        if self.is_made:
-            return await request()
-        began_s = trio.current_time()
-        with self._watching():
-            try:
-                async with _alarm(STORE_SILENCE_S_MAX, self._report_silence):
-                    result = await request()
-            except TransientStoreError as exc:
-                self._report_failure(exc, trio.current_time() - began_s)
-                raise
-        return result
-
-    @contextmanager
-    def _watching(self) -> Iterator[None]:
-        """Note that the store has answered, even with an error that is not transient."""
-        try:
-            yield
-        except TransientStoreError:
-            raise
-        except S3fsError:
-            self.is_made = True
-            raise
-        self.is_made = True
-
-    def _report_silence(self) -> None:
-        # If a server accepts connections but never answers, an attempt takes both timeouts.
-        bound_s = self._policy.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
-        self._report(f"{self._url} has not answered yet, trying for up to {bound_s:.0f} s")
-
-    def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
-        if error.unresolved:
-            return  # the request is not retried, and the caller shows the error
-        bound_s = self._policy.bound_s(attempt_s)
-        self._report(f"cannot reach {self._url}, trying for up to {bound_s:.0f} s: {error.code}")
-
-    def _report(self, text: str) -> None:
-        if not self._is_notified:
-            self._is_notified = True
-            self._notify(text)
-
-
-@asynccontextmanager
-async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None]:
-    """Call a function if the with-block is still running after *after_s* seconds.
-
-    An error of the with-block is raised unchanged, not in an exception group.
-    """
-
-    async def wait() -> None:
-        await trio.sleep(after_s)
-        call()
-
-    error: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
-        try:
-            yield
-        except Exception as exc:  # noqa: BLE001 - raised below
-            error = exc
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
 
 
 def ignore_notice(_text: str) -> None:
@@ -215,7 +133,12 @@ class RetryingStore(StoreWrapper):
         self.retries = 0  # number of retries since construction, of all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
-        self._contact = _Contact(inner.url, self._policy, notify)
+        self._contact = Contact(inner, self._policy.bound_s, notify)
+
+    @property
+    def outage(self) -> Outage:
+        """Return since when and why the store does not answer."""
+        return self._contact.outage()
 
     async def now_ns(self) -> int | None:
         """Return the time by the store's clock, as of the attempt that succeeded."""

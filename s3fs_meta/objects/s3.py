@@ -56,6 +56,7 @@ from s3fs_meta.objects.s3_errors import (
     error_code,
     from_code,
     one_line,
+    server_of,
     translate,
 )
 
@@ -139,6 +140,11 @@ class S3Store:
     def url(self) -> str:
         """Return ``s3://``, bucket and prefix."""
         return self._url
+
+    @property
+    def endpoint(self) -> str:
+        """Return the scheme, host and port of the server; "" until the first request."""
+        return server_of(self._holder.endpoint_url)
 
     @property
     def has_own_clock(self) -> bool:

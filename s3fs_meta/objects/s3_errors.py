@@ -7,7 +7,7 @@ Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -111,10 +111,11 @@ _TRANSIENT_EXCEPTIONS: Final = (
     ResponseParserError,  # probably a proxy sent the answer
     OSError,
 )
+_SILENT: Final = "{0} accepts the connection, but does not answer"
 # The most specific classes are first. "{0}" is the address of the server.
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
-    (boto.ReadTimeoutError, "{0} accepts the connection, but does not answer"),
+    (boto.ReadTimeoutError, _SILENT),
     (boto.ConnectionClosedError, "{0} closes the connection without an answer"),
     (boto.SSLError, "the TLS connection to {0} failed"),
     (boto.EndpointConnectionError, "cannot connect to {0}"),
@@ -144,7 +145,7 @@ def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
     """
     error = _translate(exc, key)
     if endpoint and isinstance(error, StoreAccessError):
-        return StoreAccessError(key, error.code, f"{error.advice} (endpoint {_server(endpoint)})")
+        return StoreAccessError(key, error.code, f"{error.advice} (endpoint {server_of(endpoint)})")
     return error
 
 
@@ -172,17 +173,19 @@ def _connection_text(exc: Exception) -> str:
     """Return the cause of a failed connection, with the server's address; "" for other errors."""
     for kind, what in _CONNECTION_PHRASES:
         if isinstance(exc, kind):
-            origin, reason = _origin(exc), _reason(exc)
-            return f"{what.format(origin)}{f' ({reason})' if reason else ''}; {_CHECK}"
+            is_silent = kind is boto.ConnectionClosedError and _has_timed_out(exc)
+            reason = _reason(exc)
+            phrase = (_SILENT if is_silent else what).format(_origin(exc))
+            return f"{phrase}{f' ({reason})' if reason else ''}; {_CHECK}"
     return ""
 
 
 def _origin(exc: Exception) -> str:
     """Return the scheme, host and port of the server in a connection error of botocore."""
-    return _server(str(getattr(exc, "kwargs", {}).get("endpoint_url", ""))) or "the server"
+    return server_of(str(getattr(exc, "kwargs", {}).get("endpoint_url", ""))) or "the server"
 
 
-def _server(url: str) -> str:
+def server_of(url: str) -> str:
     """Return the scheme, host and port in a URL, without a password; "" if it has no host."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -191,12 +194,26 @@ def _server(url: str) -> str:
 
 def _reason(exc: Exception) -> str:
     """Return the text of the system's error below a connection error of botocore; "" for none."""
+    for cause in _causes(exc):
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    return ""
+
+
+def _has_timed_out(exc: Exception) -> bool:
+    """Return whether the server did not receive a request in time.
+
+    botocore reports this as a closed connection.
+    """
+    return any(isinstance(cause, TimeoutError) for cause in _causes(exc))
+
+
+def _causes(exc: Exception) -> Iterator[BaseException]:
+    """Yield the errors below a connection error of botocore, the outermost first."""
     error = getattr(exc, "kwargs", {}).get("error")
     while isinstance(error, BaseException):
-        if isinstance(error, OSError) and error.strerror:
-            return error.strerror
+        yield error
         error = error.__cause__ or error.__context__
-    return ""
 
 
 def _resolution_error(exc: Exception) -> socket.gaierror | None:

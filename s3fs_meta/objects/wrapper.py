@@ -22,6 +22,11 @@ class StoreWrapper:
         """Return whether the inner store has its own clock."""
         return self.inner.has_own_clock
 
+    @property
+    def endpoint(self) -> str:
+        """Return the server of the inner store."""
+        return self.inner.endpoint
+
     async def close(self) -> None:
         """Close the inner store."""
         await self.inner.close()

@@ -56,14 +56,10 @@ _log = logging.getLogger(__name__)
 _NO_KERNEL: Final = NoKernel()
 
 
-def _ignore(_why: str) -> None:
-    """Ignore that uploads must wait."""
-
-
 class Session:
     """One opened filesystem, with all parts of a mount below the filesystem semantics."""
 
-    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+    def __init__(
         self,
         volume: Volume,
         options: SessionOptions,
@@ -71,7 +67,6 @@ class Session:
         hook: Hook = no_hook,
         *,
         kernel: Kernel = _NO_KERNEL,
-        on_wait: Callable[[str], None] = _ignore,
         bounds: UploadBounds = DEFAULT_BOUNDS,
         throttles: Throttles | None = None,
     ) -> None:
@@ -83,7 +78,6 @@ class Session:
             clock: gives the times that ``status`` shows.
             hook: called after each named step.
             kernel: the kernel of the mountpoint.
-            on_wait: called with the reason when the bucket accepts no uploads.
             bounds: maximum sizes of batches of blocks and of changelog objects.
             throttles: the limits of transfers; None: made from the options.
         """
@@ -120,7 +114,7 @@ class Session:
             last_record=lambda: volume.recorder.last_seq,
             collect=kernel.collect,
         )
-        self._make_upload(on_wait, bounds)
+        self._make_upload(bounds)
         self._make_upkeep()
         self._upkeep = trio.CancelScope()
         self.follower: Follower | None = None
@@ -134,7 +128,7 @@ class Session:
                 degrade=self.status.degrade,
             )
 
-    def _make_upload(self, on_wait: Callable[[str], None], bounds: UploadBounds) -> None:
+    def _make_upload(self, bounds: UploadBounds) -> None:
         """Make the parts that upload blocks and changes."""
         volume, options, status = self.volume, self.options, self.status
         self.uploader = Uploader(
@@ -147,7 +141,6 @@ class Session:
             may_ship=lambda: self.status.ships,
             confirm_hold=self.confirm_hold,
             break_off=status.break_off,
-            on_wait=on_wait,
             bounds=bounds,
             hook=self._hook,
         )

@@ -103,6 +103,24 @@ def test_upload_is_shown_with_its_speed_and_the_time_left(
     assert status_view.shown_upload(UPLOADING | changed) == expected
 
 
+def test_outage_is_shown_once() -> None:
+    """The state has the reason of an outage, so the errors of uploads do not repeat it."""
+    part = {"last_error": ""}
+    figures = dict.fromkeys(("upload", "chain", "image", "compaction", "reclaim"), part) | {
+        "state": "serving",
+        "at": None,
+        "read_only": False,
+        "why": "",
+        "offline": "",
+        "follow": {"last_error": "another reason"},
+        "upload": {"last_error": "store unavailable for 'pack/1': connection refused"},
+        "outage": {"age_s": 25.0, "why": "connection refused", "silent_s": 0.0},
+    }
+
+    assert status_view.state_of(figures) == "serving, bucket away since 25 s: connection refused"
+    assert status_view.errors_of(figures) == {"error of follow": "another reason"}
+
+
 def test_latencies_are_printed_as_quantiles() -> None:
     """The buckets themselves are only in the JSON output."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}

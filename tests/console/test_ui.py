@@ -47,3 +47,17 @@ def test_progress_bar_without_work_is_full(
         front.progress("blocks", 0, 0)
 
     assert "100%" in capsys.readouterr().err
+
+
+def test_notice_above_progress_bars_is_not_broken_into_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL or command in the notice can be copied."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    text = "to wait for the upload, run: s3fs-meta flush /mnt/" + "home/" * 40
+    with TerminalFront() as front:
+        front.progress("blocks", 2, 4)
+        front.notice(text)
+
+    assert text in capsys.readouterr().err

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -251,7 +251,10 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
     with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
-            assert "waiting for the bucket; no change is lost" in process.stderr.readline()
+            assert f"uploading 2 MiB in 2 blocks (about 1 pack) to {cold.url}\n" in (
+                process.stderr.readline()
+            )
+            assert f"waiting for {cold.url}, no answer since" in process.stderr.readline()
             yield process
         finally:
             process.kill()
@@ -282,14 +285,84 @@ def test_hanging_server_does_not_block_the_mount(
     """Connections to a stopped server hang, as in a broken network."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
-        assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(server):
             require_work_in_an_outage(cold)
-        finally:
-            server.process.send_signal(signal.SIGCONT)
 
         cold.program.ok("flush", cold.mountpoint)
+        assert_nothing_is_lost(cold)
+
+
+@contextlib.contextmanager
+def stopped(server: S3Server) -> Iterator[None]:
+    """Stop a server while the context lasts; connections to it hang."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def shown(
+    program: QuickProgram, words: tuple[str | Path, ...], *, on_terminal: bool
+) -> Iterator[tuple["subprocess.Popen[str]", TextIO]]:
+    """Start a command; yield it with the text that a user sees, on a terminal or in a pipe."""
+    reader, writer = os.openpty() if on_terminal else os.pipe()
+    with (
+        program.begin(*words, stderr=writer) as process,
+        os.fdopen(reader, encoding="utf-8", errors="replace") as text,
+    ):
+        os.close(writer)
+        try:
+            yield process, text
+        finally:
+            process.kill()
+
+
+def until(text: TextIO, part: str) -> str:
+    """Return the first line that has *part*."""
+    for line in text:
+        if part in line:
+            return line
+    raise AssertionError(f"no line has {part!r}")
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+@pytest.mark.parametrize("on_terminal", [True, False])
+@pytest.mark.parametrize("words", [("flush", "--json"), ("umount",)])
+def test_interrupted_command_says_what_a_hanging_server_has_not_got(
+    empty: Place,
+    program: QuickProgram,
+    folder_of_server: Path,
+    words: tuple[str, ...],
+    on_terminal: bool,
+) -> None:
+    """Lines name the bucket, its server and the changes; the mount stays."""
+    with running_s3(folder_of_server) as server:
+        cold = make_cold_on(server, empty, program)
+        where = f"{cold.url} at {server.endpoint_url}"
+        with stopped(server):
+            cold.content["new"] = os.urandom(2 * MIB)
+            write_synced(cold.mountpoint / "new", cold.content["new"])
+            with shown(program, (*words, cold.mountpoint), on_terminal=on_terminal) as (
+                process,
+                text,
+            ):
+                assert f"uploading 2 MiB in 2 blocks (about 1 pack) to {where}" in until(
+                    text, "uploading"
+                )
+                assert where in until(text, "no answer")
+                process.send_signal(signal.SIGINT)
+                remains = until(text, "interrupted")
+                assert process.wait(30) == 130
+            assert "only on this host: 2 MiB in 2 blocks" in remains
+            assert f"{cold.mountpoint} stays mounted and continues to upload" in remains
+            assert f"run: s3fs-meta {words[0]} {cold.mountpoint}" in remains
+            assert (cold.mountpoint / "new").read_bytes() == cold.content["new"]
+
+        program.ok("flush", cold.mountpoint)
         assert_nothing_is_lost(cold)
 
 

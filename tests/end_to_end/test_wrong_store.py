@@ -66,7 +66,7 @@ def test_silent_port_is_reported_while_the_first_request_waits(quick: QuickProgr
             quick.begin("fsck", "-n", "--endpoint-url", endpoint, URL, "--cachedir", quick.cachedir)
         )
 
-    assert f"{URL} has not answered yet, trying for up to" in line
+    assert f"{URL} at {endpoint} has not answered yet, trying for up to" in line
 
 
 def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:

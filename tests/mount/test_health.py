@@ -23,7 +23,7 @@ def figures(**changes: Any) -> dict[str, Any]:
     }
     found |= {name: dict(part) for name in ("image", "reclaim", "follow")}
     for name, value in changes.items():
-        found[name] = found[name] | value if isinstance(value, dict) else value
+        found[name] = found.get(name, {}) | value if isinstance(value, dict) else value
     return found
 
 
@@ -41,6 +41,17 @@ def figures(**changes: Any) -> dict[str, Any]:
         ({"state": "degraded", "why": "disk"}, Level.CRITICAL, "degraded: disk"),
         ({"upload": {"lost_blocks": 2}}, Level.CRITICAL, "2 blocks are lost: run fsck"),
         ({"upload": {"last_error": "refused"}}, Level.WARNING, "upload: refused"),
+        (
+            {"outage": {"age_s": 25.2, "why": "refused", "silent_s": 0.0}},
+            Level.WARNING,
+            "bucket away since 25 s: refused",
+        ),
+        (
+            {"outage": {"age_s": 0.0, "why": "", "silent_s": 7.0}},
+            Level.WARNING,
+            "no answer from the bucket since 7 s",
+        ),
+        ({"outage": {"age_s": 0.0, "why": "", "silent_s": 1.0}}, Level.OK, "the mount is serving"),
         ({"chain": {"unshipped_age_s": 61.0}}, Level.WARNING, "changes of 61 s are only on this"),
         ({"kernel": {"age_s": 99.0}}, Level.WARNING, "changes of 99 s are only on this"),
         ({"upload": {"pending_bytes": 1001}}, Level.WARNING, "1001 bytes are only on this host"),

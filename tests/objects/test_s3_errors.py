@@ -1,6 +1,7 @@
 """Errors of a bucket, each with one clear line."""
 
 import os
+import socket
 from email.utils import formatdate
 from time import time
 
@@ -222,6 +223,18 @@ async def test_wrong_scheme_of_an_endpoint_is_named(
         url = secure.url.replace("https://", "http://")
         with pytest.raises(TransientStoreError, match=f"{url} closes the connection without"):
             await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
+
+
+async def test_server_that_does_not_receive_a_large_request_is_named_as_silent(
+    store: S3Store,
+) -> None:
+    """The kernel accepts the connection; the request is larger than its buffers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        place = S3Place(url, read_timeout_s=0.1, connect_timeout_s=0.1)
+
+        with pytest.raises(TransientStoreError, match=f"{url} accepts the connection, but does"):
+            await S3Store(BUCKET, place=place).put(KEY, bytes(PACK_BYTES_MAX))
 
 
 async def test_refusal_names_the_server_without_a_password(

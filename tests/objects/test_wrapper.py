@@ -10,6 +10,7 @@ class Closable(MemoryStore):
     """A store that records that it was closed."""
 
     has_own_clock = True
+    endpoint = "http://nas:9000"
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,11 +22,12 @@ class Closable(MemoryStore):
         self.is_closed = True
 
 
-async def test_wrapper_has_the_url_and_clock_of_its_store_and_closes_it() -> None:
+async def test_wrapper_has_url_server_and_clock_of_its_store_and_closes_it() -> None:
     inner = Closable()
     wrapper = StoreWrapper(inner)
 
     await wrapper.close()
 
-    assert (wrapper.url, wrapper.has_own_clock, wrapper.inner) == (inner.url, True, inner)
+    assert (wrapper.url, wrapper.endpoint) == (inner.url, "http://nas:9000")
+    assert (wrapper.has_own_clock, wrapper.inner) == (True, inner)
     assert inner.is_closed

@@ -69,7 +69,6 @@ class Uploader:
         may_ship: Callable[[], bool],
         confirm_hold: Callable[[], Awaitable[None]],
         break_off: Callable[[str], None],
-        on_wait: Callable[[str], None],
         bounds: UploadBounds,
         hook: Hook,
     ) -> None:
@@ -94,7 +93,6 @@ class Uploader:
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
         self.last_error = ""
-        self._on_wait = on_wait
         self.uploaded_packs = 0
         self.throughput = Throughput()
 
@@ -469,8 +467,6 @@ class Uploader:
             try:
                 await self._create(pack)
             except StoreError as exc:
-                if not self.last_error:
-                    self._on_wait(str(exc))
                 self.last_error = str(exc)
                 _log.warning("uploading a pack failed, trying again in %.0f s: %s", delay_s, exc)
             else:

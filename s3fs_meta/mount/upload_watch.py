@@ -1,0 +1,186 @@
+"""Lines for a user who waits until a mount has uploaded its changes.
+
+Owns: when to print a line, and its text. Does not know: uploads, the command that waits.
+The mount answers ``status`` at any time, so the lines also appear while the bucket does not answer.
+"""
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import trio
+
+from s3fs_meta.console.interruption import Remains
+from s3fs_meta.console.output import human_bytes, human_duration
+from s3fs_meta.console.ui import Front
+from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.limits import (
+    SILENCE_SHOWN_S_MIN,
+    UPLOAD_AWAY_S_MIN,
+    UPLOAD_LINE_PAUSE_S_MAX,
+    UPLOAD_LINE_PAUSE_S_MIN,
+    UPLOAD_POLL_S,
+)
+from s3fs_meta.mount.control_api import request_status
+from s3fs_meta.mount.targets import Target
+
+
+class Left(NamedTuple):
+    """The changes of a mount that are not in the bucket, and the state of the bucket."""
+
+    where: str  # URL and server of the bucket
+    content_bytes: int
+    blocks: int
+    packs: int  # that the content fills, without compression; 0: unknown
+    has_changes: bool  # of the metadata, that no changelog in the bucket contains
+    rate: tuple[str, ...]  # speed of the upload and time left, as text
+    away_s: float  # time since the bucket began to fail; 0: it does not fail
+    silent_s: float  # time for which requests have been waiting without any answer
+    why: str  # last failure of the bucket or of an upload; "" if the last upload succeeded
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> "Left":
+        """Return the part of a mount's figures that a waiting user needs."""
+        upload, chain = figures["upload"], figures["chain"]
+        # A daemon of an older version does not report all figures.
+        outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
+        return cls(
+            where=f"{figures['url']} at {endpoint}" if endpoint else figures["url"],
+            content_bytes=upload["pending_bytes"],
+            blocks=upload["pending_blocks"],
+            packs=upload.get("pending_packs", 0),
+            has_changes=bool(chain["unshipped_since_ns"]),
+            rate=rate_of(upload),
+            away_s=outage.get("age_s", 0.0),
+            silent_s=outage.get("silent_s", 0.0),
+            why=outage.get("why") or upload["last_error"] or chain["last_error"],
+        )
+
+    @property
+    def described(self) -> str:
+        """Return the changes as a noun phrase in the plural."""
+        if self.blocks:
+            blocks = f"{self.blocks} block{'s' if self.blocks > 1 else ''}"
+            packs = f" (about {self.packs} pack{'s' if self.packs > 1 else ''})"
+            return f"{human_bytes(self.content_bytes)} in {blocks}{packs if self.packs else ''}"
+        return "changes of the metadata" if self.has_changes else "the last changes"
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether the bucket fails for longer than a retry takes, or refuses an upload."""
+        return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
+
+
+def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the speed of uploads and the time left as text; empty if they are unknown."""
+    per_s = upload.get("sent_bytes_per_s")
+    if per_s is None:
+        return ()
+    return (f"{human_bytes(per_s)}/s", f"about {human_duration(upload['left_s'])}")
+
+
+class UploadWatch:
+    """Prints what is uploaded, how fast, and why nothing is uploaded."""
+
+    def __init__(
+        self, place: Target, front: Front, remains: Remains | None = None, advice: str = ""
+    ) -> None:
+        """Print nothing yet.
+
+        Args:
+            place: the filesystem of the mount.
+            front: shows the lines.
+            remains: gets the description of the changes that are only on this host.
+            advice: the end of that description: the state of the mount, and the next command.
+        """
+        self._place = place
+        self._front = front
+        self._remains = remains or Remains("")
+        self._left: Left | None = None  # None until the first poll
+        self._is_away = False
+        self._is_mute = False  # the daemon has not answered the last poll
+        self._next_line_s = -math.inf
+        self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
+        self._advice = advice
+        self._describe_remains()
+
+    def advise(self, advice: str) -> None:
+        """Replace the end of the description; the command has advanced."""
+        self._advice = advice
+        self._describe_remains()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Print lines while the context lasts; print nothing if it ends before the first poll.
+
+        An error of the context is raised unchanged, not in an exception group.
+        """
+        error: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run)
+            try:
+                yield
+            except Exception as exc:  # noqa: BLE001 - raised below
+                error = exc
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+
+    async def _run(self) -> None:
+        while True:
+            await trio.sleep(UPLOAD_POLL_S)
+            try:
+                figures = await request_status(self._place)
+            except NotMountedError:
+                return  # the daemon has ended; the waiting command reports its outcome
+            except ControlError as exc:
+                if not self._is_mute:
+                    self._front.notice(exc.message)
+                self._is_mute = True
+            else:
+                self._is_mute = False
+                self.note(Left.of(figures))
+
+    def note(self, left: Left) -> None:
+        """Take the result of a poll, and print a line if one is due. Schedule point: never."""
+        is_first, now_s = self._left is None, trio.current_time()
+        self._left = left
+        self._describe_remains()
+        if is_first:
+            self._print(f"uploading {left.described} to {left.where}")
+        if left.is_away is not self._is_away:
+            self._is_away = left.is_away
+            self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
+            self._print(_waiting(left) if left.is_away else f"{left.where} answers again")
+        elif now_s >= self._next_line_s:
+            self._print(_waiting(left) if left.is_away else _progress(left))
+
+    def _print(self, text: str) -> None:
+        self._front.notice(text)
+        self._next_line_s = trio.current_time() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, UPLOAD_LINE_PAUSE_S_MAX)
+
+    def _describe_remains(self) -> None:
+        left = self._left
+        if left is None or not (left.blocks or left.has_changes):
+            what = "the last changes may be only on this host"
+        else:
+            what = f"not in the bucket yet, only on this host: {left.described}"
+        self._remains.change(f"{what}. {self._advice}" if self._advice else what)
+
+
+def _progress(left: Left) -> str:
+    parts = [f"{left.described} to upload", *left.rate]
+    if left.silent_s >= SILENCE_SHOWN_S_MIN:
+        parts.append(f"no answer from {left.where} since {left.silent_s:.0f} s")
+    return ", ".join(parts)
+
+
+def _waiting(left: Left) -> str:
+    """Return the line of an outage; the reason has the server and how to check it."""
+    since = f", no answer since {left.away_s:.0f} s" if left.away_s else ""
+    return (
+        f"waiting for {left.where}{since}: {left.why}; {left.described} to upload, no change is"
+        " lost, and the mount tries again"
+    )

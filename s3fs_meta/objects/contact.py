@@ -1,0 +1,147 @@
+"""The contact with one store: its answers, its outages, and reports of delays to the user.
+
+Owns: since when the store fails or does not answer, and the one report before its first answer.
+Does not know: retries (``retry``), requests.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from s3fs_meta.errors import S3fsError, TransientStoreError
+from s3fs_meta.limits import (
+    STORE_CONNECT_TIMEOUT_S,
+    STORE_READ_TIMEOUT_S,
+    STORE_SILENCE_S_MAX,
+)
+from s3fs_meta.objects.contract import ObjectStore, described
+
+_Result = TypeVar("_Result")
+
+
+class Outage(NamedTuple):
+    """A period in which a store fails or does not answer; all fields are 0 or "" without one."""
+
+    age_s: float  # time since the store began to fail; 0: its last answer was no failure
+    why: str  # the last failure
+    silent_s: float  # time for which requests have been waiting without an answer to any of them
+
+
+NO_OUTAGE = Outage(0.0, "", 0.0)
+
+
+class Contact:
+    """Records the answers and failures of a store; until its first answer, reports delays."""
+
+    def __init__(
+        self, store: ObjectStore, bound_s: Callable[[float], float], notify: Callable[[str], None]
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            store: the store, which makes one attempt per request.
+            bound_s: returns the longest time of a request, from the time of one attempt.
+            notify: called once with a message if the store is slow or fails before its first
+                answer.
+        """
+        self._store, self._bound_s, self._notify = store, bound_s, notify
+        self._is_notified = False
+        self._waiting = 0  # number of attempts that have no answer yet
+        self._silent_since_s = 0.0
+        self._failing_since_s = 0.0
+        self._failure = ""
+        self.is_made = False
+
+    async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Make one attempt; until the store has answered once, report failures and delays.
+
+        Raises the errors of *request*.
+        """
+        if not self._waiting:
+            self._silent_since_s = trio.current_time()
+        self._waiting += 1
+        try:
+            result = await (request() if self.is_made else self._announced(request))
+        except TransientStoreError as exc:
+            self._note_failure(exc)
+            raise
+        except S3fsError:  # an answer, although no success
+            self._note_answer()
+            raise
+        finally:
+            self._waiting -= 1
+        self._note_answer()
+        return result
+
+    def outage(self) -> Outage:
+        """Return the outage that the last answers and failures show. Schedule point: never."""
+        now_s = trio.current_time()
+        return Outage(
+            age_s=now_s - self._failing_since_s if self._failure else 0.0,
+            why=self._failure,
+            silent_s=now_s - self._silent_since_s if self._waiting else 0.0,
+        )
+
+    async def _announced(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Make one attempt; report its failure, or its delay while it waits."""
+        began_s = trio.current_time()
+        try:
+            async with _alarm(STORE_SILENCE_S_MAX, self._report_silence):
+                return await request()
+        except TransientStoreError as exc:
+            self._report_failure(exc, trio.current_time() - began_s)
+            raise
+
+    def _note_failure(self, error: TransientStoreError) -> None:
+        if not self._failure:
+            self._failing_since_s = self._silent_since_s
+        self._failure = error.code or type(error).__name__
+
+    def _note_answer(self) -> None:
+        self.is_made = True
+        self._failure = ""
+        self._silent_since_s = trio.current_time()
+
+    def _report_silence(self) -> None:
+        # If a server accepts connections but never answers, an attempt takes both timeouts.
+        bound_s = self._bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
+        self._report(
+            f"{described(self._store)} has not answered yet, trying for up to {bound_s:.0f} s"
+        )
+
+    def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
+        if error.unresolved:
+            return  # the request is not retried, and the caller shows the error
+        bound_s = self._bound_s(attempt_s)
+        url = self._store.url
+        self._report(f"cannot reach {url}, trying for up to {bound_s:.0f} s: {error.code}")
+
+    def _report(self, text: str) -> None:
+        if not self._is_notified:
+            self._is_notified = True
+            self._notify(text)
+
+
+@asynccontextmanager
+async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None]:
+    """Call a function if the with-block is still running after *after_s* seconds.
+
+    An error of the with-block is raised unchanged, not in an exception group.
+    """
+
+    async def wait() -> None:
+        await trio.sleep(after_s)
+        call()
+
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - raised below
+            error = exc
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

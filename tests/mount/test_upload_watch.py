@@ -1,0 +1,192 @@
+"""The lines that a command prints while it waits for uploads."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.console.interruption import Remains
+from s3fs_meta.limits import SILENCE_SHOWN_S_MIN, UPLOAD_LINE_PAUSE_S_MAX, UPLOAD_LINE_PAUSE_S_MIN
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.upload_watch import Left, UploadWatch, rate_of
+
+WHERE = "s3://bucket/home at http://nas:9000"
+MIB = 1 << 20
+
+
+def figures(
+    pending_bytes: int = 20 * MIB, why: str = "", **outage: float
+) -> dict[str, Mapping[str, Any] | str]:
+    """Return the part of a mount's figures that the lines need."""
+    return {
+        "url": "s3://bucket/home",
+        "endpoint": "http://nas:9000",
+        "upload": {
+            "pending_bytes": pending_bytes,
+            "pending_blocks": pending_bytes // MIB,
+            "pending_packs": -(-pending_bytes // (16 * MIB)),
+            "last_error": "",
+        },
+        "chain": {"unshipped_since_ns": 1, "last_error": ""},
+        "outage": {"age_s": 0.0, "silent_s": 0.0, "why": why, **outage},
+    }
+
+
+class Lines:
+    """A front that keeps its lines, with the time of each."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, str]] = []
+        self._began_s = trio.current_time()
+
+    def notice(self, text: str) -> None:
+        """Keep a line."""
+        self.seen.append((round(trio.current_time() - self._began_s), text))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Ignore progress, which is not a line."""
+
+    def ask(self, prompt: str) -> str:
+        """Answer no question."""
+        raise AssertionError(prompt)
+
+    def ready(self) -> None:
+        """Do nothing."""
+
+
+def watch(lines: Lines, remains: Remains | None = None, advice: str = "") -> UploadWatch:
+    """Return the watch of a mount that is never polled."""
+    return UploadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines, remains, advice)
+
+
+async def test_first_line_names_content_bucket_and_server(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lines = Lines()
+
+    watch(lines).note(Left.of(figures()))
+
+    assert lines.seen == [(0, f"uploading 20 MiB in 20 blocks (about 2 packs) to {WHERE}")]
+
+
+async def test_progress_lines_come_less_and_less_often(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lines = Lines()
+    watched = watch(lines)
+    uploading = figures()
+    assert isinstance(uploading["upload"], dict)
+    uploading["upload"] |= {"sent_bytes_per_s": 2 * MIB, "left_s": 10.0}
+
+    for _ in range(400):
+        watched.note(Left.of(uploading))
+        await trio.sleep(1)
+
+    times = [time for time, _line in lines.seen]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[0] == UPLOAD_LINE_PAUSE_S_MIN
+    assert pauses[-1] == UPLOAD_LINE_PAUSE_S_MAX
+    assert lines.seen[-1][1] == "20 MiB in 20 blocks (about 2 packs) to upload, 2 MiB/s, about 10 s"
+
+
+async def test_silent_bucket_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    """Requests have no answer, but none has failed yet."""
+    lines = Lines()
+    watched = watch(lines)
+    watched.note(Left.of(figures()))
+    await trio.sleep(UPLOAD_LINE_PAUSE_S_MIN)
+
+    watched.note(Left.of(figures(silent_s=SILENCE_SHOWN_S_MIN)))
+
+    assert lines.seen[-1][1].endswith(f"to upload, no answer from {WHERE} since 5 s")
+
+
+async def test_outage_is_reported_with_its_reason_and_its_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A failure that a retry may end within a second is not reported."""
+    lines = Lines()
+    watched = watch(lines)
+
+    watched.note(Left.of(figures(why="connection refused", age_s=0.5)))
+    watched.note(Left.of(figures(why="connection refused", age_s=25.0)))
+    watched.note(Left.of(figures(why="connection refused", age_s=25.4)))
+    watched.note(Left.of(figures()))
+
+    _first, away, back = (line for _time, line in lines.seen)
+    assert away == (
+        f"waiting for {WHERE}, no answer since 25 s: connection refused; 20 MiB in 20 blocks (about"
+        " 2 packs) to upload, no change is lost, and the mount tries again"
+    )
+    assert back == f"{WHERE} answers again"
+
+
+async def test_refused_upload_is_reported_without_an_outage(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lines = Lines()
+    refused = figures()
+    assert isinstance(refused["upload"], dict)
+    refused["upload"]["last_error"] = "store refused 'pack/1': AccessDenied"
+
+    watch(lines).note(Left.of(refused))
+
+    assert f"waiting for {WHERE}: store refused 'pack/1': AccessDenied; " in lines.seen[-1][1]
+
+
+async def test_interruption_describes_changes_that_are_only_on_this_host(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    remains = Remains("")
+    watched = watch(Lines(), remains, "/mnt stays mounted")
+    assert remains.text == "the last changes may be only on this host. /mnt stays mounted"
+
+    watched.note(Left.of(figures()))
+    watched.advise("run: s3fs-meta umount /mnt")
+
+    assert remains.text == (
+        "not in the bucket yet, only on this host: 20 MiB in 20 blocks (about 2 packs). run:"
+        " s3fs-meta umount /mnt"
+    )
+
+
+async def test_metadata_without_content_is_described(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lines = Lines()
+
+    watch(lines).note(Left.of(figures(0)))
+
+    assert lines.seen == [(0, f"uploading changes of the metadata to {WHERE}")]
+
+
+async def test_figures_of_an_older_daemon_are_enough(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Such a daemon does not report the server, the outage and the number of packs."""
+    older = figures(MIB)
+    del older["outage"], older["endpoint"]
+    assert isinstance(older["upload"], dict)
+    del older["upload"]["pending_packs"]
+    lines = Lines()
+
+    watch(lines).note(Left.of(older))
+
+    assert lines.seen == [(0, "uploading 1 MiB in 1 block to s3://bucket/home")]
+
+
+async def test_error_of_the_waiting_command_is_not_grouped(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with pytest.raises(ValueError, match="alone"):
+        async with watch(Lines()).running():
+            raise ValueError("alone")
+
+
+def test_speed_is_left_out_while_it_is_unknown() -> None:
+    assert rate_of({"sent_bytes_per_s": None, "left_s": None}) == ()
+    assert rate_of({"sent_bytes_per_s": MIB, "left_s": 90.0}) == ("1 MiB/s", "about 2 min")

@@ -1,0 +1,69 @@
+"""The outage of a store, as its answers show it. Reports before the first answer: test_retry."""
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import ObjectMissingError, TransientStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contact import NO_OUTAGE, Contact
+from s3fs_meta.objects.memory import MemoryStore
+
+KEY = ObjectKey("lease")
+
+
+@pytest.fixture
+def contact() -> Contact:
+    """Return the contact with a store that has never answered."""
+    return Contact(MemoryStore(), lambda attempt_s: attempt_s, lambda _text: None)
+
+
+async def refused(after_s: float = 0.0) -> None:
+    """Fail as a request does whose connection is refused."""
+    await trio.sleep(after_s)
+    raise TransientStoreError(KEY, "connection refused")
+
+
+async def attempt(contact: Contact, after_s: float = 0.0) -> None:
+    """Make an attempt that fails."""
+    with pytest.raises(TransientStoreError):
+        await contact.watched(lambda: refused(after_s))
+
+
+async def test_outage_begins_with_the_first_failed_request(
+    autojump_clock: trio.testing.MockClock, contact: Contact
+) -> None:
+    await attempt(contact, after_s=20.0)
+    await trio.sleep(5.0)
+    await attempt(contact)
+
+    assert contact.outage() == (25.0, "connection refused", 0.0)
+
+
+async def test_answer_ends_an_outage(
+    autojump_clock: trio.testing.MockClock, contact: Contact
+) -> None:
+    """An error that is no failure of the store is an answer, too."""
+    await attempt(contact)
+
+    with pytest.raises(ObjectMissingError):
+        await contact.watched(lambda: MemoryStore().get(KEY, PACK_BYTES_MAX))
+
+    assert contact.outage() == NO_OUTAGE
+
+
+async def test_time_without_any_answer_is_counted_while_requests_wait(
+    autojump_clock: trio.testing.MockClock, contact: Contact
+) -> None:
+    """An answer to any of the waiting requests begins the time anew."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(contact.watched, trio.sleep_forever)
+        await trio.sleep(30.0)
+        assert contact.outage().silent_s == 30.0
+        await contact.watched(trio.lowlevel.checkpoint)
+        await trio.sleep(2.0)
+        assert contact.outage().silent_s == 2.0
+        nursery.cancel_scope.cancel()
+
+    assert contact.outage() == NO_OUTAGE

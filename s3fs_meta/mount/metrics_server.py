@@ -12,6 +12,7 @@ Source: RFC 9110; https://prometheus.io/docs/instrumenting/exposition_formats.
 
 import ipaddress
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 _PATH: Final = b"/metrics"
 _TEXT: Final = "text/plain; charset=utf-8"
 _RECEIVE_BYTES: Final = 4 * KIB
+_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # RFC 9110, 7.2
 _OK, _BAD, _NOT_FOUND, _METHOD, _MISDIRECTED = 200, 400, 404, 405, 421
 
 
@@ -156,11 +158,14 @@ def _header(request: h11.Request, wanted: bytes) -> str:
 
 def _is_own_name(host: str) -> bool:
     """Return whether a Host header is missing, has an IP address, or a name of this host."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name.lower() in {"", "localhost", socket.gethostname().lower()}:
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return not host
+    name = match[1].lower()
+    if name in {"localhost", socket.gethostname().lower()}:
         return True
     try:
-        ipaddress.ip_address(name.strip("[]"))
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return False
     return True

@@ -105,6 +105,10 @@ async def test_only_the_page_is_served(served: Served, path: str, method: str, s
         (socket.gethostname(), 200),
         ("attacker.example:9105", 421),
         ("127.0.0.1.attacker.example", 421),
+        ("12345", 421),
+        ("[::1]]:80", 421),
+        (":80", 421),
+        ("127.0.0.1:1:2", 421),
     ],
 )
 async def test_name_of_another_host_is_refused_on_loopback(
@@ -122,16 +126,24 @@ async def test_name_of_another_host_is_refused_on_loopback(
     [
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.1\r\nx: " + b"y" * METRICS_REQUEST_BYTES_MAX, b"431"),
+        (b"\r\n" * METRICS_REQUEST_BYTES_MAX, b"400"),
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # of TLS
+        (b"GET /metrics HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
+        (b"POST /metrics HTTP/1.0\r\nContent-Length: 9999999999999999999999\r\n\r\n", b"400"),
+        (b"CONNECT x HTTP/1.0\r\n\r\n", b"404"),
+        (b"GET /metrics HTTP/1.0\r\nHost: \xc2\xb2\r\n\r\n", b"421"),
+        (b"GET /metrics HTTP/1.0\r\nUpgrade: h2c\r\nAccept: \xff\r\n\r\n", b"200"),
     ],
 )
-async def test_invalid_and_too_long_requests_are_refused(
-    served: Served, sent: bytes, status: bytes
+async def test_hostile_requests_are_answered_and_change_nothing(
+    served: Served, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", served.port)
     async with stream:
         await stream.send_all(sent)
         assert (await stream.receive_some()).split()[1] == status
     assert (await served.get())[0] == 200
+    assert not caplog.records
 
 
 async def test_further_clients_are_disconnected_while_others_do_not_finish(

@@ -107,7 +107,7 @@ def run_in_background(
     theirs.close()
     with ours:
         try:
-            return _attend(ours, front)
+            return _attend(ours, front, log)
         except KeyboardInterrupt:
             os.kill(pid, signal.SIGTERM)
             raise
@@ -151,7 +151,7 @@ def _redirect(log: Path) -> None:
         os.close(fd)
 
 
-def _attend(child: socket.socket, front: Front) -> int:
+def _attend(child: socket.socket, front: Front, log: Path) -> int:
     """Show the child's messages and ask its questions, until the child is ready or has failed."""
     for message in _messages(child):
         match message:
@@ -171,7 +171,7 @@ def _attend(child: socket.socket, front: Front) -> int:
             case _:
                 raise AssertionError(f"child said {message!r}")
     front.ready()
-    print_line(PROGRAM, "the mount ended before it was ready; see its log")
+    print_line(PROGRAM, f"the mount ended before it was ready; see {log}")
     return exits.ExitStatus.BUG
 
 

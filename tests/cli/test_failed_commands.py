@@ -1,5 +1,6 @@
 """A command that fails before it does anything leaves nothing behind."""
 
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -98,3 +99,23 @@ def test_interrupted_command_prints_what_remains(
     assert f"s3fs-meta: interrupted: {remains}" in rest
     assert command.returncode in {130, 32}  # fsck(8) has its own status
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
+
+
+def test_log_of_a_daemon_that_died_at_its_start_is_kept(
+    quick: QuickProgram, tmp_path: Path, silent_endpoint: str
+) -> None:
+    """The message names the log; the directory with it is not removed as unused."""
+    words = ("mount", "--mkdir", "s3://bucket/home", str(tmp_path / "mnt"))
+    options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
+    command = quick.begin(*words, *options)
+    assert command.stderr is not None
+    with command:
+        first = command.stderr.readline()
+        [daemon] = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+        os.kill(int(daemon), signal.SIGKILL)
+        _out, rest = command.communicate(timeout=PROCESS_S_MAX)
+
+    assert "has not answered yet" in first
+    [log] = quick.cachedir.glob("*/mount.log")
+    assert f"the mount ended before it was ready; see {log}" in rest
+    assert not (tmp_path / "mnt").exists()

@@ -46,3 +46,7 @@ def test_counters_of_a_new_daemon_are_not_negative() -> None:
 
 def test_daemon_of_an_older_version_has_no_histograms() -> None:
     assert histograms({"state": "serving"}) == {}
+
+
+def test_least_time_is_found_behind_empty_buckets() -> None:
+    assert Histogram((1.0, 2.0), (0, 4, 0), 6.0).quantile_s(0.0) == 1.0

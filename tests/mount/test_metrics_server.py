@@ -11,7 +11,7 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as open_parser
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.limits import METRICS_CONNECTIONS_MAX, METRICS_REQUEST_BYTES_MAX
+from s3fs_meta.limits import METRICS_CONNECTIONS_MAX, METRICS_PAGE_S, METRICS_REQUEST_BYTES_MAX
 from s3fs_meta.model import Address
 from s3fs_meta.mount import prometheus
 from s3fs_meta.mount.metrics_server import MetricsServer
@@ -85,6 +85,26 @@ async def test_page_is_made_once_for_clients_at_the_same_time(served: Served) ->
             clients.start_soon(served.get)
 
     assert served.source.collected == 1
+
+
+async def test_page_is_made_again_when_it_is_too_old(
+    served: Served, mock_clock: trio.testing.MockClock
+) -> None:
+    mock_clock.jump(10)
+    await served.get()
+    await served.get()
+    assert served.source.collected == 1
+    mock_clock.jump(METRICS_PAGE_S)
+    await served.get()
+
+    assert served.source.collected == 2
+
+
+async def test_page_of_one_format_is_not_served_as_the_other(served: Served) -> None:
+    _status, _type, page = await served.get(**OPEN_METRICS)
+    _status, _type, plain = await served.get()
+
+    assert (page.endswith(b"# EOF\n"), plain.endswith(b"# EOF\n")) == (True, False)
 
 
 @pytest.mark.parametrize(

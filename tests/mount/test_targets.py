@@ -177,18 +177,21 @@ def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_pa
     assert not path.exists()
 
 
-def test_mount_is_not_mistaken_for_another_on_the_same_device(
-    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("device", "url"), [("0:99", "local:///b"), ("0:98", "local:///a")])
+def test_note_describes_the_mount_with_its_device_and_url(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, url: str
 ) -> None:
-    """The note has the URL of its mount, because device numbers are reused."""
+    """Device numbers are reused, and a URL may be mounted twice."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
-    another = mounted._replace(source="local:///b")
+    another = mounted._replace(device=device, source=url)
     monkeypatch.setattr(mount_table, "find", lambda _path: another)
 
     place = targets.of_mountpoint(tmp_path, None)
 
-    assert (place.url, place.state) == ("local:///b", targets.of_url("local:///b", None).state)
+    assert (place.url, place.state) == (url, targets.of_url(url, None).state)
+    assert targets.is_served(mounted)
+    assert not targets.is_served(another)
 
 
 def test_mount_is_not_mistaken_for_an_unmounted_one_of_the_same_url(

@@ -9,7 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from s3fs_meta.limits import REQUEST_DAYS_MAX, REQUEST_LOG_BYTES_MAX, REQUESTS_SAVE_S
+from s3fs_meta.limits import (
+    REQUEST_DAYS_MAX,
+    REQUEST_LOG_BYTES_MAX,
+    REQUEST_NAMES_MAX,
+    REQUESTS_SAVE_S,
+)
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import DAY_NS, Billed, Meter, RequestClass, Usage
 from s3fs_meta.sync import request_log
@@ -187,6 +192,40 @@ async def test_today_has_the_counts_of_earlier_processes_and_those_not_saved_yet
     ledger = request_log.read(tmp_path)
     assert ledger is not None
     assert ledger.stored_bytes == {20_000: 123}
+
+
+async def test_failed_save_costs_today_no_counts(tmp_path: Path) -> None:
+    (tmp_path / "meta.db").touch()
+    meter = Meter(At())
+    log = RequestLog(tmp_path, meter, lambda: 0)
+    meter.count(RequestClass.PUT, KEY)
+    await log.save()
+    (tmp_path / "requests.json.new").mkdir()
+    meter.count(RequestClass.PUT, KEY)
+    await log.save()
+
+    assert log.today() == {"put": Billed(2, 0, 0)}
+
+
+async def test_idle_mount_writes_nothing(tmp_path: Path) -> None:
+    request_log.add(tmp_path, USAGE, {}, NOW_NS)
+    before = (tmp_path / "requests.json").stat()
+
+    saved = await request_log.save(tmp_path, Meter(At()), 5)
+
+    assert saved == Ledger(NOW_NS, USAGE, {})
+    assert (tmp_path / "requests.json").stat() == before
+
+
+def test_names_of_a_day_are_bounded(tmp_path: Path) -> None:
+    """A newer program may count more causes; a file does not grow without bound."""
+    names = {(f"cause-{number:03}", "put"): Billed(1) for number in range(REQUEST_NAMES_MAX + 1)}
+    request_log.add(tmp_path, {20_000: names}, {}, NOW_NS)
+
+    ledger = request_log.read(tmp_path)
+
+    assert ledger is not None
+    assert len(ledger.usage[20_000]) == REQUEST_NAMES_MAX
 
 
 async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -220,6 +220,8 @@ async def test_lost_lease_is_a_fault_and_the_image_is_found_without_it(power: Po
     assert not [one for one in store.calls if "pack/".startswith(one.key) and one.method == "list"]
     assert len(store.calls) < 15
     assert found.lease is None
+    assert found.image is not None
+    assert found.image.txg == IMAGE
     assert found.newest is not None
     assert found.newest.txg == LAST
     assert found.faults == ("the lease is missing; s3fs-meta fsck -y makes a new lease",)

@@ -147,6 +147,22 @@ LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
 LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
 LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for changelogs to merge into levels
 
+# --- history index -----------------------------------------------------------------------------
+# Txgs in a run of level 1, and runs of one level in a run of the next: the bits of a mask.
+HISTORY_FAN_OUT: Final = 32
+HISTORY_LEVELS_MAX: Final = 4  # the last level spans 1,048,576 txgs, 60 days at a txg every 5 s
+# Bounds of one object of the history index. A run with more changes gets no object.
+HISTORY_INODES_MAX: Final = 500_000
+HISTORY_NAMES_MAX: Final = 200_000
+HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
+HISTORY_CHECK_S: Final = 30.0  # how often a mount checks for txgs to index
+# Txgs whose changes wait in memory for the end of their run, and the inodes and names in them.
+HISTORY_TXGS_WAITING_MAX: Final = 64
+HISTORY_ROWS_WAITING_MAX: Final = 200_000
+# Runs of earlier txgs that a mount indexes in one check, with HISTORY_FAN_OUT requests each.
+HISTORY_OLDER_RUNS: Final = 2
+HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
+
 # --- retention ---------------------------------------------------------------------------------
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default: any point in time of the last week
 RETENTION_S_MAX: Final = 100 * 365 * 86_400  # 100 years: every point in time is retained

@@ -54,6 +54,7 @@ _CAUSES = {
     "data": "packs of data",
     "changelogs": "changelogs",
     "levels": "levels of changelogs",
+    "history": "index of the history",
     "images": "images of metadata",
     "lease": "lease",
     "reads": "reads of files",

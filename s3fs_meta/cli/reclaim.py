@@ -51,6 +51,7 @@ _NAMES = {
     "pieces": "pieces of images",
     "changelogs": "changelogs",
     "levels": "merged changelogs",
+    "history": "index of the history",
 }
 
 

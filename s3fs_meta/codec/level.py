@@ -8,7 +8,6 @@ Design: docs/design/format.md, "Level".
     level/<n>/<first txg>-<last txg>     5^n txgs; the last is a multiple of 5^n; create-only
 """
 
-import re
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +18,6 @@ from s3fs_meta.codec.changelog import (
     HEADER_BYTES_MAX,
     HEADER_VALUES_MAX,
     NUMBER_MAX,
-    TXG,
     PackNote,
     Section,
     check_packs,
@@ -28,8 +26,9 @@ from s3fs_meta.codec.changelog import (
     section_payload,
 )
 from s3fs_meta.codec.fields import Fields, dump
-from s3fs_meta.codec.image import TXG_DIGITS, UUID
+from s3fs_meta.codec.image import UUID
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.codec.txg_runs import TxgRuns
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import (
     CHANGELOG_PACKS_MAX,
@@ -42,11 +41,16 @@ from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
 VERSION: Final = 1
 PREFIX: Final = "level/"
 
+RUNS: Final = TxgRuns(PREFIX, LEVEL_FAN_OUT, LEVELS_MAX)
+
 _KIND: Final = b"level"
-_KEY: Final = re.compile(f"level/([1-9])/{TXG}-{TXG}", re.ASCII)
 _COUNT: Final = struct.Struct(">I")
 
-assert len(str(LEVELS_MAX)) == 1, "a level has one digit"
+first_of = RUNS.first_of
+ends_at = RUNS.ends_at
+key_of = RUNS.key_of
+prefix_of = RUNS.prefix_of
+parse_key = RUNS.parse_key
 
 
 @dataclass(frozen=True)
@@ -76,40 +80,6 @@ class Level:
     def key(self) -> ObjectKey:
         """Return the object key of this level object."""
         return key_of(self.level, self.last)
-
-
-def first_of(level: int, last: Txg) -> Txg:
-    """Return the first txg of the run that a level object of *level* and *last* merges."""
-    return Txg(last - LEVEL_FAN_OUT**level + 1)
-
-
-def ends_at(txg: Txg) -> range:
-    """Return the levels whose runs may end with this txg, ascending; the result may be empty."""
-    level = 0
-    while level < LEVELS_MAX and txg > 0 and txg % LEVEL_FAN_OUT ** (level + 1) == 0:
-        level += 1
-    return range(1, level + 1)
-
-
-def key_of(level: int, last: Txg) -> ObjectKey:
-    """Return the object key of the level object whose run ends with a txg."""
-    assert level in ends_at(last), "a run is aligned"
-    first = first_of(level, last)
-    return ObjectKey(f"{prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
-
-
-def prefix_of(level: int) -> str:
-    """Return the common prefix of the keys of all objects of one level."""
-    return f"{PREFIX}{level}/"
-
-
-def parse_key(key: str) -> tuple[int, Txg] | None:
-    """Return the level and the last txg that *key* names, None if it names no level object."""
-    match = _KEY.fullmatch(key)
-    if match is None or not 0 < int(match[3]) <= NUMBER_MAX:
-        return None
-    level, last = int(match[1]), Txg(int(match[3]))
-    return (level, last) if level in ends_at(last) and key_of(level, last) == key else None
 
 
 def encode(level: Level, keyring: Keyring) -> bytes:

@@ -202,6 +202,20 @@ def invert(changeset: bytes) -> bytes:
 # --- the content of a changeset ----------------------------------------------------------------
 
 
+def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
+    """Yield the table, the old values and the new values of each changed row.
+
+    An INSERT has no old values, a DELETE no new ones. Values that an UPDATE leaves unchanged are
+    ``apsw.no_change``, but the old values always have the primary key.
+
+    Raises:
+        FormatError: the changeset is damaged.
+    """
+    with _errors(_CHANGESET):
+        for table, change in _changes(changeset):
+            yield table, change.old, change.new
+
+
 def is_news(changeset: bytes) -> bool:
     """Return whether a changeset changes any table other than ``counters`` and ``properties``.
 

@@ -47,6 +47,7 @@ class Cause(enum.Enum):
     DATA = "data"
     CHANGELOGS = "changelogs"
     LEVELS = "levels"
+    HISTORY = "history"
     IMAGES = "images"
     LEASE = "lease"
     READS = "reads"
@@ -62,6 +63,7 @@ _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
     "changelog": Cause.CHANGELOGS,  # and their parts
     "level/": Cause.LEVELS,
+    "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,
     "lease": Cause.LEASE,
 }

@@ -34,7 +34,9 @@ STEPS: Final = (
     "pieces deleted",
     "changelogs deleted",
     "levels deleted",
+    "history deleted",
     "level put",
+    "history put",
 )
 
 # The steps of a mount for writing before it serves. Only a promotion has the last step.

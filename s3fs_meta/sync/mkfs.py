@@ -18,12 +18,12 @@ import trio
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import history_index, text_object
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.codec import text_object
 from s3fs_meta.codec.key_slots import STANDARD_COST, KdfCost
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
@@ -215,4 +215,5 @@ def is_own(key: str) -> bool:
         or changelog_codec.parse_key(key) is not None
         or changelog_codec.parse_part_key(key) is not None
         or level_codec.parse_key(key) is not None
+        or history_index.RUNS.parse_key(key) is not None
     )

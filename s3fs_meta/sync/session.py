@@ -35,6 +35,7 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.follower import promotion
 from s3fs_meta.sync.follower.follower import Follower
+from s3fs_meta.sync.history.index_writer import Indexer
 from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.history.older_bucket import Publisher
 from s3fs_meta.sync.history.reclaim import Reclaimer
@@ -170,7 +171,8 @@ class Session:
         self._publisher = Publisher(
             volume.db, volume.store, self.damage, self.healer, self.imager.make_anew
         )
-        self.leveler = Leveler(volume, status, self._hook)
+        self.indexer = Indexer(volume, status, self._hook)
+        self.leveler = Leveler(volume, status, self._hook, self.indexer.take)
 
     async def _publish_older(self, progress: Progress) -> None:
         """Publish the local state, because the bucket was reset to an older copy."""
@@ -243,6 +245,7 @@ class Session:
             "image": self._run_images,
             "reclaim": self._run_reclaim,
             "levels": self.leveler.run,
+            "history index": self.indexer.run,
             "healing": self.healer.run,
             "block files": self.cache.make_files_ahead,
             "log room": self.durability.run_log_room,

@@ -15,7 +15,7 @@ from s3fs_meta.errors import (
     NotEmptyError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import LEVEL_FAN_OUT
+from s3fs_meta.limits import HISTORY_FAN_OUT, LEVEL_FAN_OUT
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync import removal
@@ -39,7 +39,7 @@ from tests.sync.kills import KillAt, Killed
 pytestmark = pytest.mark.thorough
 
 # These steps need objects older than the retention, and two more images.
-_RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
+_RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put", "history put"}
 
 
 async def _kill_in_flush(
@@ -54,6 +54,11 @@ async def _kill_in_flush(
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
                 kill.armed = True  # The first image that is deleted later removes the levels.
+            if kill.step in {"history put", "history deleted"}:
+                await append_empty_changelogs(session, HISTORY_FAN_OUT)
+                kill.armed = kill.step == "history put"
+                await session.indexer.make_due()
+                kill.armed = True  # The first image that is deleted later removes the index.
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):

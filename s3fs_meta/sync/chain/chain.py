@@ -7,13 +7,14 @@ Design: docs/design/durability.md, "The chain".
 """
 
 import contextlib
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, key_of
+from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, Section, key_of
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.fields import Fields, dump
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
@@ -325,6 +326,20 @@ async def fetch_of_image(
     if own.link.hash != manifest.changelog and (image is None or image.key != key):
         raise FormatError(key, "the image is not the state at its txg in the chain of changelogs")
     return own
+
+
+async def sections(
+    store: ObjectStore, keyring: Keyring, changelog: Changelog
+) -> AsyncGenerator[Section, None]:
+    """Yield the sections of a changelog, the last one first; only one is in memory at a time.
+
+    Raises:
+        ObjectMissingError, FormatError: a part is missing or damaged.
+    """
+    yield changelog.section
+    for part in reversed(changelog.parts):
+        data = (await store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
+        yield await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, keyring)
 
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:

@@ -10,6 +10,7 @@ Design: docs/design/durability.md, "Levels".
 
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -26,6 +27,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain.chain import Fetched
 from s3fs_meta.sync.chain.levels import NotMergedError, Piece
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.volume import Volume
@@ -36,7 +38,14 @@ _log = logging.getLogger(__name__)
 class Leveler:
     """Merges the changelogs of one filesystem into levels."""
 
-    def __init__(self, volume: Volume, status: MountStatus, hook: Hook) -> None:
+    def __init__(
+        self,
+        volume: Volume,
+        status: MountStatus,
+        hook: Hook,
+        read: Callable[[Fetched], Awaitable[None]],
+    ) -> None:
+        """Store the arguments; *read* is called with each changelog that was read."""
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
@@ -44,6 +53,7 @@ class Leveler:
         self._position = volume.position
         self._status = status
         self._hook = hook
+        self._read = read
         # The runs up to this txg need no further attempt.
         self.done: Txg | None = None
         self.last_error = ""
@@ -130,6 +140,7 @@ class Leveler:
     async def _piece(self, level: int, last: Txg) -> Piece:
         if level == 0:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, last)
+            await self._read(fetched)
             return levels.piece_of_changelog(fetched)
         key = level_codec.key_of(level, last)
         data = (await self._store.get(key, ENCODED_BYTES_MAX)).data

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import history_index
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
@@ -55,12 +56,13 @@ class Garbage(NamedTuple):
     pieces: list[ObjectInfo]
     changelogs: list[ObjectInfo]  # changelogs and their parts
     levels: list[ObjectInfo]
+    history: list[ObjectInfo]  # index objects
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the number and the bytes of the objects, by kind."""
         found = {"packs": [pack.object_bytes for pack in self.packs]}
-        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels"):
+        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels", "history"):
             objects: list[ObjectInfo] = getattr(self, kind)
             found[kind] = [one.size_bytes for one in objects]
         return {kind: (len(sizes), sum(sizes)) for kind, sizes in found.items()}
@@ -348,6 +350,7 @@ class Finder:
             ObjectInfo, bool
         ] = {}  # True if the content proves that this filesystem wrote an object
         self._parts_checked = Txg(0)  # parts up to this txg were compared with their changelogs
+        self._indexed_from = Txg(0)  # the bucket has no index object that ends before this txg
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the database
 
     async def images(self) -> list[Image]:
@@ -381,7 +384,7 @@ class Finder:
             limit: the maximum number of objects.
         """
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
-        found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [])
+        found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [], [])
         base = retention.base_of(images, floor)
         if base is None:
             return found
@@ -399,6 +402,7 @@ class Finder:
             (found.changelogs, await self._changelogs(base.txg, limit)),
             (found.changelogs, await self._parts(base.txg, end)),
             (found.levels, await self._levels(base.txg)),
+            (found.history, await self._history(base.txg)),
         ):
             objects.extend(await self._own(part, limit - found.total))
         return found
@@ -465,6 +469,20 @@ class Finder:
                     if level_codec.first_of(*name) > base:
                         break
                     found.append(info)
+        return found
+
+    async def _history(self, base: Txg) -> list[ObjectInfo]:
+        """Return index objects that end before the base image; list them once for each image."""
+        if base == self._indexed_from:
+            return []
+        found: list[ObjectInfo] = []
+        async with aclosing(self._store.list(history_index.PREFIX)) as listing:
+            async for info in listing:
+                name = history_index.RUNS.parse_key(info.key)
+                if name is not None and name[1] < base:
+                    found.append(info)
+        if not found:
+            self._indexed_from = base
         return found
 
     async def _strays(self, txg: Txg, parts: list[ObjectInfo]) -> list[ObjectInfo]:

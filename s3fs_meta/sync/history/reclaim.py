@@ -229,6 +229,7 @@ class Reclaimer:
         await send(_keys(found.pieces), "pieces deleted")
         await send(_keys(found.changelogs), "changelogs deleted")
         await send(_keys(found.levels), "levels deleted")
+        await send(_keys(found.history), "history deleted")
 
     async def _forget(self, found: Garbage) -> None:
         for gone in slices(found.packs):

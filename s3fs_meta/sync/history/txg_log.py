@@ -120,19 +120,11 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched | Gap]:
     return [found[txg] for txg in numbers]
 
 
-async def sections(bucket: Bucket, changelog: Changelog) -> AsyncGenerator[Section, None]:
-    """Yield the sections of a changelog, the last one first; only one is in memory at a time."""
-    yield changelog.section
-    for part in reversed(changelog.parts):
-        data = (await bucket.store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
-        yield await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, bucket.keyring)
-
-
 async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
     """Return the facts about a txg that ``log`` shows."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0
-    async with aclosing(sections(bucket, changelog)) as found:
+    async with aclosing(chain.sections(bucket.store, bucket.keyring, changelog)) as found:
         async for section in found:
             more = await trio.to_thread.run_sync(changesets.summary, section.changeset)
             changes = Summary(*map(sum, zip(changes, more, strict=True)))
@@ -192,7 +184,7 @@ class Rewinder:
         concerns = await self._concerns(changelog, self._watch)
         db.begin_local()
         try:
-            async with aclosing(sections(self._bucket, changelog)) as found:
+            async with aclosing(self._sections(changelog)) as found:
                 async for section in found:
                     await trio.to_thread.run_sync(_undo, db, section.changeset, fetched.link.txg)
         except BaseException:
@@ -203,8 +195,11 @@ class Rewinder:
         self._watch = PathWatch(db, self._names)
         return concerns or await self._concerns(changelog, self._watch)
 
+    def _sections(self, changelog: Changelog) -> AsyncGenerator[Section, None]:
+        return chain.sections(self._bucket.store, self._bucket.keyring, changelog)
+
     async def _concerns(self, changelog: Changelog, watch: PathWatch) -> bool:
-        async with aclosing(sections(self._bucket, changelog)) as found:
+        async with aclosing(self._sections(changelog)) as found:
             async for section in found:
                 touched = await trio.to_thread.run_sync(changesets.touched, section.changeset)
                 if await trio.to_thread.run_sync(watch.is_touched, touched):

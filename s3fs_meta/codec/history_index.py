@@ -1,0 +1,315 @@
+"""The history index: which txgs of a run changed which inode, and which removed which name.
+
+Owns: the fields and columns of an index object. Does not know: changesets, when objects are made.
+Keeps: an index object names by hash the last changelog of its run and the one before the run, so it
+describes only these changelogs. It can be decoded only under its own name.
+Design: docs/design/format.md, "History index".
+
+    history/<n>/<first txg>-<last txg>     32^n txgs; the last is a multiple of 32^n; create-only
+
+Level 1 has a bit for each txg of its run, level n a bit for each run of level n - 1. So a search
+for one inode reads an index object only if that inode changed in its run.
+"""
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import lt, or_
+from typing import Final, NamedTuple
+
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec.changelog import HEADER_BYTES_MAX, NUMBER_MAX
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.image import UUID
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.codec.txg_runs import TxgRuns
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    HISTORY_FAN_OUT,
+    HISTORY_INODES_MAX,
+    HISTORY_LEVELS_MAX,
+    HISTORY_NAME_BYTES_MAX,
+    HISTORY_NAMES_MAX,
+    NAME_BYTES_MAX,
+)
+from s3fs_meta.model import Cookie, Ino, ObjectKey, Txg
+
+VERSION: Final = 1
+PREFIX: Final = "history/"
+RUNS: Final = TxgRuns(PREFIX, HISTORY_FAN_OUT, HISTORY_LEVELS_MAX)
+ALL_BITS: Final = (1 << HISTORY_FAN_OUT) - 1
+
+_KIND: Final = b"history"
+_COUNT: Final = struct.Struct(">I")
+_INODE_BYTES: Final = 8 + 4 + 4
+_NAME_COLUMNS_BYTES: Final = 8 + 8 + 8 + 4 + 1
+_COOKIE_MIN: Final = 256
+_U64_MASK: Final = (1 << 64) - 1
+PAYLOAD_BYTES_MAX: Final = (
+    _COUNT.size
+    + HEADER_BYTES_MAX
+    + HISTORY_INODES_MAX * _INODE_BYTES
+    + HISTORY_NAMES_MAX * _NAME_COLUMNS_BYTES
+    + HISTORY_NAME_BYTES_MAX
+)
+
+assert 8 * array("I").itemsize == HISTORY_FAN_OUT, "a mask is an unsigned integer of 32 bits"
+
+
+class ChangedInode(NamedTuple):
+    """The parts of a run that changed one inode, as masks: bit 0 is the first part."""
+
+    ino: Ino
+    content: int  # the inode was created or removed, or its size or block map changed
+    other: int  # attributes, xattrs, links or the target of a symlink changed
+
+
+class RemovedName(NamedTuple):
+    """The parts of a run that removed one name, or gave it to another inode."""
+
+    parent: Ino
+    name: bytes  # b"" if the name got another inode: then only the cookie is known
+    cookie: Cookie  # 0 if the name is known
+    ino: Ino  # the inode that lost the name
+    mask: int
+
+
+@dataclass(frozen=True)
+class Inodes:
+    """Changed inodes in ascending order, as columns of equal length."""
+
+    inos: "array[int]"
+    content: "array[int]"
+    other: "array[int]"
+
+    @classmethod
+    def of(cls, rows: Iterable[ChangedInode]) -> "Inodes":
+        """Return the columns of rows, which ascend by inode."""
+        made = cls(array("Q"), array("I"), array("I"))
+        for ino, content, other in rows:
+            made.inos.append(ino)
+            made.content.append(content)
+            made.other.append(other)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.inos)
+
+    def __iter__(self) -> Iterator[ChangedInode]:
+        return map(ChangedInode._make, zip(self.inos, self.content, self.other, strict=True))
+
+    def find(self, ino: Ino) -> ChangedInode | None:
+        """Return the row of an inode, None if the run did not change it."""
+        at = bisect_left(self.inos, ino)
+        if at == len(self.inos) or self.inos[at] != ino:
+            return None
+        return ChangedInode(ino, self.content[at], self.other[at])
+
+
+@dataclass(frozen=True)
+class HistoryIndex:
+    """The changes of one run of txgs."""
+
+    level: int  # the run has HISTORY_FAN_OUT ** level txgs
+    last: Txg
+    uuid: str  # identifier of the filesystem
+    first_ns: int  # created_ns of the first changelog
+    created_ns: int  # created_ns of the last changelog
+    previous: str  # content_hash of the changelog before the run
+    hash: str  # content_hash of the last changelog of the run
+    # The parts of the run whose changes this object lacks: a txg of kind IMAGE, a changelog that
+    # could not be read, or a run of the level below without an index object.
+    unknown: int
+    inodes: Inodes
+    names: tuple[RemovedName, ...]  # ascending
+
+    @property
+    def first(self) -> Txg:
+        """Return the first txg of the run."""
+        return RUNS.first_of(self.level, self.last)
+
+    @property
+    def key(self) -> ObjectKey:
+        """Return the object key of this index object."""
+        return RUNS.key_of(self.level, self.last)
+
+
+def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
+    """Return the bytes of the object ``index.key``.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    header = dump_header(index)
+    payload = b"".join(
+        (_COUNT.pack(len(header)), header, *_inode_columns(index), *_name_columns(index))
+    )
+    if _parse(index.key, payload) != index:
+        raise FormatError(index.key, "the encoded index object decodes to another one")
+    return envelope.encode(_KIND, index.key, payload, keyring)
+
+
+def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> HistoryIndex:
+    """Return the index in the object *key*.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: the object is corrupt, or holds another run than *key* names.
+    """
+    return _parse(key, envelope.decode(_KIND, key, data, keyring))
+
+
+def dump_header(index: HistoryIndex) -> bytes:
+    """Return the JSON header of an index object."""
+    return dump(
+        {
+            "version": VERSION,
+            "level": index.level,
+            "last": index.last,
+            "uuid": index.uuid,
+            "first_ns": index.first_ns,
+            "created_ns": index.created_ns,
+            "previous": index.previous,
+            "hash": index.hash,
+            "unknown": index.unknown,
+            "inodes": len(index.inodes),
+            "names": len(index.names),
+        }
+    )
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def _inode_columns(index: HistoryIndex) -> Iterator[bytes]:
+    yield _stored(array("Q", _differences(index.inodes.inos)))
+    yield _stored(index.inodes.content)
+    yield _stored(index.inodes.other)
+
+
+def _name_columns(index: HistoryIndex) -> Iterator[bytes]:
+    names = index.names
+    yield _stored(array("Q", _differences(row.parent for row in names)))
+    yield _stored(array("Q", _differences(row.ino for row in names)))
+    yield _stored(array("Q", (row.cookie for row in names)))
+    yield _stored(array("I", (row.mask for row in names)))
+    yield bytes(len(row.name) for row in names)
+    yield b"".join(row.name for row in names)
+
+
+def _differences(numbers: Iterable[int]) -> Iterator[int]:
+    """Yield each number minus the one before it, modulo 2^64."""
+    return ((after - before) & _U64_MASK for before, after in pairwise((0, *numbers)))
+
+
+def _stored(column: "array[int]") -> bytes:
+    if sys.byteorder == "little":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+class _Columns:
+    """Reads columns from a payload whose length was checked."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._rest = data
+
+    def numbers(self, code: str, count: int) -> "array[int]":
+        column = array(code)
+        column.frombytes(self.bytes(count * column.itemsize))
+        if sys.byteorder == "little":
+            column.byteswap()
+        return column
+
+    def bytes(self, count: int) -> memoryview:
+        found, self._rest = self._rest[:count], self._rest[count:]
+        return found
+
+
+def _parse(key: str, payload: bytes) -> HistoryIndex:
+    if len(payload) < _COUNT.size or len(payload) > PAYLOAD_BYTES_MAX:
+        raise FormatError(key, "the payload has a wrong size for an index object")
+    (header_bytes,) = _COUNT.unpack_from(payload)
+    end = _COUNT.size + header_bytes
+    if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
+        raise FormatError(key, "the index object ends within its header")
+    fields = Fields.parse(key, payload[_COUNT.size : end])
+    version = fields.integer("version", 1)
+    if version != VERSION:
+        raise NewerFormatError(key, f"history index version {version}")
+    inodes, names = fields.integer("inodes"), fields.integer("names")
+    if inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX:
+        raise FormatError(key, "the index object has more changes than the format allows")
+    body = memoryview(payload)[end:]
+    if len(body) < inodes * _INODE_BYTES + names * _NAME_COLUMNS_BYTES:
+        raise FormatError(key, "the index object ends within its columns")
+    columns = _Columns(body)
+    index = HistoryIndex(
+        level=fields.integer("level", 1, HISTORY_LEVELS_MAX),
+        last=Txg(fields.integer("last", 1, NUMBER_MAX)),
+        uuid=fields.matching("uuid", UUID),
+        first_ns=fields.integer("first_ns"),
+        created_ns=fields.integer("created_ns"),
+        previous=fields.hexadecimal("previous", HASH_BYTES),
+        hash=fields.hexadecimal("hash", HASH_BYTES),
+        unknown=fields.integer("unknown", 0, ALL_BITS),
+        inodes=_inodes(key, columns, inodes),
+        names=_names(key, columns, names),
+    )
+    fields.finish()
+    if RUNS.parse_key(key) != (index.level, index.last):
+        raise FormatError(key, "the level or the last txg in the object does not match its name")
+    return index
+
+
+def _inodes(key: str, columns: _Columns, count: int) -> Inodes:
+    differences = columns.numbers("Q", count)
+    if sum(differences) > NUMBER_MAX or not all(differences):
+        raise FormatError(key, "the inodes of the index object do not ascend")
+    inos = array("Q", accumulate(differences))
+    found = Inodes(inos, columns.numbers("I", count), columns.numbers("I", count))
+    if not all(map(or_, found.content, found.other)):
+        raise FormatError(key, "an inode of the index object has no change")
+    return found
+
+
+def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
+    parents = _summed(columns.numbers("Q", count))
+    inos = _summed(columns.numbers("Q", count))
+    cookies = columns.numbers("Q", count)
+    masks = columns.numbers("I", count)
+    ends = [0, *accumulate(lengths := bytes(columns.bytes(count)))]
+    text = bytes(columns.bytes(HISTORY_NAME_BYTES_MAX + 1))
+    if ends[-1] != len(text):
+        raise FormatError(key, "the names of the index object have a wrong length")
+    if b"/" in text or b"\0" in text or len(text) > HISTORY_NAME_BYTES_MAX:
+        raise FormatError(key, "the index object has an invalid name")
+    assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name is one byte"
+    found = tuple(
+        RemovedName(Ino(parent), text[start:end], Cookie(cookie), Ino(ino), mask)
+        for parent, ino, cookie, mask, (start, end) in zip(
+            parents, inos, cookies, masks, pairwise(ends), strict=True
+        )
+    )
+    for row in found:
+        named = bool(row.name)
+        if not (row.mask and 0 < row.parent <= NUMBER_MAX and 0 < row.ino <= NUMBER_MAX):
+            raise FormatError(key, "a removed name of the index object has no txg or no inode")
+        if named == bool(row.cookie) or (not named and not _COOKIE_MIN <= row.cookie <= NUMBER_MAX):
+            raise FormatError(key, "a removed name of the index object has a wrong cookie")
+    if not all(map(lt, map(_order, found), map(_order, found[1:]))):
+        raise FormatError(key, "the removed names of the index object do not ascend")
+    return found
+
+
+def _summed(differences: "array[int]") -> Iterator[int]:
+    return accumulate(differences, lambda total, one: (total + one) & _U64_MASK)
+
+
+def _order(row: RemovedName) -> tuple[int, bytes, int, int]:
+    return row[:4]

@@ -1,0 +1,65 @@
+"""Aligned runs of txgs, and the names of the objects that describe one run each.
+
+Owns: the alignment of runs and the form of the names. Does not know: the content of the objects.
+
+    <prefix><n>/<first txg>-<last txg>     fan_out^n txgs; the last is a multiple of fan_out^n
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from s3fs_meta.codec.changelog import NUMBER_MAX, TXG
+from s3fs_meta.codec.image import TXG_DIGITS
+from s3fs_meta.model import ObjectKey, Txg
+
+
+@dataclass(frozen=True)
+class TxgRuns:
+    """All runs of one kind of object: those of level n have ``fan_out ** n`` txgs."""
+
+    prefix: str  # common to the keys of all objects of this kind; ends with a slash
+    fan_out: int  # how many runs of one level form a run of the next level
+    levels_max: int  # at most 9: a level has one digit
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(f"{self.prefix}([1-{self.levels_max}])/{TXG}-{TXG}", re.ASCII)
+
+    def first_of(self, level: int, last: Txg) -> Txg:
+        """Return the first txg of the run of *level* that ends with *last*."""
+        return Txg(last - self.fan_out**level + 1)
+
+    def ends_at(self, txg: Txg) -> range:
+        """Return the levels whose runs may end with a txg, ascending; the result may be empty."""
+        level = 0
+        while level < self.levels_max and txg > 0 and txg % self.fan_out ** (level + 1) == 0:
+            level += 1
+        return range(1, level + 1)
+
+    def end_of(self, level: int, txg: Txg) -> Txg:
+        """Return the last txg of the run of *level* that contains a txg."""
+        step: int = self.fan_out**level
+        return Txg(-(-txg // step) * step)
+
+    def key_of(self, level: int, last: Txg) -> ObjectKey:
+        """Return the object key of the run of *level* that ends with a txg."""
+        assert level in self.ends_at(last), "a run is aligned"
+        first = self.first_of(level, last)
+        return ObjectKey(f"{self.prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
+
+    def prefix_of(self, level: int) -> str:
+        """Return the common prefix of the keys of all objects of one level."""
+        return f"{self.prefix}{level}/"
+
+    def parse_key(self, key: str) -> tuple[int, Txg] | None:
+        """Return the level and the last txg that a key names, None if it names no run."""
+        match = self._pattern.fullmatch(key)
+        if match is None or not 0 < int(match[3]) <= NUMBER_MAX:
+            return None
+        level, last = int(match[1]), Txg(int(match[3]))
+        return (
+            (level, last)
+            if level in self.ends_at(last) and self.key_of(level, last) == key
+            else None
+        )

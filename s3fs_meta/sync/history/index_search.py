@@ -1,0 +1,191 @@
+"""Searching the history index: the txgs that may concern an inode or a name.
+
+Owns: which index objects a search reads, and the check that they describe this chain.
+Does not know: how a txg changed an inode, paths.
+Keeps: the result has every txg of the range that concerns the search, and perhaps others: txgs
+whose changes the index lacks. An index object that cannot be used costs only more requests.
+Design: docs/design/durability.md, "History index".
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import history_index
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
+from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
+from s3fs_meta.limits import (
+    HISTORY_CACHED_ROWS_MAX,
+    HISTORY_FAN_OUT,
+    HISTORY_FETCHES_MAX,
+    HISTORY_LEVELS_MAX,
+)
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain.chain import Link
+
+_log = logging.getLogger(__name__)
+
+# Returns the mask of the parts of a run that concern a search.
+Match = Callable[[HistoryIndex], int]
+
+
+class Candidate(NamedTuple):
+    """A txg that a search found."""
+
+    txg: Txg
+    is_sure: bool  # False: the index does not have the changes of this txg
+
+
+class _Run(NamedTuple):
+    """A run of txgs; level 0 is a single txg."""
+
+    level: int
+    last: Txg
+
+    @property
+    def first(self) -> Txg:
+        return RUNS.first_of(self.level, self.last)
+
+    def parts(self) -> list["_Run"]:
+        """Return the runs of the level below, in the order of the bits of a mask."""
+        step = HISTORY_FAN_OUT ** (self.level - 1)
+        ends = range(self.first + step - 1, self.last + 1, step)
+        return [_Run(self.level - 1, Txg(end)) for end in ends]
+
+
+class HistorySearch:
+    """Searches the history of one filesystem up to one link of its chain."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, end: Link) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._end = end
+        self._stored: set[ObjectKey] | None = None
+        # Hashes of changelogs, as this search has read them; a contradicting object is not used.
+        self._hashes: dict[Txg, str] = {end.txg: end.hash}
+        self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
+
+    async def txgs(
+        self, match: Match, first: Txg, last: Txg | None = None
+    ) -> AsyncGenerator[Candidate, None]:
+        """Yield the txgs of a range that concern a search, the latest first.
+
+        Args:
+            match: tells which parts of a run concern the search.
+            first: the first txg of the range.
+            last: the last txg; None: the last one of the chain.
+
+        Raises:
+            StoreError: the bucket cannot be read.
+        """
+        if self._stored is None:
+            self._stored = await self._list()
+        last = self._end.txg if last is None else min(last, self._end.txg)
+        for run in _covering(first, last):
+            async with aclosing(self._in_run(run, match, first, last)) as found:
+                async for candidate in found:
+                    yield candidate
+
+    async def _in_run(
+        self, run: _Run, match: Match, first: Txg, last: Txg
+    ) -> AsyncGenerator[Candidate, None]:
+        index = await self._index(run)
+        mask, unknown = ALL_BITS, ALL_BITS
+        if index is not None:
+            mask, unknown = match(index) | index.unknown, index.unknown
+        parts = [
+            (part, not unknown >> bit & 1)
+            for bit, part in reversed(list(enumerate(run.parts())))
+            if mask >> bit & 1 and part.first <= last and part.last >= first
+        ]
+        if run.level == 1:
+            for part, is_sure in parts:
+                yield Candidate(part.last, is_sure)
+            return
+        for at in range(0, len(parts), HISTORY_FETCHES_MAX):
+            some = [part for part, _ in parts[at : at + HISTORY_FETCHES_MAX]]
+            await self._fetch_all(some)
+            for part in some:
+                async with aclosing(self._in_run(part, match, first, last)) as found:
+                    async for candidate in found:
+                        yield candidate
+
+    async def _list(self) -> set[ObjectKey]:
+        stored: set[ObjectKey] = set()
+        async with aclosing(self._store.list(history_index.PREFIX)) as listing:
+            async for info in listing:
+                name = RUNS.parse_key(info.key)
+                if name is not None and name[1] <= self._end.txg:
+                    stored.add(info.key)
+        return stored
+
+    async def _fetch_all(self, runs: Sequence[_Run]) -> None:
+        async with trio.open_nursery() as nursery:
+            for run in runs:
+                nursery.start_soon(self._index, run)
+
+    async def _index(self, run: _Run) -> HistoryIndex | None:
+        """Return the index object of a run; None if there is none that can be used."""
+        key = RUNS.key_of(run.level, run.last)
+        if self._stored is None or key not in self._stored:
+            return None
+        if key not in self._cached:
+            found = await self._read(key)
+            if found is not None and not self._is_of_chain(found):
+                _log.warning("%s does not describe the changelogs of its run: not used", key)
+                found = None
+            self._cached[key] = found
+            self._bound(key)
+        self._cached.move_to_end(key)
+        return self._cached[key]
+
+    async def _read(self, key: ObjectKey) -> HistoryIndex | None:
+        try:
+            data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
+            found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
+        except (FormatError, ObjectMissingError, ObjectTooLargeError) as exc:
+            _log.warning("the index object %s cannot be read, so its changelogs are: %s", key, exc)
+            return None
+        return found if found.uuid == self._uuid else None
+
+    def _is_of_chain(self, index: HistoryIndex) -> bool:
+        """Return whether an index object agrees with those that were read before it."""
+        ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
+        if any(self._hashes.get(txg, text) != text for txg, text in ends.items()):
+            return False
+        self._hashes |= ends
+        return True
+
+    def _bound(self, newest: ObjectKey) -> None:
+        while self._rows() > HISTORY_CACHED_ROWS_MAX and len(self._cached) > 1:
+            oldest = next(iter(self._cached))
+            if oldest == newest:
+                self._cached.move_to_end(oldest)
+                continue
+            del self._cached[oldest]
+
+    def _rows(self) -> int:
+        return sum(len(index.inodes) + len(index.names) for index in self._cached.values() if index)
+
+
+def _covering(first: Txg, last: Txg) -> Iterator[_Run]:
+    """Yield runs that together contain a range of txgs, the latest first.
+
+    Each run ends within the range, or is the last one of level 1; the earliest may begin before it.
+    """
+    end = RUNS.end_of(1, last)
+    while end >= max(first, 1):
+        level = 1
+        while level < HISTORY_LEVELS_MAX and end == RUNS.end_of(level + 1, end) and end <= last:
+            level += 1
+        run = _Run(level, end)
+        yield run
+        end = Txg(run.first - 1)

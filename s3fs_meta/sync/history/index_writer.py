@@ -1,0 +1,182 @@
+"""Making the history index in a background task of the writer.
+
+Owns: which index objects are missing, and the order in which they are made.
+Does not know: how changes are merged (``index_runs``).
+Keeps: only confirmed txgs are indexed; a run that cannot be indexed gets no object, because a search
+can read its changelogs.
+Tasks: ``run`` is one background task; ``take`` may be called by another one.
+Design: docs/design/durability.md, "History index".
+"""
+
+import contextlib
+import logging
+from contextlib import aclosing
+
+import trio
+
+from s3fs_meta.codec import history_index
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
+from s3fs_meta.codec.history_index import RUNS, HistoryIndex
+from s3fs_meta.errors import FormatError, ObjectMissingError, PreconditionError, S3fsError
+from s3fs_meta.limits import (
+    HISTORY_CHECK_S,
+    HISTORY_FAN_OUT,
+    HISTORY_LEVELS_MAX,
+    HISTORY_OLDER_RUNS,
+    HISTORY_ROWS_WAITING_MAX,
+    HISTORY_TXGS_WAITING_MAX,
+)
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.objects.billing import Cause, part
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Fetched
+from s3fs_meta.sync.history import index_runs
+from s3fs_meta.sync.history.index_runs import TooManyChangesError, TxgChanges
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.volume import Volume
+
+_log = logging.getLogger(__name__)
+
+
+class Indexer:
+    """Makes the index objects of one filesystem."""
+
+    def __init__(self, volume: Volume, status: MountStatus, hook: Hook) -> None:
+        self._store = volume.store
+        self._keyring = volume.keyring
+        self._uuid = volume.uuid
+        self._position = volume.position
+        self._status = status
+        self._hook = hook
+        self._stored: set[ObjectKey] = set()  # index objects in the bucket
+        self._waiting: dict[Txg, TxgChanges] = {}  # changes of txgs whose run is not indexed yet
+        self.done: Txg | None = None  # the runs that end up to this txg were tried, or are older
+        self.older = Txg(0)  # the runs that end after this txg were tried; 0: all were
+        self.last_error = ""
+
+    async def run(self) -> None:
+        """Index new and old txgs, until cancelled."""
+        while True:
+            await trio.sleep(HISTORY_CHECK_S)
+            if not self._status.ships:
+                continue
+            try:
+                await self.make_due()
+                self.last_error = ""
+            except S3fsError as exc:
+                self.last_error = str(exc)
+                _log.info("cannot index the history now, will try again: %s", exc)
+
+    async def take(self, fetched: Fetched) -> None:
+        """Keep the changes of a changelog that was read for another purpose.
+
+        So the index sends no request for them. If too many wait, the changelog is read again.
+        """
+        rows = sum(one.size for one in self._waiting.values())
+        if (
+            fetched.changelog.parts
+            or len(self._waiting) >= HISTORY_TXGS_WAITING_MAX
+            or rows >= HISTORY_ROWS_WAITING_MAX
+        ):
+            return
+        changes = await index_runs.changes_of(self._store, self._keyring, fetched)
+        self._waiting[fetched.txg] = changes
+
+    @part(Cause.HISTORY)
+    async def make_due(self) -> None:
+        """Make the missing index objects of new txgs, and of some earlier ones.
+
+        Raises:
+            StoreError: the store is unavailable; the next call continues with the same object.
+        """
+        end = self._position.link.txg
+        if self.done is None:
+            self._stored = await self._list()
+            self.older = self.done = Txg(end // HISTORY_FAN_OUT * HISTORY_FAN_OUT)
+        for last in range(self.done + HISTORY_FAN_OUT, end + 1, HISTORY_FAN_OUT):
+            for level in RUNS.ends_at(Txg(last)):
+                await self._make(level, Txg(last))
+            self.done = Txg(last)
+            self._forget(self.done)
+        await self._make_older(self.done)
+
+    async def _make_older(self, done: Txg) -> None:
+        """Index earlier runs, the latest first, as far as they are retained."""
+        made = 0
+        while made < HISTORY_OLDER_RUNS and self.older > 0:
+            last = self.older
+            first = RUNS.first_of(1, last)
+            if first < self._position.link.floor:
+                self.older = Txg(0)
+                return
+            made += await self._make(1, last)
+            for level in range(2, HISTORY_LEVELS_MAX + 1):
+                end = RUNS.end_of(level, first)
+                # Here the run is complete: its first part was the last one that was missing.
+                if RUNS.first_of(level, end) == first and end <= done:
+                    await self._make(level, end)
+            self.older = Txg(first - 1)
+
+    async def _list(self) -> set[ObjectKey]:
+        found: set[ObjectKey] = set()
+        async with aclosing(self._store.list(history_index.PREFIX)) as listing:
+            async for info in listing:
+                if RUNS.parse_key(info.key) is not None:
+                    found.add(info.key)
+        return found
+
+    def _forget(self, last: Txg) -> None:
+        for txg in [txg for txg in self._waiting if txg <= last]:
+            del self._waiting[txg]
+
+    async def _make(self, level: int, last: Txg) -> bool:
+        """Make one index object if it is missing; return whether this took requests."""
+        key = RUNS.key_of(level, last)
+        if key in self._stored:
+            return False
+        try:
+            made = await (self._of_txgs(last) if level == 1 else self._of_runs(level, last))
+        except (TooManyChangesError, FormatError) as exc:
+            _log.info("no index object %s: %s", key, exc)
+            return True
+        data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
+        with contextlib.suppress(PreconditionError):  # an earlier mount made it
+            await self._store.create(key, data)
+        self._stored.add(key)
+        self._hook("history put")
+        return True
+
+    async def _of_txgs(self, last: Txg) -> HistoryIndex:
+        txgs = [await self._changes(Txg(txg)) for txg in range(RUNS.first_of(1, last), last + 1)]
+        return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
+
+    async def _changes(self, txg: Txg) -> TxgChanges | None:
+        """Return the changes of a txg, None if its changelog cannot be read."""
+        waiting = self._waiting.get(txg)
+        if waiting is not None:
+            return waiting
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+            return await index_runs.changes_of(self._store, self._keyring, fetched)
+        except (FormatError, ObjectMissingError) as exc:
+            _log.info("changelog %d is not indexed: %s", txg, exc)
+            return None
+
+    async def _of_runs(self, level: int, last: Txg) -> HistoryIndex:
+        step = HISTORY_FAN_OUT ** (level - 1)
+        ends = range(RUNS.first_of(level, last) + step - 1, last + 1, step)
+        runs = [await self._run(RUNS.key_of(level - 1, Txg(end))) for end in ends]
+        return await trio.to_thread.run_sync(index_runs.of_runs, level, self._uuid, runs)
+
+    async def _run(self, key: ObjectKey) -> HistoryIndex | None:
+        """Return an index object, None if the bucket has none that can be read."""
+        if key not in self._stored:
+            return None
+        try:
+            data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
+            found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
+        except (FormatError, ObjectMissingError) as exc:
+            _log.info("the index object %s cannot be read: %s", key, exc)
+            return None
+        return found if found.uuid == self._uuid else None

@@ -1,0 +1,198 @@
+"""Which inodes and names a changeset changes, compared with the rows before and after it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta import row_history
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.row_history import INODE_COLUMNS, ChangedRows, InodeChange, LostName
+from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
+from tests.damage import flipped
+from tests.meta.random_tree import Tree
+from tests.meta.recorders import SessionRecorder, recorded
+from tests.rows import contents
+
+MakeDatabase = Callable[..., Database]
+Tables = dict[str, list[Any]]
+
+SIZE, ACCESS_TIME = 5, 9
+
+
+class History:
+    """A database that records its changes, with a file."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.recorder: SessionRecorder = recorded(db)
+        self.ino = self.make(b"f")
+
+    def make(self, name: bytes) -> Ino:
+        """Create a file with a name."""
+        self.db.begin()
+        made = inodes.create(self.db, 0o100644, 1, 2, ROOT_INO, 5)
+        dentries.add(self.db, ROOT_INO, name, made.ino)
+        self.db.commit()
+        return made.ino
+
+    def changeset(self, change: Callable[[Database], object]) -> bytes:
+        """Return the changeset of one change."""
+        self.db.begin()
+        change(self.db)
+        self.db.commit()
+        return self.recorder.changesets[-1]
+
+
+@pytest.fixture
+def history(make_database: MakeDatabase) -> History:
+    """Return a database with one file, which records its changes."""
+    return History(make_database())
+
+
+def rows_of_inodes(db: Database) -> dict[Ino, Any]:
+    """Return the rows of all inodes by their number."""
+    return {row[0]: row for row in db.all("SELECT * FROM inodes")}
+
+
+def expected(before: Tables, after: Tables) -> ChangedRows:
+    """Return what changed between two states of the tables."""
+    found = ChangedRows(set(), set(), set())
+    old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
+    found.content.update(old.keys() ^ new.keys())
+    for ino in old.keys() & new.keys():
+        columns = {column for column in range(14) if old[ino][column] != new[ino][column]}
+        if SIZE in columns:
+            found.content.add(ino)
+        elif columns - {ACCESS_TIME}:
+            found.other.add(ino)
+    for table in ("block_map", "hard_links", "symlinks", "xattrs"):
+        changed = {row[0] for row in set(before[table]) ^ set(after[table])}
+        (found.content if table == "block_map" else found.other).update(changed)
+    entries = {(row[0], row[1]): row for row in after["dentries"]}
+    for parent, cookie, name, ino in before["dentries"]:
+        present = entries.get((parent, cookie))
+        if present is None or (present[3] != ino and present[2] != name):
+            found.names.add(LostName(parent, name, Cookie(0), ino))
+        elif present[3] != ino:
+            found.names.add(LostName(parent, b"", cookie, ino))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_changed_rows_are_those_that_differ(make_database: MakeDatabase, seed: int) -> None:
+    db = make_database()
+    recorder, tree = recorded(db), Tree(db, seed)
+    for _ in range(6):
+        before = contents(db.connection)
+        for _ in range(20):
+            tree.step()
+        db.commit()
+        after = contents(db.connection)
+        found = row_history.changed_rows(recorder.changesets[-1])
+        wanted = expected(before, after)
+        assert found.content == wanted.content
+        assert found.other - found.content == wanted.other - wanted.content
+        assert found.names == wanted.names
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_of_an_inode_give_its_row_before_and_after(
+    make_database: MakeDatabase, seed: int
+) -> None:
+    db = make_database()
+    recorder, tree = recorded(db), Tree(db, seed)
+    for _ in range(6):
+        old = rows_of_inodes(db)
+        for _ in range(20):
+            tree.step()
+        db.commit()
+        new = rows_of_inodes(db)
+        found = row_history.changes_of(recorder.changesets[-1], [*old, *new])
+        for ino, change in found.items():
+            if ino in old and change.before is not None:
+                row = dict(zip(INODE_COLUMNS, old[ino], strict=True))
+                assert row | change.before == row
+            if ino in new and change.after is not None:
+                row = dict(zip(INODE_COLUMNS, new[ino], strict=True))
+                assert row | change.after == row
+            assert (change.before is None) == (ino not in old)
+            assert (change.after is None) == (ino not in new)
+        changed = {ino for ino in old.keys() | new.keys() if old.get(ino) != new.get(ino)}
+        assert changed <= found.keys()
+
+
+def test_inode_columns_are_those_of_the_schema(history: History) -> None:
+    columns = history.db.all("SELECT name FROM pragma_table_info('inodes')")
+    assert [row[0] for row in columns] == list(INODE_COLUMNS)
+
+
+def test_change_of_only_the_access_time_is_no_change(history: History) -> None:
+    query = "UPDATE inodes SET atime_delta_ns = 7 WHERE ino = ?"
+    changeset = history.changeset(lambda db: db.inodes.run(query, (history.ino,)))
+    assert row_history.changed_rows(changeset) == ChangedRows(set(), set(), set())
+
+
+def test_name_that_got_another_inode_is_recorded_by_its_cookie(history: History) -> None:
+    other = history.make(b"other")
+    cookie = history.db.all("SELECT cookie FROM dentries WHERE name = ?", (b"f",))[0][0]
+    changeset = history.changeset(
+        lambda db: db.run("UPDATE dentries SET ino = ? WHERE name = ?", (other, b"f"))
+    )
+
+    assert row_history.changed_rows(changeset).names == {
+        LostName(ROOT_INO, b"", cookie, history.ino)
+    }
+    found = row_history.changes_of(changeset, [history.ino, other])
+    assert found[history.ino].lost == [LostName(ROOT_INO, b"", cookie, history.ino)]
+    assert found[other].replaced == [(ROOT_INO, cookie)]
+
+
+def test_changes_of_a_file_list_its_blocks_names_and_xattrs(history: History) -> None:
+    ino = history.ino
+
+    def change(db: Database) -> None:
+        block_map.set(db, ino, BlockIndex(0), BlockId(5))
+        xattrs.set(db, ino, b"user.x", b"1")
+        dentries.add(db, ROOT_INO, b"g", ino)
+        dentries.remove(db, ROOT_INO, b"f")
+
+    found = row_history.changes_of(history.changeset(change), [ino])
+    assert found[ino].blocks == 1
+    assert found[ino].xattrs == {b"user.x"}
+    assert found[ino].gained == [(ROOT_INO, b"g")]
+    assert found[ino].lost == [LostName(ROOT_INO, b"f", Cookie(0), ino)]
+    assert found[ino].is_content_changed
+
+
+def test_sections_of_one_txg_are_added_in_their_order() -> None:
+    earlier = InodeChange(before=None, after={"ino": 5, "size_bytes": 1, "mode": 2}, blocks=1)
+    later = InodeChange(before={"ino": 5, "size_bytes": 1}, after={"ino": 5, "size_bytes": 9})
+    later.add_earlier(earlier)
+    assert (later.before, later.blocks) == (None, 1)
+    assert later.after == {"ino": 5, "size_bytes": 9, "mode": 2}
+
+    earlier = InodeChange(before={"mode": 1}, after={"mode": 2})
+    later = InodeChange(before={"mode": 2, "uid": 7}, after=None)
+    later.add_earlier(earlier)
+    assert (later.before, later.after) == ({"mode": 1, "uid": 7}, None)
+
+
+def test_damaged_changeset_is_refused_or_gives_values_of_the_stated_types(
+    history: History,
+) -> None:
+    changeset = history.changeset(lambda db: dentries.remove(db, ROOT_INO, b"f"))
+    refused = 0
+    for at in range(len(changeset)):
+        for bit in range(8):
+            try:
+                found = row_history.changed_rows(flipped(changeset, at, bit))
+            except FormatError:
+                refused += 1
+                continue
+            assert {type(ino) for ino in found.content | found.other} <= {int}
+            for lost in found.names:
+                assert [type(value) for value in lost] == [int, bytes, int, int]
+    assert refused

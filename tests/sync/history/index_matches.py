@@ -1,0 +1,52 @@
+"""Searches of the history index, and the same searches in all changelogs."""
+
+from contextlib import aclosing
+
+from s3fs_meta.codec.history_index import HistoryIndex
+from s3fs_meta.model import Ino, Txg
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.history import index_runs
+from s3fs_meta.sync.history.index_search import HistorySearch, Match
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power
+
+
+def search_of(power: Power, session: Session) -> HistorySearch:
+    """Return a search of the history of a session's filesystem."""
+    opened = session.volume
+    return HistorySearch(power.store, opened.keyring, opened.uuid, session.link)
+
+
+def of_inode(ino: Ino) -> Match:
+    """Return a match of the changes of one inode."""
+
+    def match(index: HistoryIndex) -> int:
+        row = index.inodes.find(ino)
+        return 0 if row is None else row.content | row.other
+
+    return match
+
+
+async def index_all(session: Session) -> None:
+    """Make all missing index objects."""
+    await session.indexer.make_due()
+    while session.indexer.older:
+        await session.indexer.make_due()
+
+
+async def found_by(search: HistorySearch, match: Match, first: int = 1) -> list[tuple[Txg, bool]]:
+    """Return the candidates of a search, the latest first."""
+    async with aclosing(search.txgs(match, Txg(first))) as found:
+        return [(candidate.txg, candidate.is_sure) async for candidate in found]
+
+
+async def changing(session: Session, ino: Ino) -> list[tuple[Txg, bool]]:
+    """Return the txgs whose changelogs change an inode, the latest first."""
+    opened = session.volume
+    found = []
+    for txg in range(session.link.txg, 0, -1):
+        fetched = await chain.fetch(opened.store, opened.keyring, opened.uuid, Txg(txg))
+        rows = (await index_runs.changes_of(opened.store, opened.keyring, fetched)).rows
+        if rows is not None and ino in rows.content | rows.other:
+            found.append((Txg(txg), True))
+    return found

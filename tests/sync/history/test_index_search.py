@@ -1,0 +1,171 @@
+"""Searches of the history index find the txgs that changed an inode or removed a name."""
+
+import random
+
+import pytest
+
+from s3fs_meta.codec.history_index import RUNS, HistoryIndex
+from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.objects.billing import Meter, MeteredStore
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.session import Session
+from tests.damage import flipped
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
+from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.history.index_matches import changing, found_by, index_all, of_inode, search_of
+
+RUN = HISTORY_FAN_OUT
+
+
+async def work(session: Session, txgs: int, seed: int = 1) -> list[Ino]:
+    """Ship txgs that create, change and remove files; return the files."""
+    rnd = random.Random(seed)
+    made: list[Ino] = []
+    living: list[Ino] = []
+    for _ in range(txgs):
+        made.append(write_file(session, rnd.randbytes(100)))
+        living.append(made[-1])
+        inodes.touch(session.db, rnd.choice(living), mtime_ns=10**18 + rnd.randrange(10**9))
+        if rnd.random() < 0.3:
+            remove_file(session, living.pop(rnd.randrange(len(living))))
+        await session.shipper.ship(anyway=True)
+    return made
+
+
+async def test_search_finds_the_txgs_that_changed_each_inode(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = await work(session, 2 * RUN + 5)
+        await index_all(session)
+        stored = {key for key in power.store.objects if key.startswith("history/")}
+        search = search_of(power, session)
+        for ino in files:
+            assert await found_certainly(search, ino, session) == await changing(session, ino)
+
+    assert stored == {RUNS.key_of(1, Txg(RUN)), RUNS.key_of(1, Txg(2 * RUN))}
+
+
+async def found_certainly(
+    search: HistorySearch, ino: Ino, session: Session
+) -> list[tuple[Txg, bool]]:
+    """Return the sure candidates for an inode, and those at the end that are in no run yet."""
+    wanted = {txg for txg, _ in await changing(session, ino)}
+    found = await found_by(search, of_inode(ino))
+    indexed = session.link.txg // RUN * RUN
+    assert {txg for txg, is_sure in found if not is_sure} == set(
+        range(indexed + 1, session.link.txg + 1)
+    )
+    return [(txg, True) for txg, is_sure in found if is_sure or txg in wanted]
+
+
+async def test_search_in_thousands_of_txgs_takes_few_requests(power: Power) -> None:
+    """The changed txgs are in the first, a middle and the last run of two levels."""
+    meter = Meter()
+    store = MeteredStore(power.store, meter)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"x")
+        await session.shipper.ship(anyway=True)
+        for count in (RUN * RUN // 2, RUN * RUN // 2 - 1, 10):
+            await append_empty_changelogs(session, count)
+            inodes.touch(session.db, ino, mtime_ns=10**18 + count)
+            session.db.counters.begin_txg(session.link.next_txg)
+            await session.shipper.ship(anyway=True)
+        await index_all(session)
+        assert RUNS.key_of(2, Txg(RUN * RUN)) in power.store.objects
+        wanted = await changing(session, ino)
+        opened = session.volume
+        search = HistorySearch(store, opened.keyring, opened.uuid, session.link)
+        meter.take()
+        found = await found_by(search, of_inode(ino))
+
+    assert [one for one in found if one[1]] == [one for one in wanted if one[0] <= RUN * RUN]
+    assert len([txg for txg, _ in wanted if txg <= RUN * RUN]) > 1
+    sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
+    assert sent <= 6  # a listing, the object of level 2, and those of level 1 with changes
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "exchanged", "another chain"])
+async def test_index_object_that_cannot_be_used_costs_only_requests(
+    power: Power, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = await work(session, 3 * RUN)
+        await index_all(session)
+        objects = power.store.objects
+        key, other = RUNS.key_of(1, Txg(RUN)), RUNS.key_of(1, Txg(2 * RUN))
+        if damage == "flipped":
+            objects[key] = flipped(objects[key], 60)
+        elif damage == "missing":
+            del objects[key]
+        elif damage == "exchanged":
+            objects[key], objects[other] = objects[other], objects[key]
+        search = search_of(power, session)
+        if damage == "another chain":
+            search = HistorySearch(
+                power.store,
+                session.volume.keyring,
+                session.volume.uuid,
+                session.link._replace(txg=Txg(2 * RUN), hash="00" * 32),
+            )
+        for ino in files[:RUN]:
+            found = {txg for txg, _ in await found_by(search, of_inode(ino))}
+            wanted = {txg for txg, _ in await changing(session, ino) if txg <= 2 * RUN}
+            assert wanted <= found
+
+    assert bool(caplog.messages) == (damage != "missing")
+
+
+async def test_txg_without_recorded_changes_is_an_unsure_candidate(power: Power) -> None:
+    """The txg of an image may have changed any inode."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"x")
+        await session.shipper.ship(anyway=True)
+        image = await session.publish_anew()
+        await work(session, RUN)
+        await index_all(session)
+        found = await found_by(search_of(power, session), of_inode(ino))
+
+    assert [one for one in found if one[0] <= RUN] == [(image.txg, False), (image.txg - 1, True)]
+
+
+async def test_removed_and_replaced_names_are_found(power: Power) -> None:
+    """A removed name is found with its text, a replaced one by its cookie."""
+    async with power.session("a", tasks=False) as session:
+        old, new = (write_file(session, text) for text in (b"old", b"new"))
+        dentries.add(session.db, ROOT_INO, b"report", old)
+        dentries.add(session.db, ROOT_INO, b"draft", new)
+        row = session.db.one("SELECT cookie FROM dentries WHERE name = ?", (b"report",))
+        await session.shipper.ship(anyway=True)
+        session.db.begin()
+        dentries.replace(session.db, ROOT_INO, b"report", new)
+        dentries.remove(session.db, ROOT_INO, b"draft")
+        await session.shipper.ship(anyway=True)
+        removal = session.link.txg
+        await work(session, RUN)
+        await index_all(session)
+
+        def draft(index: HistoryIndex) -> int:
+            return sum(one.mask for one in index.names if one.name == b"draft" and one.ino == new)
+
+        def report(index: HistoryIndex) -> int:
+            assert row is not None
+            return sum(one.mask for one in index.names if one.cookie == row[0] and one.ino == old)
+
+        for match in (draft, report):
+            found = await found_by(search_of(power, session), match)
+            assert [one for one in found if one[0] <= RUN] == [(removal, True)]
+
+
+async def test_range_of_a_search_is_kept(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        await work(session, 2 * RUN + 3)
+        await index_all(session)
+        search = search_of(power, session)
+
+        def everything(index: HistoryIndex) -> int:
+            return 0xFFFFFFFF if index.last else 0
+
+        for first in (1, 5, RUN, RUN + 1, 2 * RUN + 2):
+            found = [txg for txg, _ in await found_by(search, everything, first)]
+            assert found == list(range(session.link.txg, first - 1, -1))

@@ -57,6 +57,7 @@ async def test_requests_of_a_month_are_those_of_the_page(plain: Power) -> None:
         write_file(session, b"x")
         await session.shipper.ship()
         await session.leveler.make_due()
+        await session.indexer.make_due()
         counted(meter)
         await session.reclaimer.run(unless_idle=True)
         search = counted(meter)
@@ -68,6 +69,7 @@ async def test_requests_of_a_month_are_those_of_the_page(plain: Power) -> None:
             write_file(session, b"a line of a log %d" % number)
             await session.shipper.ship()
             await session.leveler.make_due()
+            await session.indexer.make_due()
         lines = counted(meter)
         polls = await polls_of_follower(plain, store, meter)
 

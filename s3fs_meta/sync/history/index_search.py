@@ -9,7 +9,7 @@ Design: docs/design/durability.md, "History index".
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -73,50 +73,35 @@ class HistorySearch:
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
-    async def txgs(
-        self, match: Match, first: Txg, last: Txg | None = None
-    ) -> AsyncGenerator[Candidate, None]:
-        """Yield the txgs of a range that concern a search, the latest first.
+    def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":
+        """Return a walk through the txgs of a range that concern a search, the latest first.
 
         Args:
-            match: tells which parts of a run concern the search.
+            match: returns the parts of a run that concern the search.
             first: the first txg of the range.
             last: the last txg; None: the last one of the chain.
+        """
+        last = self._end.txg if last is None else min(last, self._end.txg)
+        return Walk(self, match, first, last)
+
+    async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
+        """Return the parts of a run that may concern a search, and whether the index says so.
 
         Raises:
             StoreError: the bucket cannot be read.
         """
-        if self._stored is None:
-            self._stored = await self._list()
-        last = self._end.txg if last is None else min(last, self._end.txg)
-        for run in _covering(first, last):
-            async with aclosing(self._in_run(run, match, first, last)) as found:
-                async for candidate in found:
-                    yield candidate
-
-    async def _in_run(
-        self, run: _Run, match: Match, first: Txg, last: Txg
-    ) -> AsyncGenerator[Candidate, None]:
         index = await self._index(run)
-        mask, unknown = ALL_BITS, ALL_BITS
+        mask = unknown = ALL_BITS
         if index is not None:
             mask, unknown = match(index) | index.unknown, index.unknown
         parts = [
             (part, not unknown >> bit & 1)
-            for bit, part in reversed(list(enumerate(run.parts())))
-            if mask >> bit & 1 and part.first <= last and part.last >= first
+            for bit, part in enumerate(run.parts())
+            if mask >> bit & 1
         ]
-        if run.level == 1:
-            for part, is_sure in parts:
-                yield Candidate(part.last, is_sure)
-            return
-        for at in range(0, len(parts), HISTORY_FETCHES_MAX):
-            some = [part for part, _ in parts[at : at + HISTORY_FETCHES_MAX]]
-            await self._fetch_all(some)
-            for part in some:
-                async with aclosing(self._in_run(part, match, first, last)) as found:
-                    async for candidate in found:
-                        yield candidate
+        if run.level > 1:
+            await self._fetch_all([part for part, _ in parts[-HISTORY_FETCHES_MAX:]])
+        return parts
 
     async def _list(self) -> set[ObjectKey]:
         stored: set[ObjectKey] = set()
@@ -134,8 +119,10 @@ class HistorySearch:
 
     async def _index(self, run: _Run) -> HistoryIndex | None:
         """Return the index object of a run; None if there is none that can be used."""
+        if self._stored is None:
+            self._stored = await self._list()
         key = RUNS.key_of(run.level, run.last)
-        if self._stored is None or key not in self._stored:
+        if key not in self._stored:
             return None
         if key not in self._cached:
             found = await self._read(key)
@@ -174,6 +161,36 @@ class HistorySearch:
 
     def _rows(self) -> int:
         return sum(len(index.inodes) + len(index.names) for index in self._cached.values() if index)
+
+
+class Walk:
+    """A walk through the txgs that a search finds."""
+
+    def __init__(self, search: HistorySearch, match: Match, first: Txg, last: Txg) -> None:
+        self._search = search
+        self._match = match
+        self._first = first
+        self._last = last
+        self._waiting = [(run, True) for run in _covering(first, last)][::-1]
+
+    async def take(self, most: int) -> list[Candidate]:
+        """Return the next txgs, at most *most*; none at the end of the range.
+
+        Raises:
+            StoreError: the bucket cannot be read.
+        """
+        found: list[Candidate] = []
+        while self._waiting and len(found) < most:
+            run, is_sure = self._waiting.pop()
+            if run.level == 0:
+                found.append(Candidate(run.last, is_sure))
+                continue
+            self._waiting += [
+                part
+                for part in await self._search.parts_of(run, self._match)
+                if part[0].last >= self._first and part[0].first <= self._last
+            ]
+        return found
 
 
 def _covering(first: Txg, last: Txg) -> Iterator[_Run]:

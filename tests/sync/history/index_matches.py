@@ -1,7 +1,5 @@
 """Searches of the history index, and the same searches in all changelogs."""
 
-from contextlib import aclosing
-
 from s3fs_meta.codec.history_index import HistoryIndex
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.chain import chain
@@ -36,8 +34,11 @@ async def index_all(session: Session) -> None:
 
 async def found_by(search: HistorySearch, match: Match, first: int = 1) -> list[tuple[Txg, bool]]:
     """Return the candidates of a search, the latest first."""
-    async with aclosing(search.txgs(match, Txg(first))) as found:
-        return [(candidate.txg, candidate.is_sure) async for candidate in found]
+    walk = search.walk(match, Txg(first))
+    found: list[tuple[Txg, bool]] = []
+    while batch := await walk.take(7):
+        found += [(candidate.txg, candidate.is_sure) for candidate in batch]
+    return found
 
 
 async def changing(session: Session, ino: Ino) -> list[tuple[Txg, bool]]:

@@ -70,6 +70,7 @@ def figures(
         "reclaim": {"last_error": session.reclaimer.last_error},
         "follow": _follow(session),
         "store": _store(session.volume.store),
+        "billed": billed(session.volume.store),
         "outage": _outage(session.volume.store),
     }
 
@@ -163,6 +164,15 @@ def _outage(store: ObjectStore) -> dict[str, Any]:
         "why": found.why,
         "silent_s": round(found.silent_s, 3),
     }
+
+
+def billed(store: ObjectStore) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the billed requests since the mount, and their bytes, by cause and class."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    if isinstance(store, CountingStore):
+        for (cause, kind), counts in sorted(store.meter.totals().items()):
+            found.setdefault(cause, {})[kind] = counts._asdict()
+    return found
 
 
 def _store(store: ObjectStore) -> dict[str, Any]:

@@ -147,6 +147,7 @@ def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
     left = _labelled(alive, "work", _names_left)
     yield _family("tree_names_left", "Names left of work on trees, at least.", left)
     yield from _store(alive)
+    yield from _billed(alive)
     yield _durations(alive)
 
 
@@ -234,6 +235,22 @@ def _store(alive: _Alive) -> Iterator["Metric"]:
             return {method: float(one[key]) for method, one in figures["store"].items()}
 
         yield _family(name, documentation, _labelled(alive, "method", values))
+
+
+def _billed(alive: _Alive) -> Iterator["Metric"]:
+    for key, documentation in (
+        ("requests", "Requests that the store bills."),
+        ("sent_bytes", "Bytes that billed requests sent."),
+        ("received_bytes", "Bytes that the store sent in reply."),
+    ):
+        yield _family(f"billed_{key}_total", documentation, _by_cause(alive, key))
+
+
+def _by_cause(alive: _Alive, key: str) -> Iterator[_Sample]:
+    for mountpoint, figures in alive:
+        for cause, classes in figures.get("billed", {}).items():
+            for kind, counts in classes.items():
+                yield {"mountpoint": mountpoint, "cause": cause, "class": kind}, float(counts[key])
 
 
 def _durations(alive: _Alive) -> "Metric":

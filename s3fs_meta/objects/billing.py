@@ -144,6 +144,7 @@ class Meter:
         self._clock = clock
         self._guard = threading.Lock()
         self._usage: Usage = {}
+        self._totals: dict[tuple[str, str], Billed] = {}
 
     def count(
         self,
@@ -156,7 +157,10 @@ class Meter:
     ) -> None:
         """Count requests for a key, or a listing of a prefix, and bytes of their bodies."""
         name = (cause_of(kind, key).value, kind.value)
-        self.add({self.today(): {name: Billed(requests, sent_bytes, received_bytes)}})
+        billed, today = Billed(requests, sent_bytes, received_bytes), self.today()
+        with self._guard:
+            merge(self._usage, {today: {name: billed}})
+            self._totals[name] = self._totals.get(name, NOTHING).plus(billed)
 
     def now_ns(self) -> int:
         """Return the present time, in nanoseconds since 1970-01-01 UTC."""
@@ -183,6 +187,11 @@ class Meter:
         """Return a copy of all counts since the last ``take``."""
         with self._guard:
             return {day: dict(counts) for day, counts in self._usage.items()}
+
+    def totals(self) -> dict[tuple[str, str], Billed]:
+        """Return a copy of all counts of this process by cause and class; they only grow."""
+        with self._guard:
+            return dict(self._totals)
 
 
 class MeteredStore(StoreWrapper):

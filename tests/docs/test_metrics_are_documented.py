@@ -14,6 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 # Figures below these have the names of what they count.
 PLURAL = {
     "store.": "<method>",
+    "billed.": "<cause>",
+    "billed.<cause>.": "<class>",
     "requests.": "<kind>",
     "latency.operations.": "<operation>",
 }

@@ -24,6 +24,7 @@ FIGURES: dict[str, Any] = {
     "chain": {"created_ns": 1_500_000_000},
     "trees": {"copying": {"done": 1, "left": 2}, "locking": None},
     "store": {"get": {"requests": 3, "errors": 1, "sent_bytes": 0, "received_bytes": 9}},
+    "billed": {"reads": {"get": {"requests": 4, "sent_bytes": 0, "received_bytes": 12}}},
     "latency": {
         "bounds_s": [0.000005, 0.01],
         "operations": {"read": {"counts": [1, 2, 4], "total_s": 1.5}},
@@ -62,6 +63,11 @@ def test_parsers_of_prometheus_read_the_figures(open_metrics: bool) -> None:
         "s3fs_meta_store_errors_total": 1,
         "s3fs_meta_store_sent_bytes_total": 0,
         "s3fs_meta_store_received_bytes_total": 9,
+    }
+    assert _values(found.values(), mountpoint="/b", cause="reads", **{"class": "get"}) == {
+        "s3fs_meta_billed_requests_total": 4,
+        "s3fs_meta_billed_sent_bytes_total": 0,
+        "s3fs_meta_billed_received_bytes_total": 12,
     }
     info = {"mountpoint": "/b", "url": 's3://b/"home"\n', "uuid": "u", "label": ""}
     assert _values(found.values(), **info) == {"s3fs_meta_mount_info": 1}

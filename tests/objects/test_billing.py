@@ -238,3 +238,16 @@ async def test_probe_of_conditional_writes_belongs_to_the_mount() -> None:
     meter = Meter(DayClock())
     await probe.probe(MeteredStore(MemoryStore(), meter), "0" * 32)
     assert {name.split()[0] for name in counted(meter)} == {"mount"}
+
+
+def test_totals_of_a_process_only_grow() -> None:
+    """Counts that were taken to be saved, or added again, change nothing; days are summed."""
+    clock = DayClock()
+    meter = Meter(clock)
+    meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)
+    meter.add(meter.take())
+    meter.take()
+    clock.day += 1
+    meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)
+
+    assert meter.totals() == {("data", "put"): Billed(2, 10, 0)}

@@ -11,7 +11,7 @@ from s3fs_meta.cli import completion, options, status_bucket, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.errors import ControlError, NotMountedError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_status, request_unshipped
 from s3fs_meta.mount.health import Level, Limits, Verdict, judge
@@ -39,7 +39,7 @@ HELP = CommandHelp(
         Example(
             "s3fs-meta status --check --max-age 5m --min-free 5% /mnt/home", "for Nagios, cron"
         ),
-        Example("s3fs-meta status --watch /mnt/home", "rates and times, updated every 2 s"),
+        Example("s3fs-meta status --watch", "rates and times of the only mount, every 2 s"),
         Example("s3fs-meta status --prometheus", "for Prometheus, through node_exporter"),
         Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
         Example("s3fs-meta status s3://bucket/home", "what a lost machine has left in the bucket"),
@@ -105,7 +105,7 @@ _Watch = Annotated[
     typer.Option(
         "--watch",
         help="Show repeatedly what the mount does: rates, times, uploads, the processes with "
-        "most requests. Ctrl-C ends it.",
+        "most requests; without a target the only mount. Ctrl-C ends it.",
     ),
 ]
 _Interval = Annotated[
@@ -208,8 +208,10 @@ async def _verdict(place: Target, limits: Limits) -> Verdict:
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:
     """Print the paths of files whose changes are not yet in the bucket."""
     if target is None:
-        raise UsageError("--unshipped needs a mountpoint or a URL")
-    found = trio.run(request_unshipped, targets.of_either(target, cachedir))
+        place = targets.only_mounted("--unshipped")
+    else:
+        place = targets.of_either(target, cachedir)
+    found = trio.run(request_unshipped, place)
     if json:
         output.print_json(found)
         return

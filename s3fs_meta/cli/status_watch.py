@@ -21,7 +21,7 @@ from rich.text import Text
 
 from s3fs_meta.cli import status_view
 from s3fs_meta.console import output
-from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.errors import ControlError, NotMountedError
 from s3fs_meta.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATCH_S_MIN
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_requesters, request_status
@@ -55,12 +55,13 @@ def run(target: str | None, cachedir: Path | None, interval: str) -> None:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        UsageError: the target is missing, or the interval is not one.
+        UsageError: the target is missing and not clear, or the interval is not one.
     """
     interval_s = seconds(WATCH_S_MIN)("--interval", interval)
-    if target is None:
-        raise UsageError("--watch needs a mountpoint or a URL")
-    trio.run(watch, targets.of_either(target, cachedir), interval_s)
+    place = (
+        targets.only_mounted("--watch") if target is None else targets.of_either(target, cachedir)
+    )
+    trio.run(watch, place, interval_s)
 
 
 async def watch(place: Target, interval_s: float) -> None:

@@ -11,7 +11,8 @@ Each PID namespace except the machine's first uses a subfolder ``namespace-<inod
 that shares /run has other processes with the same PIDs, so it would mistake the notes of running
 mounts for notes of killed mounts. Source: pid_namespaces(7), namespaces(7).
 
-The note of an ended mount is kept for an hour, for an ``umount`` that starts just after the end.
+The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` that starts
+just after the end.
 A mount removes what killed processes have left: their notes, incomplete notes, and the subfolders
 of PID namespaces that have ended.
 """
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from s3fs_meta.errors import KilledMountError, NotMountedError, OtherUserError
+from s3fs_meta.errors import KilledMountError, NotMountedError, OtherUserError, UsageError
+from s3fs_meta.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
@@ -181,6 +183,21 @@ def all_mounted() -> list[Target]:
     return found + [place for place in ending if place.state not in states]
 
 
+def only_mounted(option: str) -> Target:
+    """Return the only mount of this host, for a command without a target.
+
+    Raises:
+        UsageError: there is none, or several; the message names them.
+    """
+    found = all_mounted()
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(str(place.mountpoint or place.url) for place in found)
+    raise UsageError(
+        f"{option} shows one mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
+    )
+
+
 def write_note(place: Target, mounted: Mounted) -> Path | None:
     """Write the note of this process's mount; return its path, or None if writing fails.
 
@@ -266,7 +283,8 @@ def _living_notes() -> list[dict[str, Any]]:
 def _notes() -> list[dict[str, Any]]:
     """Return the notes of running mounts, then those of ended mounts, the latest first.
 
-    Notes of killed processes and notes older than _ENDED_S_MAX are removed.
+    Notes of killed processes, and of ended mounts those older than _ENDED_S_MAX or beyond the latest
+    ENDED_NOTES_MAX, are removed.
     """
     living, ended = [], []
     for path in _note_paths():
@@ -284,7 +302,11 @@ def _notes() -> list[dict[str, Any]]:
                 living.append(note)
             else:
                 path.unlink(missing_ok=True)
-    return living + [note for _age, note in sorted(ended, key=lambda one: one[0])]
+    latest = [note for _age, note in sorted(ended, key=lambda one: one[0])]
+    for note in latest[ENDED_NOTES_MAX:]:
+        with contextlib.suppress(OSError):
+            note["path"].unlink(missing_ok=True)
+    return living + latest[:ENDED_NOTES_MAX]
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
@@ -320,7 +342,7 @@ def remove_stale_notes() -> None:
     with contextlib.suppress(OSError):  # an uninspectable process may be of any namespace
         notes = runtime_dir(os.environ, os.geteuid())
         if _own_namespace() == _FIRST_PID_NAMESPACE and any(notes.glob(f"{_NAMESPACE}*")):
-            remove_ended_namespaces(notes, _namespaces)
+            remove_ended_namespaces(notes, inner_namespaces)
 
 
 def remove_incomplete(notes: Path) -> None:
@@ -346,18 +368,26 @@ def remove_ended_namespaces(notes: Path, living: Callable[[], Set[int]]) -> None
             folder.rmdir()
 
 
-def _namespaces() -> set[int]:
-    """Return the PID namespaces of all processes; complete in the machine's first PID namespace.
+def inner_namespaces() -> set[int]:
+    """Return the PID namespaces inside that of this process that have processes.
 
     Raises:
-        PermissionError: a process may not be inspected.
+        PermissionError: a process of such a namespace may not be inspected.
     """
     found = set()
     for process in Path("/proc").iterdir():
         if _PID.fullmatch(process.name):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                found.add(os.stat(process / "ns" / "pid").st_ino)
+                if _is_in_inner_namespace(process):
+                    found.add(os.stat(process / "ns" / "pid").st_ino)
     return found
+
+
+def _is_in_inner_namespace(process: Path) -> bool:
+    """Return whether a process has another PID in a namespace inside this process's namespace."""
+    lines = (process / "status").read_text(errors="replace").splitlines()
+    pids = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
+    return len(pids) != 1
 
 
 def is_running(pid: int) -> bool:

@@ -153,4 +153,3 @@ def test_view_ends_without_failure_when_the_mount_ends(program: Program, mounted
 
 def test_watching_needs_a_mount(program: Program, tmp_path: Path) -> None:
     assert program.run("status", "--watch", tmp_path).returncode == ExitStatus.NOT_MOUNTED
-    assert program.run("status", "--watch").returncode == ExitStatus.USAGE

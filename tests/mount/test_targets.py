@@ -2,11 +2,13 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.errors import NotMountedError
+from s3fs_meta.errors import NotMountedError, UsageError
+from s3fs_meta.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 
@@ -112,6 +114,44 @@ def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> Non
     assert all(place.state.parent != notes for place in targets.all_mounted())
 
 
+def test_only_the_latest_notes_of_ended_mounts_are_kept(cachedir: Path, tmp_path: Path) -> None:
+    """A host that mounts often, as automount does, does not collect thousands in an hour."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    own = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
+    assert own is not None
+    note = json.loads(own.read_text()) | {"mountpoint": "/m", "outcome": {"complete": 1, "why": ""}}
+    now_s = own.stat().st_mtime
+    for number in range(ENDED_NOTES_MAX + 3):
+        path = own.with_name(str(5_000_000 + number))
+        path.write_text(json.dumps(note | {"url": f"local:///{number}"}))
+        os.utime(path, (now_s - number, now_s - number))
+
+    with pytest.raises(NotMountedError):
+        targets.of_mountpoint(tmp_path / "other", None)
+
+    left = {int(path.name) - 5_000_000 for path in own.parent.iterdir()} - {os.getpid() - 5_000_000}
+    assert left == set(range(ENDED_NOTES_MAX))
+    assert targets.of_mountpoint(Path("/m"), None).url == "local:///0"
+    assert own.exists()
+
+
+def test_namespace_with_a_process_is_found() -> None:
+    """Only root may make one; its process is seen from this namespace."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo; read line"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as inner:
+        assert inner.stdin is not None
+        assert inner.stdout is not None
+        inner.stdout.readline()
+        number = os.stat(f"/proc/{inner.pid}/ns/pid_for_children").st_ino
+        assert number in targets.inner_namespaces()
+        inner.stdin.close()
+        inner.wait()
+
+    assert number not in targets.inner_namespaces()
+
+
 def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
     """A container that shares the directory has ended."""
     for name in ("namespace-7", "namespace-8", "4194305"):
@@ -211,6 +251,24 @@ def test_mount_is_not_mistaken_for_an_unmounted_one_of_the_same_url(
         (note.parent / str(pid)).write_text(json.dumps(former))
 
     assert targets.of_mountpoint(tmp_path / "mnt", None).state == tmp_path / "serving"
+
+
+def test_command_without_a_target_takes_the_only_mount(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, f"local:///{name}") for name in "xy"]
+    other = Mounted("/", "0:1", "ext4", "/dev/sda")
+    for shown, error in (
+        (mounted[:1], None),
+        ([], "nothing is mounted"),
+        (mounted, f"choose one of {tmp_path}/x, {tmp_path}/y"),
+    ):
+        monkeypatch.setattr(mount_table, "read", lambda shown=shown: [other, *shown])
+        if error is None:
+            assert targets.only_mounted("--watch").mountpoint == str(tmp_path / "x")
+        else:
+            with pytest.raises(UsageError, match=f"--watch shows one mount: {error}"):
+                targets.only_mounted("--watch")
 
 
 def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path) -> None:

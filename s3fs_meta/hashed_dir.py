@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from typing_extensions import override
 
-from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX
+from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -346,6 +346,41 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_again(path: str | Path) -> None:
+    """Write a file's bytes over themselves, and sync them; holes stay. In a thread.
+
+    A sync that failed leaves pages that differ from the disk but count as written.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: the file cannot be read, or not be written to the disk.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        for start, stop in _data_ranges(fd):
+            offset = start
+            while offset < stop:  # bounded: each iteration writes at least one byte or raises
+                data = os.pread(fd, min(WRITTEN_AGAIN_BYTES, stop - offset), offset)
+                offset += os.pwrite(fd, data, offset)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _data_ranges(fd: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of an open file that are not holes."""
+    stop, size_bytes = 0, os.fstat(fd).st_size
+    while stop < size_bytes:
+        try:
+            start = os.lseek(fd, stop, os.SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:  # only a hole is left
+                return
+            raise
+        stop = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, stop
 
 
 def _subdirectories(directory: str) -> list[str]:

@@ -229,6 +229,7 @@ WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoin
 # appended when half of them are used.
 WAL_ROOM_BYTES: Final = 2 * MIB
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB  # appended at once on the event loop: 0.1 ms
+WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # bytes in memory while a file is written again
 COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data
 # Passes that collect the kernel's dirty data; more would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3

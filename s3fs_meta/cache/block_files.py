@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import itertools
+import logging
 import os
 import resource
 import weakref
@@ -20,12 +21,13 @@ from typing import Final
 
 from s3fs_meta.cache.files_ahead import FilesAhead
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
-from s3fs_meta.hashed_dir import NumberedDir, make_durably
+from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again
 from s3fs_meta.limits import OPEN_BLOCKS_MAX, SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST: Final = BlockId(0)
+_log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -406,6 +408,36 @@ class BlockFiles:
         except OSError as exc:
             self._sync_failure = f"an earlier sync failed ({exc.strerror or exc})"
             raise
+
+    def write_again(self, block: BlockId) -> None:
+        """Write a file's bytes over themselves and sync them; skip a missing file. In a thread.
+
+        A file that cannot be read is skipped: its block is lost, whatever is written.
+
+        Raises:
+            OSError: the file cannot be written to the disk.
+        """
+        size_bytes = self.size(block)
+        try:
+            if size_bytes:
+                self.read(block, 0, size_bytes)
+        except LostBlockError as exc:
+            _log.error("%s", exc)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            write_again(self._directory.path(_name(block)))
+
+    def drop_pages(self, blocks: Iterable[BlockId]) -> None:
+        """Let the kernel forget the pages of files, so that reads return what the disk has. In a thread."""
+        for block in blocks:
+            try:
+                fd = self._directory.open(_name(block), os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
     def clear_tmp(self) -> None:
         """Remove unfinished files of an earlier run from ``tmp``."""

@@ -45,6 +45,7 @@ class Durability:
         commit_interval_s: float,
         last_record: Callable[[], int],
         collect: Callable[[], Awaitable[object]],
+        note_failed_sync: Callable[[], None],
     ) -> None:
         """Store the arguments; the ``run`` methods commit and sync.
 
@@ -55,6 +56,7 @@ class Durability:
             commit_interval_s: the time between two background syncs.
             last_record: returns the number of the last committed record of changes.
             collect: makes the kernel write back dirty pages.
+            note_failed_sync: records for the next mount that the disk failed.
         """
         self._db = db
         self._cache = cache
@@ -65,6 +67,7 @@ class Durability:
         self._sync_lock = trio.Lock()
         self._last_record = last_record
         self.collect = collect
+        self._note_failed_sync = note_failed_sync
         self.synced_mark = 0  # number of the last record of changes on the disk
         # Number of the last change on the disk, and of the last change of only times.
         self._synced = -1, -1
@@ -79,11 +82,14 @@ class Durability:
         self._opened.set()
 
     def _group_lost(self) -> None:
-        self._give_up("the last operations were lost")
+        self._give_up("the last operations were lost", disk_failed=self._db.disk_failed)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, *, disk_failed: bool = True) -> None:
         """Refuse later changes and syncs, because it is unknown which operations are durable."""
-        self._broken = self._broken or why
+        if not self._broken:
+            self._broken = why
+            if disk_failed:
+                self._note_failed_sync()
         self._status.degrade(why)
 
     def _require_sound(self) -> None:
@@ -120,7 +126,8 @@ class Durability:
             _log.error(
                 "cannot commit operations to the database, the mount turns read-only: %s", exc
             )
-            self._give_up(f"the last operations were lost: {exc}")
+            why = f"the last operations were lost: {exc}"
+            self._give_up(why, disk_failed=self._db.disk_failed)
         self._notice_log()
 
     async def run_background_sync(self) -> None:

@@ -6,6 +6,7 @@ Does not know: FUSE, the command line.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
@@ -42,6 +43,7 @@ from s3fs_meta.sync.history.reclaim import Reclaimer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
 from s3fs_meta.sync.kernel import Kernel, NoKernel
+from s3fs_meta.sync.opening import failed_sync
 from s3fs_meta.sync.opening.opening import close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import Unshipped
@@ -114,10 +116,10 @@ class Session:
             commit_interval_s=options.commit_interval_s,
             last_record=lambda: volume.recorder.last_seq,
             collect=kernel.collect,
+            note_failed_sync=partial(failed_sync.note, volume.state_dir),
         )
         self._make_upload(bounds)
         self._make_upkeep()
-        self._upkeep = trio.CancelScope()
         self.follower: Follower | None = None
         if options.follow:
             self.follower = Follower(
@@ -165,6 +167,7 @@ class Session:
     def _make_upkeep(self) -> None:
         """Make the parts that delete garbage, compact packs and heal damage."""
         volume, status = self.volume, self.status
+        self._upkeep = trio.CancelScope()
         self.healer = Healer(volume.db, self.cache, status, self.damage)
         self.compactor = Compactor(volume, self.cache, self.files, self.damage.mark)
         self.reclaimer = Reclaimer(volume, self.shipper, self.durability, hook=self._hook)

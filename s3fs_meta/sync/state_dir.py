@@ -13,6 +13,7 @@ locks.
         holder         this host's proof of a lease (``lease_proof``), in case the database is lost
         superblock     a copy of the newest superblock that this host has seen (``host_copy``)
         requests.json  counted requests (``request_log``); a loss costs only the counts
+        failed-sync    the boot on which a sync failed (``failed_sync``), until the next mount
         replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
@@ -97,6 +98,11 @@ class StateDir:
     def rollback(self) -> Path:
         """Return the directory in which a rollback restores the past txg; a crash may leave it."""
         return self.path / "rollback"
+
+    @property
+    def failed_sync(self) -> Path:
+        """Return the path of the record that a sync has failed."""
+        return self.path / "failed-sync"
 
     @property
     def holder(self) -> list[str]:

@@ -12,6 +12,8 @@ after recovery.
       block file              independently; if it overwrites old bytes, each sector independently
     an unsynced size of a     is as at any point in time since the last sync
       block file
+    a write before a failed   is not on the disk, whatever later syncs report
+      sync of its file
 
 The rules for block files allow fewer states than the rule for the database: the kernel writes
 pages, and no known filesystem shows parts of a page that it never wrote. SQLite does not rely on
@@ -34,6 +36,7 @@ from s3fs_meta.testing.recorded_disk import (
     Event,
     FileId,
     Left,
+    Lost,
     Moved,
     Resized,
     SyncedAll,
@@ -157,7 +160,10 @@ class PowerCut:
     def _settle(self) -> None:
         """Separate synced from unsynced changes."""
         files, directories, everything = self._covered()
+        lost = self._lost()
         for number, event in enumerate(self._events):
+            if number in lost:
+                continue
             if isinstance(event, Wrote | Resized):
                 if number < max(files.get(event.file, 0), everything):
                     self._files[event.file].apply(event)
@@ -194,6 +200,24 @@ class PowerCut:
             elif isinstance(event, SyncedAll):
                 everything = max(everything, event.covers)
         return files, directories, everything
+
+    def _lost(self) -> set[int]:
+        """Return the numbers of the writes that a failed sync has lost."""
+        lost: set[int] = set()
+        unsynced: defaultdict[FileId, list[int]] = defaultdict(list)
+        for number, event in enumerate(self._events):
+            if isinstance(event, Wrote):
+                unsynced[event.file].append(number)
+            elif isinstance(event, SyncedFile | Lost):
+                covers = event.covers if isinstance(event, SyncedFile) else event.before
+                left = [one for one in unsynced[event.file] if one >= covers]
+                if isinstance(event, Lost):
+                    lost.update(set(unsynced[event.file]).difference(left))
+                unsynced[event.file] = left
+            elif isinstance(event, SyncedAll):
+                for file, numbers in unsynced.items():
+                    unsynced[file] = [one for one in numbers if one >= event.covers]
+        return lost
 
     @property
     def loose(self) -> int:

@@ -11,6 +11,7 @@ be recorded as less durable than it is, but never as more durable.
 """
 
 import contextlib
+import errno
 import io
 import os
 import pathlib
@@ -82,13 +83,34 @@ class SyncedAll(NamedTuple):
     covers: int
 
 
+class Lost(NamedTuple):
+    """A sync failed: the unsynced writes to a file before event number *before* never reach the disk.
+
+    Later syncs succeed, but do not cover them, as with fsync(2) on Linux.
+    """
+
+    file: FileId
+    before: int
+
+
 class Noted(NamedTuple):
     """An event that is no change of the disk, such as the end of an fsync or a stored object."""
 
     what: Any
 
 
-Event = Wrote | Resized | Entered | Left | Moved | SyncedFile | SyncedDirectory | SyncedAll | Noted
+Event = (
+    Wrote
+    | Resized
+    | Entered
+    | Left
+    | Moved
+    | SyncedFile
+    | SyncedDirectory
+    | SyncedAll
+    | Lost
+    | Noted
+)
 
 # Files that are not recorded: a crash invalidates SQLite's shared memory, and a socket has no
 # content.
@@ -104,6 +126,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._ids: dict[int, FileId] = {}  # identifiers by inode number, while the inode exists
         self._next_id = 0
+        self.failing = ""  # the next sync of a file whose path contains this fails; "": none
 
     def note(self, what: object) -> int:
         """Add an event that is no change of the disk; return the number of the event."""
@@ -308,8 +331,13 @@ class _Calls:
 
     def _sync(self, fd: int, sync: Callable[[int], None]) -> None:
         covers = len(self._recorder.events)
-        sync(fd)
         file = self._file(fd)
+        if self._recorder.failing and self._recorder.failing in os.readlink(f"/proc/self/fd/{fd}"):
+            assert file is not None, "only syncs of files can fail"
+            self._recorder.failing = ""
+            self._recorder.add(Lost(file, covers))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(fd)
         if file is not None:
             self._recorder.add(SyncedFile(file, covers))
             return

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
 import trio
 from typing_extensions import override
 
@@ -176,13 +177,19 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 )
 
 
+class FailedSync(NamedTuple):
+    """A sync that fails once; then the daemon is killed."""
+
+    path: str  # part of the path of the file whose sync fails
+
+
 class CancelledFlush(NamedTuple):
     """A flush that is cancelled after a number of scheduler steps."""
 
     task_steps: int
 
 
-Step = Wish | CancelledFlush | str
+Step = Wish | CancelledFlush | FailedSync | str
 
 
 async def record(
@@ -231,6 +238,9 @@ class _Recorded:
             return
         if isinstance(step, CancelledFlush):
             await self._cancelled_flush(step)
+            return
+        if isinstance(step, FailedSync):
+            await self._failed_sync(step)
             return
         done = len(self._run.operations)
         await (self._keep_busy() if step == BUSY else getattr(self, f"_{step}")())
@@ -289,6 +299,13 @@ class _Recorded:
                 await self.session.flush()
             finally:
                 trio.lowlevel.remove_instrument(steps)
+
+    async def _failed_sync(self, step: FailedSync) -> None:
+        self._recorder.failing = step.path
+        with pytest.raises(OSError, match="Input/output"):
+            await self.session.durability.sync_all()
+        assert not self._recorder.failing
+        await self._kill_uncommitted()
 
     async def _evict(self) -> None:
         self.session.cache.evictor.evict_bytes(1 << 60)

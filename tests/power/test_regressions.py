@@ -22,6 +22,7 @@ from tests.power.recorded_run import (
     KILL_UNCOMMITTED,
     SYNC,
     CancelledFlush,
+    FailedSync,
     Step,
     Stored,
     judge,
@@ -229,3 +230,16 @@ async def test_host_recovers_its_first_lease_after_a_power_cut(
         )
         assert opened.keeper.epoch == 2
         await close_filesystem(opened, release=False)
+
+
+@pytest.mark.parametrize("path", ["/blocks/", "-wal"])
+@pytest.mark.parametrize("last", [SYNC, FSYNC, APPEND_OTHER])
+async def test_fsync_of_the_mount_after_a_failed_one_is_durable(
+    template: MemoryStore, boots: Boots, path: str, last: Step
+) -> None:
+    """The kernel keeps lost pages in memory, and reports success of every later sync."""
+    program: list[Step] = [*FILE, FSYNC, APPEND, COMMIT, FailedSync(path), last, FSYNC]
+    run = await record(program, boots.next_home(), template, WAL)
+
+    for dice in (Exactly(0), Dice(1), Dice(2)):
+        await judge_choice(run, len(run.events), dice, boots.next_home())

@@ -83,6 +83,7 @@ class Database(Statements):
         self._written: tuple[int, ...] = ()
         self._written_late = 0  # number of rows that commits wrote; operations wrote all others
         self._refuses = False
+        self.disk_failed = False  # True after an I/O error of SQLite
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; threads remove theirs on close
         self.wal: Wal | None = None  # the write-ahead log, None under the other journal modes
@@ -396,6 +397,7 @@ class Database(Statements):
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
         """Return our error for an SQLite exception, after undoing a group that it has broken."""
+        self.disk_failed |= isinstance(exc, apsw.IOError)
         if self.in_group:
             gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
             if gone or committing or (changing and not self.pragmas.can_undo):

@@ -41,7 +41,7 @@ from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
-from s3fs_meta.sync.opening import local_state_choice, strays
+from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.opening.opening import note_start
 from s3fs_meta.sync.state_dir import StateDir
@@ -93,8 +93,10 @@ async def open_offline(
     await state_dir.lock(wait_s=options.lock_wait_s)
     db: Database | None = None
     try:
+        await failed_sync.write_database_again(state_dir)
         local = local_state_choice.examine(state_dir, options.pragmas, superblock, repairing=False)
         db = local.db
+        again = [] if db is None else await failed_sync.write_blocks_again(state_dir, db)
         link = await _complete(local, keyring, why, follows=options.follow)
         assert db is not None, "only a database is complete"
         if options.at_least is not None:
@@ -122,11 +124,12 @@ async def open_offline(
             options=replace(options, read_only=True),
             crashed=crashed,
             power_lost=power_lost,
-            notices=(_notice(why, follows=options.follow), *notices),
+            notices=(_notice(why, follows=options.follow), *again, *notices),
             offline=why,
         )
     except BaseException:
         if db is not None:
+            failed_sync.note_if_failed(db, state_dir)
             db.close()
         state_dir.unlock()
         raise

@@ -30,7 +30,7 @@ from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
-from s3fs_meta.sync.opening import local_state_choice, strays
+from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import Bringer, Wanted
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -80,6 +80,7 @@ async def open_filesystem(
             volume = await opening.run()
     except BaseException:
         if opening.db is not None:
+            failed_sync.note_if_failed(opening.db, state_dir)
             opening.db.close()
         state_dir.unlock()
         for notice in opening.notices:  # after an error no volume passes them to the caller
@@ -128,7 +129,7 @@ class _Opening:
         """Choose or restore a database and take the lease. Raises as ``open_filesystem``."""
         options = self._options
         lease = await self._read_lease()
-        local = await self._require_keys(self._examine())
+        local = await self._require_keys(await self._examine())
         held = lease_proof.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
         own = None if local.db is None else chain.own_txg(local.db)
         unknown = strays.ALL if local.db is None else BlockId(local.db.counters.next_block)
@@ -212,7 +213,11 @@ class _Opening:
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )
 
-    def _examine(self) -> Local:
+    async def _examine(self) -> Local:
+        """Open the local database, if it exists. Write it again before if its disk has failed."""
+        changes_nothing = self._options.read_only and self._options.repairing
+        if not changes_nothing:
+            await failed_sync.write_database_again(self._state_dir)
         local = local_state_choice.examine(
             self._state_dir,
             self._options.pragmas,
@@ -220,6 +225,8 @@ class _Opening:
             repairing=self._options.repairing,
         )
         self.db = local.db
+        if local.db is not None and not changes_nothing:
+            self.notices += await failed_sync.write_blocks_again(self._state_dir, local.db)
         return local
 
     async def _require_at_least(self, db: Database | None) -> None:
@@ -361,6 +368,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         if release and volume.keeper.is_held:
             await volume.keeper.release()
     finally:
+        failed_sync.note_if_failed(volume.db, volume.state_dir)
         volume.db.close()
         let_go(volume)
 

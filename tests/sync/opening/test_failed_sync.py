@@ -1,0 +1,214 @@
+"""Local state whose disk failed to sync: the next mount writes it again."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta import machine
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import cached_blocks
+from s3fs_meta.model import BlockState, Ino
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.opening import failed_sync
+from s3fs_meta.sync.opening.offline import open_offline
+from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.sync.conftest import Power, read_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+def _fail(monkeypatch: pytest.MonkeyPatch, part: str, *calls: str) -> None:
+    """Let calls of ``os`` on files fail whose path contains *part*."""
+    for call in calls:
+        real: Callable[..., object] = getattr(os, call)
+
+        def refuse(fd: int, *words: object, real: Callable[..., object] = real) -> object:
+            if part in os.readlink(f"/proc/self/fd/{fd}"):
+                raise OSError(errno.EIO, "Input/output error")
+            return real(fd, *words)
+
+        monkeypatch.setattr(os, call, refuse)
+
+
+def _record(power: Power) -> Path:
+    return StateDir(power.home / "a").failed_sync
+
+
+async def _write_and_fail(power: Power, monkeypatch: pytest.MonkeyPatch, part: str) -> Ino:
+    """Leave a dirty block, after a sync that failed and a kill."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+        with monkeypatch.context() as failing:
+            _fail(failing, part, "fdatasync")
+            with pytest.raises(OSError, match="Input/output"):
+                await session.durability.sync_all()
+    return ino
+
+
+@pytest.mark.parametrize("part", ["/blocks/", "-wal"])
+async def test_mount_after_a_failed_sync_writes_dirty_state_again(
+    power: Power, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The log comes before the database, and both come before the first commit of the mount."""
+    ino = await _write_and_fail(power, monkeypatch, part)
+    assert _record(power).exists()
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    async with power.session("a", tasks=False) as session:
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
+        assert [name for name in synced if name == f"{block:x}"]
+        logs = ["meta.db-wal"] if part == "-wal" else []  # else the last close checkpointed it
+        assert [name for name in synced if name.startswith("meta.db")] == [*logs, "meta.db"]
+        assert await read_file(session, ino) == CONTENT
+        assert any("written to the disk again" in one for one in session.volume.notices)
+        await session.durability.sync_file(ino)
+
+    assert not _record(power).exists()
+
+
+async def test_uploaded_blocks_are_verified_after_a_failed_sync(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their pages may be lost, too; a reader gets the content from the bucket then."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        [block] = cached_blocks.in_state(session.db, BlockState.CLEAN)
+    await _write_and_fail(power, monkeypatch, "-wal")
+
+    async with power.session("a", tasks=False) as session:
+        assert session.cache.suspects.blocks == {block}
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_holes_stay_holes_when_a_block_is_written_again(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = session.files
+        block = session.db.counters.take_block()
+        files.create(block, 1 << 20, CONTENT)
+        path = next(files.root.rglob(f"{block:x}"))
+        used = path.stat().st_blocks
+        files.write_again(block)
+        assert path.stat().st_blocks == used
+        assert path.read_bytes() == bytes(1 << 20) + CONTENT
+        files.write_again(session.db.counters.take_block())  # one without a file
+
+
+async def test_unreadable_block_file_does_not_prevent_the_mount(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its own block is lost."""
+    await _write_and_fail(power, monkeypatch, "-wal")
+    with monkeypatch.context() as failing:
+        _fail(failing, "/blocks/", "pread")
+        async with power.session("a", tasks=False):
+            pass
+
+    assert not _record(power).exists()
+
+
+@pytest.mark.parametrize("part", ["/blocks/", "meta.db"])
+async def test_mount_is_refused_while_the_disk_still_fails(
+    power: Power, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The memory may have the only copy, so nothing is given up."""
+    ino = await _write_and_fail(power, monkeypatch, "-wal")
+    with monkeypatch.context() as failing:
+        _fail(failing, part, "fsync")
+        with pytest.raises(DatabaseError, match="cannot be written to the disk again"):
+            async with power.session("a", tasks=False):
+                pass
+    assert _record(power).exists()
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_state_is_not_written_again_after_a_reboot(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The memory is gone; the state on the disk is used as after any power loss."""
+    await _write_and_fail(power, monkeypatch, "-wal")
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
+    with monkeypatch.context() as failing:
+        _fail(failing, "/blocks/", "pwrite")
+        async with power.session("a", tasks=False) as session:
+            assert session.volume.power_lost
+
+    assert not _record(power).exists()
+
+
+async def test_offline_mount_writes_dirty_state_again(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+    await _write_and_fail(power, monkeypatch, "-wal")
+
+    volume = await open_offline(
+        power.store, StateDir(power.home / "a"), power.secret, power.clock, OpenOptions(), "why"
+    )
+    volume.db.close()
+    volume.state_dir.unlock()
+
+    assert any("written to the disk again" in one for one in volume.notices)
+    assert not _record(power).exists()
+
+
+async def test_lost_group_of_a_sound_disk_is_no_failed_sync(power: Power) -> None:
+    """A full disk or a bug loses no page."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.db.rollback()
+
+    assert not _record(power).exists()
+
+
+async def test_error_of_sqlite_s_disk_is_a_failed_sync(power: Power) -> None:
+    """With synchronous=full SQLite syncs the log itself, at each commit."""
+    with failing_sqlite("-wal") as failing:
+        options = OpenOptions(pragmas=Pragmas(synchronous="full"))
+        async with power.session("a", tasks=False, options=options) as session:
+            write_file(session, CONTENT)
+            failing.armed = True
+            session.durability.commit()
+            assert session.status.state is MountState.DEGRADED
+
+    assert _record(power).exists()
+
+
+async def test_failed_sync_of_an_opening_or_closing_is_noted(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next opening must not believe the disk either."""
+    state_dir = StateDir(power.home / "a")
+    with monkeypatch.context() as failing:
+        _fail(failing, "-wal", "fdatasync")
+        with pytest.raises(OSError, match="Input/output"):
+            await open_filesystem(power.store, state_dir, power.secret, power.clock, OpenOptions())
+    assert failed_sync.is_noted(state_dir)
+    volume = await open_filesystem(power.store, state_dir, power.secret, power.clock, OpenOptions())
+    assert not failed_sync.is_noted(state_dir)
+
+    _fail(monkeypatch, "-wal", "fdatasync")
+    with pytest.raises(OSError, match="Input/output"):
+        await close_filesystem(volume, release=True)
+    assert failed_sync.is_noted(state_dir)

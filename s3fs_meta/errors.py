@@ -1,7 +1,9 @@
 """The exception tree.
 
-Owns: every error that the program raises on purpose. Does not know: errnos (``fuse.errnos``),
-exit statuses (``console.exits``), the libraries whose exceptions their callers translate.
+Owns: every error that the program raises on purpose, except those about a damaged bucket
+(``bucket_errors``) and about mounts that do not answer (``mount_errors``). Does not know: errnos
+(``fuse.errnos``), exit statuses (``console.exits``), the libraries whose exceptions their callers
+translate.
 
     S3fsError
     ├── FsError                     a request cannot be carried out; becomes an errno
@@ -339,93 +341,6 @@ class NewerFormatError(FormatError):
         self.args = (self.message,)
 
 
-class BrokenChainError(FormatError):
-    """A changelog cannot be read, and no level object or image contains its txg."""
-
-    def __init__(
-        self, key: str, what: str, last_txg: int, end_txg: int, *, misfit: bool = False
-    ) -> None:
-        super().__init__(key, what)
-        self.last_txg, self.end_txg = last_txg, end_txg
-        self.misfit = misfit  # True: the changelog is readable, but does not fit the rows
-        first = last_txg + 1
-        lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
-        self.message = (
-            f"{key!r} cannot be read: {what}; so the bucket does not lead to {lost}. "
-            f"Up to txg {last_txg} everything can be restored: -o ro,at=txg={last_txg} mounts "
-            f"that, and s3fs-meta fsck -y repairs what can be repaired"
-        )
-        self.args = (self.message,)
-
-
-class NoImageError(FormatError):
-    """No image in the bucket can be read, so the metadata of a txg cannot be restored."""
-
-    def __init__(self, key: str, why: str, upto: int | None) -> None:
-        super().__init__(key, why)
-        which, also = "", ""
-        if upto is not None:
-            which, also = f" up to txg {upto}", "if no later one can be, "
-        self.message = (
-            f"no image of the metadata{which} can be restored: {why}; {also}s3fs-meta fsck -y"
-            " --publish-local on a host that has mounted the filesystem puts its local state into"
-            " the bucket, and without such a host fsck --rebuild finds the content, and the names"
-            " in intact pieces of an image"
-        )
-        self.args = (self.message,)
-
-
-class OlderBucketError(CorruptionError):
-    """The bucket is older than a state that was seen before, or has another history since it."""
-
-    def __init__(
-        self,
-        url: str,
-        txg: int,
-        what: str,
-        way_out: str = "move the state directory away; if not, s3fs-meta fsck -y on the host that"
-        " wrote last puts its state into the bucket",
-    ) -> None:
-        super().__init__(
-            f"{url} is not what was seen last (txg {txg}): {what}; "
-            f"if the bucket was restored on purpose, {way_out}"
-        )
-        self.txg, self.what = txg, what
-
-
-class LostSuperblockError(CorruptionError):
-    """A filesystem exists, but no copy of its superblock is usable."""
-
-    def __init__(self, url: str, what: str) -> None:
-        super().__init__(
-            f"{url!r} holds a filesystem, but no copy of its superblock can be used: {what}; s3fs-meta fsck -y on a host"
-            " that has mounted it uploads that host's copy"
-        )
-
-
-class OlderSuperblockError(CorruptionError):
-    """The superblock in the bucket has an older generation than one that this host has seen."""
-
-    def __init__(self, url: str, found: int, known: int) -> None:
-        super().__init__(
-            f"{url!r} has a superblock of generation {found}, and this host has seen generation "
-            f"{known}: an older one was put back, which an older passphrase opens; s3fs-meta fsck "
-            "-y, with the newer passphrase, restores the newest superblock; with "
-            "--accept-superblock, it accepts the superblock in the bucket"
-        )
-        self.found, self.known = found, known
-
-
-class ExchangedSuperblockError(CorruptionError):
-    """The superblock in the bucket has other keys than the copy on this host."""
-
-    def __init__(self, url: str, what: str) -> None:
-        super().__init__(
-            f"{url!r} {what}: its superblock was exchanged, and nothing was uploaded; s3fs-meta fsck -y uploads the"
-            " superblock of this host; with --accept-superblock, it accepts the superblock in the bucket and quarantines the local state"
-        )
-
-
 class MetadataError(CorruptionError):
     """Rows of the metadata contradict each other."""
 
@@ -466,15 +381,6 @@ class FencedError(S3fsError):
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
         super().__init__(f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}")
         self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
-
-
-class LostLeaseError(CorruptionError):
-    """The lease of this writer is missing or damaged in the bucket."""
-
-    def __init__(self, url: str, why: str, etag: str | None, advice: str = "") -> None:
-        super().__init__(f"{url} has lost its lease ({why})" + (f"; {advice}" if advice else ""))
-        self.url, self.why = url, why
-        self.etag = etag  # ETag of the damaged object; None if there is no object
 
 
 # --- configuration -----------------------------------------------------------------------------
@@ -547,46 +453,8 @@ class ClockError(SettingsError):
     """The clocks of this host and the store differ too much to delete objects by their age."""
 
 
-class InUseError(SettingsError):
-    """The filesystem was unmounted, but processes still use it, so its daemon continues."""
-
-    def __init__(self, by: str, mountpoint: str) -> None:
-        super().__init__(
-            f"unmounted here, but the filesystem is still in use {by}; until these processes end, the daemon continues, uploads"
-            f" their changes and keeps the lease. To end it now, with errors for these processes: s3fs-meta umount --force {mountpoint}"
-        )
-        self.by = by
-
-
 class UnconditionalStoreError(SettingsError):
     """The store does not honour conditional writes, so it cannot fence a second writer."""
-
-
-class NotMountedError(SettingsError):
-    """No process on this host serves the filesystem."""
-
-    def __init__(self, place: str, message: str = "") -> None:
-        super().__init__(message or f"{place} is not mounted on this host")
-        self.place = place
-
-
-class KilledMountError(NotMountedError):
-    """The filesystem is mounted, but its daemon does not exist any more."""
-
-    def __init__(self, mountpoint: str, url: str) -> None:
-        again = f"s3fs-meta mount {url} {mountpoint}"
-        super().__init__(
-            mountpoint, f"the daemon of {mountpoint} was killed; mount it again to recover: {again}"
-        )
-
-
-class OtherUserError(NotMountedError):
-    """The filesystem is mounted by another user, whose daemon answers only that user."""
-
-    def __init__(self, mountpoint: str, user: str) -> None:
-        super().__init__(
-            mountpoint, f"{mountpoint} is mounted by user {user}: run this command as that user"
-        )
 
 
 # --- the control socket ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """docs/reference/errnos.md: the errno that a request returns for each error class of the program.
 
-Owns: the text around the table, which is generated from ``errors`` and ``fuse.errnos``.
+Owns: the text around the table, which is generated from the classes of errors and ``fuse.errnos``.
 """
 
 import inspect
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta import errors
+from s3fs_meta.console.exits import HOMES
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fuse import errnos
 
@@ -46,6 +47,7 @@ FAMILIES: Final = frozenset(
         errors.CorruptionError,
     }
 )
+_MODULES: Final = frozenset(home.__name__ for home in HOMES)
 # Base classes of errors that only commands raise, not requests.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
@@ -66,7 +68,7 @@ def _met() -> Iterator[type[S3fsError]]:
 
 def _below(kind: type[S3fsError]) -> Iterator[type[S3fsError]]:
     for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
+        if child.__module__ in _MODULES:
             yield child
             yield from _below(child)
 

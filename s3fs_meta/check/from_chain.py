@@ -17,15 +17,11 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import (
-    BrokenChainError,
-    FormatError,
-    NewerFormatError,
-    ObjectMissingError,
-)
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import TXG_GAP_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy

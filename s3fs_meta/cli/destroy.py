@@ -10,6 +10,7 @@ from typing import Annotated, Final, NamedTuple
 import trio
 import typer
 
+from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec import lease as lease_codec
@@ -23,7 +24,6 @@ from s3fs_meta.errors import (
     BeingRemovedError,
     CorruptionError,
     HeldError,
-    LostSuperblockError,
     NotAFilesystemError,
     ObjectMissingError,
     UsageError,

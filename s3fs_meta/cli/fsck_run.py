@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import trio
 
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
 from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
@@ -28,13 +29,11 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import (
-    BrokenChainError,
     ControlError,
     CorruptionError,
     FormatError,
     HeldError,
     NewerFormatError,
-    NotMountedError,
     ObjectMissingError,
     UnfinishedFilesystemError,
     UsageError,
@@ -49,6 +48,7 @@ from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options

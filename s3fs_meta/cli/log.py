@@ -9,18 +9,14 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.errors import (
-    BrokenChainError,
-    FormatError,
-    NewerFormatError,
-    ObjectMissingError,
-)
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
+from s3fs_meta.bucket_errors import NoImageError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
@@ -21,7 +22,6 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     CorruptionError,
-    NoImageError,
     ObjectMissingError,
     SettingsError,
     UnfinishedFilesystemError,

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.errors import ControlError
 from s3fs_meta.mount import prometheus, targets
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.prometheus import Reading
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
 
 
 def show(target: str | None, cachedir: Path | None) -> None:

@@ -21,12 +21,13 @@ from rich.text import Text
 
 from s3fs_meta.cli import status_view
 from s3fs_meta.console import output
-from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATCH_S_MIN
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_requesters, request_status
 from s3fs_meta.mount.latency import Histogram, histograms
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.option_syntax import seconds
 
 FIRST_S_MAX: Final = 1.0  # wait for the first screen

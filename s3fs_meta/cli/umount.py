@@ -9,6 +9,7 @@ from typing import Annotated
 import trio
 import typer
 
+from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.console import interruption
@@ -17,11 +18,7 @@ from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     ControlError,
     FencedError,
-    InUseError,
-    KilledMountError,
     LostBlockError,
-    LostLeaseError,
-    NotMountedError,
     ReadOnlyStateError,
     S3fsError,
     SettingsError,
@@ -43,6 +40,7 @@ from s3fs_meta.mount.control_api import (
 from s3fs_meta.mount.stores import naming_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.upload_watch import UploadWatch
+from s3fs_meta.mount_errors import InUseError, KilledMountError, NotMountedError
 
 HELP = CommandHelp(
     name="umount",

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from s3fs_meta import errors
+from s3fs_meta import bucket_errors, errors, mount_errors
 
 
 class ExitStatus(enum.IntEnum):
@@ -58,6 +58,8 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }
 
+HOMES: Final = (errors, bucket_errors, mount_errors)  # the modules with error classes
+
 # The first family that an error belongs to decides, so derived classes precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.PassphraseError, ExitStatus.PASSPHRASE),
@@ -65,8 +67,8 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.NotAFilesystemError, ExitStatus.NO_FILESYSTEM),
     (errors.NotEmptyError, ExitStatus.NOT_EMPTY),
     (errors.HeldError, ExitStatus.HELD),
-    (errors.NotMountedError, ExitStatus.NOT_MOUNTED),
-    (errors.InUseError, ExitStatus.IN_USE),
+    (mount_errors.NotMountedError, ExitStatus.NOT_MOUNTED),
+    (mount_errors.InUseError, ExitStatus.IN_USE),
     (errors.UnconditionalStoreError, ExitStatus.UNCONDITIONAL),
     (errors.SettingsError, ExitStatus.SETTINGS),
     (errors.StoreAccessError, ExitStatus.STORE_ACCESS),
@@ -120,7 +122,7 @@ def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
     """Return whether an error, or the error of a daemon that it reports, belongs to *families*."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
-        remote = getattr(errors, exc.kind, None)
+        remote = next((getattr(home, exc.kind) for home in HOMES if hasattr(home, exc.kind)), None)
         if isinstance(remote, type) and issubclass(remote, errors.S3fsError):
             kind = remote
     return issubclass(kind, families)

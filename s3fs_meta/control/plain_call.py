@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from s3fs_meta.control.protocol import Message, Report, decode, encode, socket_path
-from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
+from s3fs_meta.mount_errors import NotMountedError
 
 
 def no_report(_event: Message) -> None:

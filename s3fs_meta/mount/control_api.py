@@ -38,12 +38,13 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
-from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, hand_over, removal
 from s3fs_meta.mount.targets import Target, named, outcome_of
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.state_dir import LockWatch
 
 STATUS: Final = "status"

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from s3fs_meta.control import plain_call
-from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.errors import ControlError, UsageError
 from s3fs_meta.limits import KERNEL_FORGET_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.mount_errors import NotMountedError
 
 _POLL_S: Final = 0.05
 REMOVE: Final = "remove"

@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from s3fs_meta.control import plain_call
 from s3fs_meta.control.protocol import Handler, Message, Report
-from s3fs_meta.errors import NotMountedError, ReadOnlyStateError, SettingsError, UsageError
+from s3fs_meta.errors import ReadOnlyStateError, SettingsError, UsageError
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Flags, Mounted
 from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.settings import GivenOption, MountOptions, given_options, shown_value, split_options
 from s3fs_meta.sync.session import Session
 

@@ -29,7 +29,6 @@ from s3fs_meta.errors import (
     AbsentDirectoryError,
     ControlError,
     HeldError,
-    NotMountedError,
     ReadOnlyStateError,
     S3fsError,
     StoreUnavailableError,
@@ -65,6 +64,7 @@ from s3fs_meta.mount.supervisor import Supervisor, supervised
 from s3fs_meta.mount.tree_handlers import TreeHandlers
 from s3fs_meta.mount.upload_watch import UploadWatch
 from s3fs_meta.mount.watchers import Watchers
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.throttle import Throttles, throttles_of

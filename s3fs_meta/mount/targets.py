@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from s3fs_meta.errors import KilledMountError, NotMountedError, OtherUserError, UsageError
+from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount_errors import KilledMountError, NotMountedError, OtherUserError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
 _ZOMBIE: Final = b"Z"  # has exited, but its parent has not asked for its exit status yet

@@ -14,7 +14,7 @@ import trio
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.output import human_bytes, human_duration
 from s3fs_meta.console.ui import Front
-from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import (
     SILENCE_SHOWN_S_MIN,
     UPLOAD_AWAY_S_MIN,
@@ -24,6 +24,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
 
 
 class Left(NamedTuple):

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
     FormatError,
-    LostSuperblockError,
     ObjectMissingError,
     ObjectTooLargeError,
     UsageError,

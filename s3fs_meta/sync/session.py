@@ -11,13 +11,19 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.fetcher import DamageHandlers
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, LostLeaseError, ReadOnlyStateError, S3fsError, UsageError
+from s3fs_meta.errors import (
+    FencedError,
+    ReadOnlyStateError,
+    S3fsError,
+    UsageError,
+)
 from s3fs_meta.limits import (
     IMAGE_CHECK_S,
     RECLAIM_INTERVAL_S,

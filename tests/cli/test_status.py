@@ -143,7 +143,7 @@ def test_time_of_the_last_image_is_that_of_the_bucket(program: Program, mounted:
 
 _AS_ANOTHER_USER = """
 import os, pathlib, sys
-from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.mount import targets
 place = targets.of_mountpoint(pathlib.Path(sys.argv[1]), None)
 os.seteuid(65534)

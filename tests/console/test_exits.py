@@ -59,6 +59,16 @@ def test_error_inside_a_mount_keeps_its_family() -> None:
     assert exits.status_of(errors.ControlError("Any", "x")) is ExitStatus.CONTROL
 
 
+def test_error_inside_a_mount_is_found_in_every_module_of_errors() -> None:
+    """The family of an error of a mount is found by the name of its class."""
+    modules = {one.__module__ for one in _all_errors(errors.S3fsError)}
+    shared = {name for name in modules if name.endswith("errors") and name.count(".") == 1}
+
+    assert shared == {home.__name__ for home in exits.HOMES}
+    assert exits.status_of(errors.ControlError("LostLeaseError", "x")) is ExitStatus.CORRUPTION
+    assert exits.status_of(errors.ControlError("KilledMountError", "x")) is ExitStatus.NOT_MOUNTED
+
+
 def test_every_exit_status_has_a_text_for_the_help() -> None:
     assert set(exits.MEANINGS) == set(ExitStatus)
 

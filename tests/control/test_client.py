@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from s3fs_meta.control import client
-from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.errors import ControlError
+from s3fs_meta.mount_errors import NotMountedError
 
 
 async def test_missing_state_directory_means_not_mounted(tmp_path: Path) -> None:

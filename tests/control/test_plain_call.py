@@ -11,7 +11,8 @@ import trio
 from s3fs_meta.control import plain_call
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.control.server import ControlServer
-from s3fs_meta.errors import ControlError, NotMountedError, NotPermittedError
+from s3fs_meta.errors import ControlError, NotPermittedError
+from s3fs_meta.mount_errors import NotMountedError
 
 
 async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.Nursery) -> None:

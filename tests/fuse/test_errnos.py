@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from s3fs_meta import errors
+from s3fs_meta import bucket_errors, errors, mount_errors
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fuse import errnos
 
@@ -12,6 +12,11 @@ from s3fs_meta.fuse import errnos
 def _leaves(kind: type[S3fsError]) -> list[type[S3fsError]]:
     below = kind.__subclasses__()
     return [leaf for child in below for leaf in _leaves(child)] if below else [kind]
+
+
+def test_leaves_of_every_module_are_examined() -> None:
+    leaves = _leaves(S3fsError)
+    assert {errors.NoEntryError, bucket_errors.NoImageError, mount_errors.InUseError} <= {*leaves}
 
 
 @pytest.mark.parametrize("leaf", _leaves(S3fsError), ids=lambda leaf: leaf.__name__)

@@ -10,11 +10,12 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.control.protocol import decode, encode
-from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.errors import ControlError, UsageError
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, targets
 from s3fs_meta.mount.mount_paths import Entry, entry_message, remove
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
 from tests.cli.conftest import Place
 from tests.programs import Program
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.control.protocol import Message
-from s3fs_meta.errors import NotMountedError, ReadOnlyStateError, UsageError
+from s3fs_meta.errors import ReadOnlyStateError, UsageError
 from s3fs_meta.model import AccessTime, BlockState
 from s3fs_meta.mount import remount
 from s3fs_meta.mount.mount_table import Flags
 from s3fs_meta.mount.remount import RemountHandlers
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import MountOptions, given_options, parse_mount_options, shown_value
 from s3fs_meta.sync.session import Session

@@ -5,9 +5,10 @@ from contextlib import aclosing
 
 import pytest
 
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.errors import BrokenChainError, FormatError, SettingsError
+from s3fs_meta.errors import FormatError, SettingsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas

@@ -4,13 +4,14 @@ import contextlib
 
 import pytest
 
+from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.errors import BrokenChainError, OlderBucketError, SettingsError
+from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.session import Session

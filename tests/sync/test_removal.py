@@ -4,15 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.errors import (
-    LostSuperblockError,
-    UnfinishedFilesystemError,
-    UsageError,
-)
+from s3fs_meta.errors import UnfinishedFilesystemError, UsageError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import removal

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.keyring import Keyring
@@ -21,7 +22,6 @@ from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
     ObjectMissingError,
-    OlderBucketError,
     SettingsError,
 )
 from s3fs_meta.limits import ABANDONED_SHOWN_MAX

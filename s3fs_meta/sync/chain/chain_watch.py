@@ -9,9 +9,10 @@ Tasks: the shipper's task, under its lock; any task may call ``require``.
 
 from typing import NamedTuple
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.image import NO_HASH, content_hash
-from s3fs_meta.errors import FormatError, ObjectMissingError, OlderBucketError
+from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import WATCHED_TAIL_BYTES
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain

@@ -13,18 +13,14 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Section
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.level import Level
-from s3fs_meta.errors import (
-    BrokenChainError,
-    FormatError,
-    NewerFormatError,
-    ObjectMissingError,
-)
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT, TXG_GAPS_MAX
 from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database

@@ -12,8 +12,9 @@ from typing import NoReturn
 
 import trio
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.errors import FormatError, ObjectMissingError, OlderBucketError
+from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain import abandoned_txgs, chain, names

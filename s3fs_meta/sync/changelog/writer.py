@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import (
     NO_CHANGES,
@@ -32,8 +33,6 @@ from s3fs_meta.codec.changelog import (
 from s3fs_meta.codec.image import ManifestRef, content_hash
 from s3fs_meta.errors import (
     FencedError,
-    LostLeaseError,
-    OlderBucketError,
     ReadOnlyStateError,
     S3fsError,
     StoreUnavailableError,

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.changelog import key_of
@@ -27,7 +28,6 @@ from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
     ObjectMissingError,
-    OlderBucketError,
     S3fsError,
 )
 from s3fs_meta.limits import (

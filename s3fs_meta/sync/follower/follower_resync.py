@@ -11,11 +11,12 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import OlderBucketError, UnfinishedFilesystemError
+from s3fs_meta.errors import UnfinishedFilesystemError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy

@@ -12,6 +12,7 @@ begins early enough.
 from contextlib import aclosing
 from typing import Final
 
+from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.changelog import NO_FLOOR
@@ -19,11 +20,9 @@ from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import (
-    BrokenChainError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
-    OlderBucketError,
     SettingsError,
     UnfinishedFilesystemError,
 )

@@ -15,14 +15,13 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
-    BrokenChainError,
     FormatError,
     NewerFormatError,
-    NoImageError,
     ObjectMissingError,
     S3fsError,
     UnfinishedFilesystemError,

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import NONCE_BYTES, UNKNOWN_MACHINE, Head, Lease, MachineMarks
@@ -27,11 +28,9 @@ from s3fs_meta.errors import (
     FencedError,
     FormatError,
     HeldError,
-    LostLeaseError,
     NewerFormatError,
     ObjectMissingError,
     ObjectTooLargeError,
-    OlderBucketError,
     PreconditionError,
     StoreError,
     UnconditionalStoreError,

@@ -14,9 +14,10 @@ import contextlib
 import logging
 from typing import Final
 
+from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import LostLeaseError, OlderBucketError, PreconditionError
+from s3fs_meta.errors import PreconditionError
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
-    BrokenChainError,
     CorruptionError,
     NewerFormatError,
     ObjectMissingError,

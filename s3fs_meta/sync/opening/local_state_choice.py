@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta import machine
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind, key_of
@@ -35,7 +36,6 @@ from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
     ObjectMissingError,
-    OlderBucketError,
     SettingsError,
 )
 from s3fs_meta.meta import replica

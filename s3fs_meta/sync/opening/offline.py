@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import trio
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.recovery import restore_copies
 from s3fs_meta.clock import Clock
@@ -25,7 +26,6 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     ObjectMissingError,
     OfflineError,
-    OlderBucketError,
     PassphraseError,
     StoreError,
 )

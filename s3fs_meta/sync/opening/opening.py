@@ -10,15 +10,13 @@ import logging
 import trio
 
 from s3fs_meta import machine
+from s3fs_meta.bucket_errors import ExchangedSuperblockError
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.recovery import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.errors import (
-    ExchangedSuperblockError,
-    StoreError,
-)
+from s3fs_meta.errors import StoreError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.meta.tables.pending import ChangeRecorder

@@ -13,16 +13,12 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import (
-    CorruptionError,
-    LostSuperblockError,
-    NewerFormatError,
-    ObjectMissingError,
-)
+from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import PROOF_OBJECTS_MAX
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain

@@ -25,6 +25,11 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.bucket_errors import (
+    ExchangedSuperblockError,
+    LostSuperblockError,
+    OlderSuperblockError,
+)
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
@@ -35,14 +40,11 @@ from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import (
     BeingRemovedError,
     CorruptionError,
-    ExchangedSuperblockError,
     FormatError,
-    LostSuperblockError,
     NewerFormatError,
     NotAFilesystemError,
     ObjectMissingError,
     ObjectTooLargeError,
-    OlderSuperblockError,
     PassphraseError,
     SettingsError,
     StoreError,

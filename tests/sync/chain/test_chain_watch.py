@@ -2,9 +2,10 @@
 
 import pytest
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.image import NO_HASH
-from s3fs_meta.errors import OlderBucketError, StoreUnavailableError
+from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.chain_watch import ChainWatch

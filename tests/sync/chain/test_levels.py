@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import NO_CHANGES, Section
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import BrokenChainError, FormatError
+from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import LEVEL_FAN_OUT, LEVELS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import Kind, key_of
-from s3fs_meta.errors import FencedError, OlderBucketError, StoreUnavailableError
+from s3fs_meta.errors import FencedError, StoreUnavailableError
 from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.model import Ino, ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState

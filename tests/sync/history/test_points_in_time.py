@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
-from s3fs_meta.errors import ObjectMissingError, OlderBucketError, SettingsError
+from s3fs_meta.errors import ObjectMissingError, SettingsError
 from s3fs_meta.model import Mark, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
 from s3fs_meta.objects.memory import MemoryStore

@@ -12,10 +12,11 @@ import pytest
 import trio
 from typing_extensions import override
 
+from s3fs_meta.bucket_errors import NoImageError
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, NewerFormatError, NoImageError
+from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg

@@ -3,10 +3,11 @@
 import pytest
 import trio
 
+from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.errors import FencedError, LostLeaseError, OlderBucketError, ReadOnlyStateError
+from s3fs_meta.errors import FencedError, ReadOnlyStateError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore

@@ -9,10 +9,9 @@ import trio
 import trio.testing
 from typing_extensions import override
 
+from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.errors import (
-    BrokenChainError,
-    OlderBucketError,
     S3fsError,
     SettingsError,
     StoreAccessError,

@@ -4,12 +4,13 @@ import os
 
 import pytest
 
+from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.errors import FormatError, OlderBucketError
+from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, inodes

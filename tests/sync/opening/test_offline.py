@@ -9,12 +9,8 @@ import trio
 import trio.testing
 
 from s3fs_meta import machine
-from s3fs_meta.errors import (
-    OfflineError,
-    OlderBucketError,
-    PassphraseError,
-    ReadOnlyStateError,
-)
+from s3fs_meta.bucket_errors import OlderBucketError
+from s3fs_meta.errors import OfflineError, PassphraseError, ReadOnlyStateError
 from s3fs_meta.limits import OFFLINE_AFTER_S
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import Mark, Txg

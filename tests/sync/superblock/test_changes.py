@@ -5,16 +5,12 @@ from functools import partial
 import pytest
 from typing_extensions import override
 
+from s3fs_meta.bucket_errors import LostSuperblockError, OlderSuperblockError
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
-from s3fs_meta.errors import (
-    LostSuperblockError,
-    OlderSuperblockError,
-    PreconditionError,
-    StoreAccessError,
-)
+from s3fs_meta.errors import PreconditionError, StoreAccessError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.superblock.changes import accept_first, change, mend, put_back

@@ -2,9 +2,10 @@
 
 import pytest
 
+from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import COPY_KEY, KEY
-from s3fs_meta.errors import LostSuperblockError, NewerFormatError
+from s3fs_meta.errors import NewerFormatError
 from s3fs_meta.sync.superblock.proof import opens_an_image, require_own_keys
 from tests.sync.conftest import Power, write_file
 from tests.sync.superblock.foreign import foreign_superblock

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from s3fs_meta.bucket_errors import (
+    ExchangedSuperblockError,
+    LostSuperblockError,
+    OlderSuperblockError,
+)
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec import text_object
@@ -16,12 +21,9 @@ from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import (
     BeingRemovedError,
-    ExchangedSuperblockError,
     FormatError,
-    LostSuperblockError,
     NewerFormatError,
     NotAFilesystemError,
-    OlderSuperblockError,
     PassphraseError,
     SettingsError,
     StoreAccessError,

@@ -1,0 +1,45 @@
+"""Errors of commands about a mount that does not answer, or that does not end.
+
+Owns: the reasons why no daemon answers on this host, and the command that helps. Does not know:
+errnos, exit statuses.
+"""
+
+from s3fs_meta.errors import SettingsError
+
+
+class NotMountedError(SettingsError):
+    """No process on this host serves the filesystem."""
+
+    def __init__(self, place: str, message: str = "") -> None:
+        super().__init__(message or f"{place} is not mounted on this host")
+        self.place = place
+
+
+class KilledMountError(NotMountedError):
+    """The filesystem is mounted, but its daemon does not exist any more."""
+
+    def __init__(self, mountpoint: str, url: str) -> None:
+        again = f"s3fs-meta mount {url} {mountpoint}"
+        super().__init__(
+            mountpoint, f"the daemon of {mountpoint} was killed; mount it again to recover: {again}"
+        )
+
+
+class OtherUserError(NotMountedError):
+    """The filesystem is mounted by another user, whose daemon answers only that user."""
+
+    def __init__(self, mountpoint: str, user: str) -> None:
+        super().__init__(
+            mountpoint, f"{mountpoint} is mounted by user {user}: run this command as that user"
+        )
+
+
+class InUseError(SettingsError):
+    """The filesystem was unmounted, but processes still use it, so its daemon continues."""
+
+    def __init__(self, by: str, mountpoint: str) -> None:
+        super().__init__(
+            f"unmounted here, but the filesystem is still in use {by}; until these processes end, the daemon continues, uploads"
+            f" their changes and keeps the lease. To end it now, with errors for these processes: s3fs-meta umount --force {mountpoint}"
+        )
+        self.by = by

@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.fs.filesystem import SpaceFigures
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
-from s3fs_meta.model import Attributes, Caller
+from s3fs_meta.model import ROOT_INO, Attributes, Caller
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
 ALLOCATION_BYTES: Final = 4096  # size of a page; st_blocks counts a file's last page as complete
@@ -24,6 +24,7 @@ IO_BYTES: Final = 4096
 # Time for which the attributes are valid, then the attributes: linux/fuse.h, fuse_attr_out.
 _ATTRIBUTES_OUT: Final = struct.Struct("=QI4xQQQqqqIIIIIIIII4x")
 _SECOND_NS: Final = 1_000_000_000
+_GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has 32 bits of the generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,22 @@ class Converter:
         *,
         overrides: Overrides | None = None,
         timeout_s: float = ENTRY_TIMEOUT_S,
+        has_generations: bool = True,
     ) -> None:
+        """Make the converter of one mount.
+
+        Args:
+            block_bytes: size of a block.
+            overrides: attributes that the mount options replace.
+            timeout_s: time for which the kernel may cache the replies.
+            has_generations: the generation of an inode comes from its birth time. A file handle, by
+                which an NFS client names a file, contains both. After the last changes of a host
+                were lost, the numbers of its newest inodes are given to other files, which the old
+                handles must not open. False on a follower, because the birth time of an inode
+                changes when a writer with schema version 1 changes its ctime.
+        """
         self._block_bytes = block_bytes
+        self._has_generations = has_generations
         self._timeout_s = self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
@@ -76,7 +91,7 @@ class Converter:
             rdev,
             _parent,
             _flags,
-            _btime_ns,
+            btime_ns,
         ) = attributes
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = ino
@@ -92,6 +107,8 @@ class Converter:
             entry.st_blocks = sectors(size_bytes, mapped_blocks * self._block_bytes)
         if rdev:
             entry.st_rdev = rdev
+        if self._has_generations and ino != ROOT_INO:  # the kernel requires 0 for the root
+            entry.generation = btime_ns & _GENERATION_MAX
         entry.entry_timeout = self._timeout_s
         entry.attr_timeout = self._timeout_s
         if self._overrides is not None:

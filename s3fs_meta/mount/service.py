@@ -294,8 +294,12 @@ class Mount:
     async def run(self) -> None:
         """Serve until the filesystem is unmounted, then upload the remaining changes."""
         session = self._session
-        converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
         follower = session.follower
+        converter = Converter(
+            self._filesystem.block_bytes,
+            overrides=self._plan.overrides,
+            has_generations=follower is None,
+        )
         operations = Operations(self._filesystem, converter, writeback=follower is None)
         self._requests = operations.requests
         self._write_back = operations.write_back

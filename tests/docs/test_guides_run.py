@@ -3,12 +3,15 @@
 import os
 import re
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REQUIRED
 from tests.docs.pages import PAGE_S_MAX, ROOT, blocks_of, run_page
+from tests.fast_folders import FAST_PLACE
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(PAGE_S_MAX)]
 
@@ -101,6 +104,26 @@ def test_commands_of_the_page_on_backups_run(tmp_path: Path) -> None:
     assert printed.endswith("Dear reader,\nrow 1\nDear reader,\n2026-11-23\nlatest\nwork\n")
     assert "Yours" not in printed
     assert (tmp_path / "restored/letter").read_text() == "Dear reader,\n"
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Return a directory that other users can reach, which ``tmp_path`` is not."""
+    for name in ("smbd", "smbclient", "ganesha.nfsd", "nfs-ls"):
+        if shutil.which(name) is None and "exports" not in REQUIRED:
+            pytest.skip(f"{name} is not installed (contrib/setup/test-packages)")
+    with tempfile.TemporaryDirectory(dir=FAST_PLACE) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root")
+def test_commands_of_the_page_on_exports_run(public: Path) -> None:
+    """Clients of Samba and NFS read what the others wrote, also after restarts of all daemons."""
+    printed = run_page(GUIDE / "exporting.md", public)
+
+    assert printed.count("Dear reader,") == 3
+    assert printed.count("  drafts  ") == printed.count("  second  ") == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root")

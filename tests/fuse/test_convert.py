@@ -5,6 +5,7 @@ import pytest
 from s3fs_meta.fs.filesystem import SpaceFigures
 from s3fs_meta.fuse.convert import Converter, Overrides, sectors
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
+from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import FILE
 
 MIB = 1 << 20
@@ -17,8 +18,18 @@ def test_attributes_are_passed_unchanged() -> None:
     assert (entry.st_uid, entry.st_gid, entry.st_size) == (10, 20, 5000)
     assert (entry.st_ctime_ns, entry.st_mtime_ns) == (FILE.ctime_ns, -1)
     assert entry.st_atime_ns == FILE.atime_ns
-    assert (entry.st_blocks, entry.st_rdev, entry.generation) == (16, 0, 0)
+    assert (entry.st_blocks, entry.st_rdev) == (16, 0)
     assert entry.entry_timeout == entry.attr_timeout == ENTRY_TIMEOUT_S
+
+
+def test_generation_depends_on_the_birth_time_alone() -> None:
+    """A file handle has 32 bits of it. The kernel requires generation 0 for the root."""
+    converter, birth = Converter(MIB), FILE._replace(btime_ns=(7 << 32) + 5)
+    changed = birth._replace(ctime_ns=1, mode=0o100600, nlink=1)
+    root = birth._replace(ino=ROOT_INO, mode=0o040755)
+    generations = [converter.entry(found).generation for found in (birth, changed, root)]
+    assert generations == [5, 5, 0]
+    assert Converter(MIB, has_generations=False).entry(birth).generation == 0
 
 
 def test_device_number_is_shown_for_devices_only() -> None:

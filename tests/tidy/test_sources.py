@@ -32,7 +32,8 @@ TESTED_BY_USE: Final = {
 # Attributes of objects of other libraries: replies of pyfuse3, scopes of trio, sessions of apsw,
 # exceptions, functions, thread-local values, and the module that the request loop replaces.
 FOREIGN: Final = re.compile(
-    r"st_|f_|(entry|attr)_timeout$|deadline$|shield$|enabled$|__|is_handler$|(de)?compressors?$|trio$"
+    r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"
+    r"|(de)?compressors?$|trio$"
 )
 # Records that another module changes, each by one task and without a callback, such as the totals
 # of the open group and the findings of fsck.

@@ -1,0 +1,212 @@
+"""File handles of name_to_handle_at(2), by which NFS servers name the files of clients.
+
+A handle has the number of an inode. A client keeps it while the daemon is restarted, so the handle
+must open the same file then, or be refused with ESTALE, but must never open another file.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from s3fs_meta.limits import MIB
+from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.hosts import host
+from tests.end_to_end.system_calls import refused
+from tests.programs import QuickProgram
+
+pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
+
+_AT_FDCWD = -100
+_HANDLE_BYTES_MAX = 128  # MAX_HANDLE_SZ
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _FileHandle(ctypes.Structure):
+    """``struct file_handle`` of open_by_handle_at(2)."""
+
+    _fields_ = (
+        ("size_bytes", ctypes.c_uint),
+        ("type", ctypes.c_int),
+        ("content", ctypes.c_ubyte * _HANDLE_BYTES_MAX),
+    )
+
+
+class _Handle(NamedTuple):
+    """A file handle, which does not name the mount."""
+
+    type: int
+    content: bytes
+
+    @classmethod
+    def of(cls, path: Path) -> "_Handle":
+        """Return the handle of a file or directory."""
+        found, mount_id = _FileHandle(_HANDLE_BYTES_MAX), ctypes.c_int()
+        words = (os.fsencode(path), ctypes.byref(found), ctypes.byref(mount_id), 0)
+        assert _libc.name_to_handle_at(_AT_FDCWD, *words) == 0, os.strerror(ctypes.get_errno())
+        return cls(found.type, bytes(found.content[: found.size_bytes]))
+
+    def open(self, mountpoint: Path, flags: int = os.O_RDONLY) -> int:
+        """Open the file that the handle names on a mount.
+
+        Raises:
+            OSError: the mount has no such file.
+        """
+        content = (ctypes.c_ubyte * _HANDLE_BYTES_MAX)(*self.content)
+        handle = _FileHandle(len(self.content), self.type, content)
+        mount = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            opened = int(_libc.open_by_handle_at(mount, ctypes.byref(handle), flags))
+        finally:
+            os.close(mount)
+        if opened < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return opened
+
+    def read(self, mountpoint: Path) -> bytes:
+        """Return the content of the file that the handle names on a mount."""
+        with os.fdopen(self.open(mountpoint), "rb") as file:
+            return file.read()
+
+    def path(self, mountpoint: Path) -> str:
+        """Return the path of the directory that the handle names on a mount.
+
+        The kernel finds it with lookups of "..".
+        """
+        opened = self.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return os.readlink(f"/proc/self/fd/{opened}")
+        finally:
+            os.close(opened)
+
+
+def _unmount(program: QuickProgram, place: Place) -> None:
+    program.ok("umount", place.mountpoint)
+
+
+def _kill(program: QuickProgram, place: Place) -> None:
+    pid = int(program.status(place.mountpoint)["pid"])
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+
+@pytest.mark.parametrize("end", [_unmount, _kill])
+def test_file_handle_names_the_same_file_after_a_restart(
+    mounted: Place, program: QuickProgram, end: Callable[[QuickProgram, Place], None]
+) -> None:
+    tree = mounted.mountpoint / "a" / "b"
+    tree.mkdir(parents=True)
+    content = os.urandom(2 * MIB)
+    (tree / "large").write_bytes(content)
+    (tree / "small").write_bytes(b"Dear reader,")
+    program.ok("flush", mounted.mountpoint)
+    root, folder, large, small = map(
+        _Handle.of, (mounted.mountpoint, tree, tree / "large", tree / "small")
+    )
+    (tree / "small").rename(mounted.mountpoint / "renamed")
+    program.ok("flush", mounted.mountpoint)
+
+    end(program, mounted)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    assert folder.path(mounted.mountpoint) == str(tree)
+    assert root.path(mounted.mountpoint) == str(mounted.mountpoint)
+    assert large.read(mounted.mountpoint) == content
+    assert small.read(mounted.mountpoint) == b"Dear reader,"
+    assert (_Handle.of(tree), _Handle.of(tree / "large")) == (folder, large)
+
+
+def test_file_handle_of_a_removed_file_never_opens_another_file(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """The number of an inode is not used again, not even that of the newest one."""
+    path = mounted.mountpoint / "f"
+    path.write_bytes(b"removed")
+    handle = _Handle.of(path)
+    path.unlink()
+
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    path.write_bytes(b"another")
+
+    assert _Handle.of(path) != handle
+    with refused(errno.ESTALE):
+        handle.open(mounted.mountpoint)
+
+
+def test_file_handle_of_a_file_made_after_a_rollback_is_new(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """A client that kept a handle over a rollback must not write into a newer file."""
+    (mounted.mountpoint / "kept").write_bytes(b"kept")
+    txg = json.loads(program.ok("flush", mounted.mountpoint, "--json"))["txg"]
+    lost = mounted.mountpoint / "lost"
+    lost.write_bytes(b"of the dropped history")
+    handle = _Handle.of(lost)
+    program.ok("umount", mounted.mountpoint)
+    program.ok("rollback", "--yes", "--at", f"txg={txg}", mounted.url)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    assert not lost.exists()
+
+    lost.write_bytes(b"newer")
+
+    assert _Handle.of(lost) != handle
+    with refused(errno.ESTALE):
+        handle.open(mounted.mountpoint)
+
+
+def test_file_handle_names_the_same_file_or_none_after_a_takeover(
+    place: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """The new host gives the inode number of a lost file to another file, but not its handle."""
+    other, elsewhere = QuickProgram(tmp_path / "other"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
+    (place.mountpoint / "shipped").write_bytes(b"Dear reader,")
+    shipped = _Handle.of(place.mountpoint / "shipped")
+    program.ok("flush", place.mountpoint)
+    (place.mountpoint / "lost").write_bytes(b"lost")
+    lost, number = _Handle.of(place.mountpoint / "lost"), (place.mountpoint / "lost").stat().st_ino
+    _kill(program, place)
+    subprocess.run(["umount", "-l", place.mountpoint], check=True)
+
+    other.ok("mount", "--takeover", place.url, elsewhere)
+    try:
+        (elsewhere / "new").write_bytes(b"of another client")
+
+        assert shipped.read(elsewhere) == b"Dear reader,"
+        assert (elsewhere / "new").stat().st_ino == number
+        with refused(errno.ESTALE):
+            lost.open(elsewhere)
+    finally:
+        other.ok("umount", elsewhere)
+
+
+def test_file_handle_opens_a_file_on_a_follower(tmp_path: Path) -> None:
+    url = f"local://{tmp_path}/bucket"
+    QuickProgram(tmp_path / "state").ok("mkfs", "--plain", url)
+    with (
+        host(tmp_path, url, "writer", "rw") as writer,
+        host(tmp_path, url, "follower", "ro,follow") as follower,
+    ):
+        (writer.mnt / "d").mkdir()
+        (writer.mnt / "d" / "f").write_bytes(b"first")
+        follower.wait_for(writer.ship())
+        handle = _Handle.of(follower.mnt / "d" / "f")
+        opened = handle.open(follower.mnt)
+        (writer.mnt / "d" / "f").write_bytes(b"second")
+        follower.wait_for(writer.ship())
+
+        assert handle.read(follower.mnt) == os.pread(opened, 99, 0) == b"second"
+        os.close(opened)
+        follower.program.ok("umount", follower.mnt)
+        follower.program.ok("mount", "-o", "ro,follow", url, follower.mnt)
+        assert handle.read(follower.mnt) == b"second"

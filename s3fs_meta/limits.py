@@ -162,6 +162,8 @@ HISTORY_ROWS_WAITING_MAX: Final = 200_000
 # Runs of earlier txgs that a mount indexes in one check, with HISTORY_FAN_OUT requests each.
 HISTORY_OLDER_RUNS: Final = 2
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
+HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
+HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
 
 # --- retention ---------------------------------------------------------------------------------
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default: any point in time of the last week

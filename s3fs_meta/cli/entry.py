@@ -39,6 +39,7 @@ COMMANDS: Final = (
     "reclaim",
     "fsck",
     "log",
+    "versions",
     "restore",
     "rollback",
     "passphrase",

@@ -4,7 +4,10 @@ Owns: which inodes and names a changeset changes, and how one inode was before a
 Does not know: where changesets are stored, times, paths.
 Tasks: any thread.
 
-A change of only the access time is left out: reading a file does not make a new version of it.
+Changes that make no new version of a file are left out: a change of only the access time, which
+reading causes; a reference to an older block with equal content, which deduplication causes; and a
+hole instead of a block of zeros. A write makes a new block, and every other change of content also
+changes the size or the mtime.
 """
 
 from collections.abc import Iterable
@@ -15,6 +18,7 @@ import apsw
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Cookie, Ino
 
 # The columns of inodes, in the order of schema.sql.
@@ -35,8 +39,13 @@ INODE_COLUMNS: Final = (
     "btime_delta_ns",
 )
 _SIZE_BYTES: Final = INODE_COLUMNS.index("size_bytes")
-_ACCESS_TIME: Final = INODE_COLUMNS.index("atime_delta_ns")
+_CTIME: Final = INODE_COLUMNS.index("ctime_ns")
+_MTIME_DELTA: Final = INODE_COLUMNS.index("mtime_delta_ns")
+_NO_CHANGES: Final = frozenset(map(INODE_COLUMNS.index, ("ino", "mapped_blocks", "atime_delta_ns")))
+_NEXT_BLOCK: Final = 2  # position in counters
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
+
+_NO_BLOCK: Final = 1 << 63  # more than any block's number
 
 _Row = tuple[Any, ...]
 
@@ -53,45 +62,99 @@ class LostName(NamedTuple):
 class ChangedRows(NamedTuple):
     """The inodes and names that changes concern; the sets may overlap."""
 
-    content: set[Ino]  # created or removed inodes, and those with a changed size or block map
+    content: set[
+        Ino
+    ]  # created or removed inodes, and those with a changed size, block map or mtime
     other: set[Ino]  # inodes with changed attributes, xattrs, links, or target of a symlink
     names: set[LostName]
 
 
-def changed_rows(changeset: bytes) -> ChangedRows:
+def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
     """Return the inodes and names that a changeset changes.
+
+    Args:
+        changeset: changes of one txg.
+        is_whole: the changeset has all changes of the txg. A part of them may lack the number of
+            the first new block; then each block counts as new.
 
     Raises:
         FormatError: the changeset is damaged.
     """
     found = ChangedRows(set(), set(), set())
-    content, other, names = found
+    content, other, _ = found
+    mapped = _Mapped(_NO_BLOCK if is_whole else 0)
     for table, old, new in changesets.rows(changeset):
         row = new if old is None else old
         assert row is not None, "a change has old values, new values, or both"
         if table == "inodes":
-            if old is None or new is None or old[_SIZE_BYTES] is not apsw.no_change:
+            if old is None or new is None or _is_new_content(old, new):
                 content.add(row[0])
-            elif _is_more_than_access_time(old):
+            elif _is_new_attribute(old):
                 other.add(row[0])
         elif table == "block_map":
-            content.add(row[0])
+            mapped.add(row[0], new)
+        elif table == "counters":
+            mapped.set_next_block(old)
         elif table in _ATTRIBUTE_TABLES:
             other.add(row[0])
-        elif table == "dentries" and old is not None:
-            lost = _lost_name(old)
-            if lost is not None:
-                names.add(lost)
+        elif table == "dentries":
+            _add_entry(found, old, new)
+    content.update(mapped.changed())
     _require_inodes(content | other)
     return found
 
 
-def _is_more_than_access_time(old: _Row) -> bool:
-    """Return whether an UPDATE changes another column than the access time."""
+def _add_entry(found: ChangedRows, old: _Row | None, new: _Row | None) -> None:
+    """Add a changed dentry, with the inode that lost the name and the one that got it."""
+    lost = None if old is None else _lost_name(old)
+    if lost is not None:
+        found.names.add(lost)
+        found.other.add(lost.ino)
+    if new is not None and new[3] is not apsw.no_change:
+        found.other.add(new[3])
+
+
+class _Mapped:
+    """The rows of block_map that a changeset lets refer to a new block."""
+
+    def __init__(self, next_block: int) -> None:
+        """Begin without rows; *next_block* counts if no changed row has the next block's number."""
+        self._rows: list[tuple[Ino, int]] = []
+        self._next_block = next_block
+
+    def set_next_block(self, old: _Row | None) -> None:
+        """Take the number of the first new block from the old values of ``counters``."""
+        if old is not None:
+            known = old[_NEXT_BLOCK]
+            self._next_block = _NO_BLOCK if known is apsw.no_change else known
+
+    def add(self, ino: Ino, new: _Row | None) -> None:
+        """Add one changed row of an inode; None: the row was deleted."""
+        if new is not None:
+            self._rows.append((ino, new[2]))
+
+    def changed(self) -> list[Ino]:
+        """Return the inode of each row, several times if several of its rows changed."""
+        _require_inodes([self._next_block, *(block for _, block in self._rows)])
+        return [ino for ino, block in self._rows if block >= self._next_block]
+
+
+def _is_new_content(old: _Row, new: _Row) -> bool:
+    """Return whether an UPDATE of an inode changes its size or its mtime."""
+    if old[_SIZE_BYTES] is not apsw.no_change:
+        return True
+    later = 0
+    for column in (_CTIME, _MTIME_DELTA):  # mtime is the sum of both
+        if old[column] is not apsw.no_change:
+            _require_inodes([old[column], new[column]])
+            later += new[column] - old[column]
+    return later != 0
+
+
+def _is_new_attribute(old: _Row) -> bool:
+    """Return whether an UPDATE changes an attribute that is not left out."""
     return any(
-        value is not apsw.no_change
-        for column, value in enumerate(old)
-        if column not in (0, _ACCESS_TIME)
+        value is not apsw.no_change for column, value in enumerate(old) if column not in _NO_CHANGES
     )
 
 
@@ -110,6 +173,12 @@ def _lost_name(old: _Row) -> LostName | None:
     return lost
 
 
+def inode_row(db: Database, ino: Ino) -> dict[str, int] | None:
+    """Return the columns of an inode, None if it does not exist."""
+    row = db.inodes.one(f"SELECT {', '.join(INODE_COLUMNS)} FROM inodes WHERE ino = ?", (ino,))
+    return None if row is None else _columns(row)
+
+
 # --- one inode ---------------------------------------------------------------------------------
 
 
@@ -121,7 +190,7 @@ class InodeChange:
     before: dict[str, int] | None = field(default_factory=dict)
     # None: the inode was removed. All columns if it was created, else those that changed.
     after: dict[str, int] | None = field(default_factory=dict)
-    blocks: int = 0  # changed rows of block_map
+    blocks: int = 0  # rows of block_map that refer to a new block
     gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # (parent, name)
     replaced: list[tuple[Ino, Cookie]] = field(
         default_factory=list
@@ -132,13 +201,10 @@ class InodeChange:
 
     @property
     def is_content_changed(self) -> bool:
-        """Return whether the inode was created or removed, or its size or block map changed."""
-        return (
-            self.before is None
-            or self.after is None
-            or bool(self.blocks)
-            or "size_bytes" in self.before
-        )
+        """Return whether the inode was created or removed, or its size, blocks or mtime changed."""
+        if self.before is None or self.after is None or self.blocks or "size_bytes" in self.before:
+            return True
+        return _mtime_part(self.before) != _mtime_part(self.after)
 
     def add_earlier(self, earlier: "InodeChange") -> None:
         """Add the changes of a section that precedes this one in the same txg."""
@@ -154,31 +220,46 @@ class InodeChange:
         self.is_target_changed |= earlier.is_target_changed
 
 
-def changes_of(changeset: bytes, inos: Iterable[Ino]) -> dict[Ino, InodeChange]:
+def _mtime_part(columns: dict[str, int]) -> int:
+    return columns.get("ctime_ns", 0) + columns.get("mtime_delta_ns", 0)
+
+
+def changes_of(changeset: bytes, inos: Iterable[Ino], *, is_whole: bool) -> dict[Ino, InodeChange]:
     """Return the changes of some inodes in a changeset, without those that it does not change.
+
+    Args:
+        changeset: changes of one txg.
+        inos: the inodes.
+        is_whole: as in ``changed_rows``.
 
     Raises:
         FormatError: the changeset is damaged.
     """
     wanted = frozenset(inos)
     found: dict[Ino, InodeChange] = {}
+    mapped = _Mapped(_NO_BLOCK if is_whole else 0)
     for table, old, new in changesets.rows(changeset):
+        row = new if old is None else old
+        assert row is not None, "a change has old values, new values, or both"
         if table == "dentries":
             _add_names(found, wanted, old, new)
             continue
-        row = new if old is None else old
-        assert row is not None, "a change has old values, new values, or both"
+        if table == "counters":
+            mapped.set_next_block(old)
         if row[0] not in wanted or table in {"counters", "properties"}:
+            continue
+        if table == "block_map":
+            mapped.add(row[0], new)
             continue
         change = found.setdefault(row[0], InodeChange())
         if table == "inodes":
             change.before, change.after = _columns(old), _columns(new)
-        elif table == "block_map":
-            change.blocks += 1
         elif table == "xattrs":
             change.xattrs.add(_bytes(row[1]))
         elif table == "symlinks":
             change.is_target_changed = True
+    for ino in mapped.changed():
+        found.setdefault(ino, InodeChange()).blocks += 1
     return found
 
 

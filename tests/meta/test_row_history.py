@@ -19,7 +19,7 @@ from tests.rows import contents
 MakeDatabase = Callable[..., Database]
 Tables = dict[str, list[Any]]
 
-SIZE, ACCESS_TIME = 5, 9
+SIZE, MAPPED, CTIME, MTIME_DELTA, ACCESS_TIME = 5, 6, 7, 8, 9
 
 
 class History:
@@ -64,20 +64,27 @@ def expected(before: Tables, after: Tables) -> ChangedRows:
     found.content.update(old.keys() ^ new.keys())
     for ino in old.keys() & new.keys():
         columns = {column for column in range(14) if old[ino][column] != new[ino][column]}
-        if SIZE in columns:
+        mtimes = {row[CTIME] + row[MTIME_DELTA] for row in (old[ino], new[ino])}
+        if SIZE in columns or len(mtimes) > 1:
             found.content.add(ino)
-        elif columns - {ACCESS_TIME}:
+        elif columns - {ACCESS_TIME, MAPPED}:
             found.other.add(ino)
-    for table in ("block_map", "hard_links", "symlinks", "xattrs"):
-        changed = {row[0] for row in set(before[table]) ^ set(after[table])}
-        (found.content if table == "block_map" else found.other).update(changed)
+    for table in ("hard_links", "symlinks", "xattrs"):
+        found.other.update(row[0] for row in set(before[table]) ^ set(after[table]))
+    next_block = before["counters"][0][2]
+    found.content.update(
+        row[0] for row in set(after["block_map"]) - set(before["block_map"]) if row[2] >= next_block
+    )
     entries = {(row[0], row[1]): row for row in after["dentries"]}
     for parent, cookie, name, ino in before["dentries"]:
         present = entries.get((parent, cookie))
+        if (parent, cookie, name, ino) not in after["dentries"]:
+            found.other.add(ino)
         if present is None or (present[3] != ino and present[2] != name):
             found.names.add(LostName(parent, name, Cookie(0), ino))
         elif present[3] != ino:
             found.names.add(LostName(parent, b"", cookie, ino))
+    found.other.update(row[3] for row in set(after["dentries"]) - set(before["dentries"]))
     return found
 
 
@@ -91,7 +98,7 @@ def test_changed_rows_are_those_that_differ(make_database: MakeDatabase, seed: i
             tree.step()
         db.commit()
         after = contents(db.connection)
-        found = row_history.changed_rows(recorder.changesets[-1])
+        found = row_history.changed_rows(recorder.changesets[-1], is_whole=True)
         wanted = expected(before, after)
         assert found.content == wanted.content
         assert found.other - found.content == wanted.other - wanted.content
@@ -110,7 +117,7 @@ def test_changes_of_an_inode_give_its_row_before_and_after(
             tree.step()
         db.commit()
         new = rows_of_inodes(db)
-        found = row_history.changes_of(recorder.changesets[-1], [*old, *new])
+        found = row_history.changes_of(recorder.changesets[-1], [*old, *new], is_whole=True)
         for ino, change in found.items():
             if ino in old and change.before is not None:
                 row = dict(zip(INODE_COLUMNS, old[ino], strict=True))
@@ -132,7 +139,42 @@ def test_inode_columns_are_those_of_the_schema(history: History) -> None:
 def test_change_of_only_the_access_time_is_no_change(history: History) -> None:
     query = "UPDATE inodes SET atime_delta_ns = 7 WHERE ino = ?"
     changeset = history.changeset(lambda db: db.inodes.run(query, (history.ino,)))
-    assert row_history.changed_rows(changeset) == ChangedRows(set(), set(), set())
+    assert row_history.changed_rows(changeset, is_whole=True) == ChangedRows(set(), set(), set())
+
+
+def test_deduplicated_block_is_no_change(history: History) -> None:
+    """An equal block that exists already replaces the one of the file."""
+    ino = history.ino
+
+    def write(db: Database) -> None:
+        block_map.set(db, ino, BlockIndex(0), db.counters.take_block())
+
+    for _ in range(2):
+        changeset = history.changeset(write)
+        assert row_history.changed_rows(changeset, is_whole=True).content == {ino}
+        assert row_history.changes_of(changeset, [ino], is_whole=True)[ino].is_content_changed
+    older = BlockId(history.db.counters.next_block - 2)
+    changeset = history.changeset(lambda db: block_map.set(db, ino, BlockIndex(0), older))
+    assert row_history.changed_rows(changeset, is_whole=True).content == set()
+    assert row_history.changes_of(changeset, [ino], is_whole=True) == {}
+    assert row_history.changed_rows(changeset, is_whole=False).content == {ino}
+    assert row_history.changes_of(changeset, [ino], is_whole=False)[ino].blocks == 1
+
+
+def test_only_a_new_mtime_is_new_content(history: History) -> None:
+    ino = history.ino
+
+    def content_after(**times: int) -> set[Ino]:
+        changeset = history.changeset(lambda db: inodes.touch(db, ino, **times))
+        found = row_history.changed_rows(changeset, is_whole=True)
+        change = row_history.changes_of(changeset, [ino], is_whole=True)[ino]
+        assert change.is_content_changed == (ino in found.content)
+        assert ino in found.content | found.other
+        return found.content
+
+    assert content_after(ctime_ns=10**18) == set()
+    assert content_after(mtime_ns=10**18) == {ino}
+    assert content_after(ctime_ns=10**18 + 5, mtime_ns=10**18 + 5) == {ino}
 
 
 def test_name_that_got_another_inode_is_recorded_by_its_cookie(history: History) -> None:
@@ -142,10 +184,10 @@ def test_name_that_got_another_inode_is_recorded_by_its_cookie(history: History)
         lambda db: db.run("UPDATE dentries SET ino = ? WHERE name = ?", (other, b"f"))
     )
 
-    assert row_history.changed_rows(changeset).names == {
+    assert row_history.changed_rows(changeset, is_whole=True).names == {
         LostName(ROOT_INO, b"", cookie, history.ino)
     }
-    found = row_history.changes_of(changeset, [history.ino, other])
+    found = row_history.changes_of(changeset, [history.ino, other], is_whole=True)
     assert found[history.ino].lost == [LostName(ROOT_INO, b"", cookie, history.ino)]
     assert found[other].replaced == [(ROOT_INO, cookie)]
 
@@ -154,12 +196,12 @@ def test_changes_of_a_file_list_its_blocks_names_and_xattrs(history: History) ->
     ino = history.ino
 
     def change(db: Database) -> None:
-        block_map.set(db, ino, BlockIndex(0), BlockId(5))
+        block_map.set(db, ino, BlockIndex(0), db.counters.take_block())
         xattrs.set(db, ino, b"user.x", b"1")
         dentries.add(db, ROOT_INO, b"g", ino)
         dentries.remove(db, ROOT_INO, b"f")
 
-    found = row_history.changes_of(history.changeset(change), [ino])
+    found = row_history.changes_of(history.changeset(change), [ino], is_whole=True)
     assert found[ino].blocks == 1
     assert found[ino].xattrs == {b"user.x"}
     assert found[ino].gained == [(ROOT_INO, b"g")]
@@ -188,7 +230,7 @@ def test_damaged_changeset_is_refused_or_gives_values_of_the_stated_types(
     for at in range(len(changeset)):
         for bit in range(8):
             try:
-                found = row_history.changed_rows(flipped(changeset, at, bit))
+                found = row_history.changed_rows(flipped(changeset, at, bit), is_whole=True)
             except FormatError:
                 refused += 1
                 continue

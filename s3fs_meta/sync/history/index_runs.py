@@ -8,6 +8,7 @@ Design: docs/design/durability.md, "History index".
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -55,9 +56,10 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: Fetched) -> 
     changelog, rows = fetched.changelog, ChangedRows(set(), set(), set())
     if changelog.kind is Kind.IMAGE:
         return TxgChanges(fetched.link, changelog.previous, None)
+    changed_rows = partial(row_history.changed_rows, is_whole=not changelog.parts)
     async with aclosing(chain.sections(store, keyring, changelog)) as sections:
         async for section in sections:
-            found = await trio.to_thread.run_sync(row_history.changed_rows, section.changeset)
+            found = await trio.to_thread.run_sync(changed_rows, section.changeset)
             rows.content.update(found.content)
             rows.other.update(found.other)
             rows.names.update(found.names)

@@ -1,0 +1,125 @@
+"""Reading the changes of single changelogs, in any order.
+
+Owns: requests in parallel, and a cache of the changes that were read last.
+Does not know: the meaning of the changes.
+Keeps: a changelog is used only if its name and its place are authentic; its hash is not compared
+with the next one, which may not be read at all.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Generic, NamedTuple, TypeVar
+
+import trio
+
+from s3fs_meta.codec.changelog import Changelog, Kind
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.limits import HISTORY_CACHED_BYTES_MAX
+from s3fs_meta.model import Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Fetched, Link
+
+_T = TypeVar("_T")
+
+Function = Callable[[bytes, bool], _T]
+
+
+class Unreadable(NamedTuple):
+    """A txg whose changes are unknown."""
+
+    txg: Txg
+    created_ns: int | None  # None: the changelog cannot be read
+    why: str
+
+
+class Scanned(NamedTuple, Generic[_T]):
+    """The results of a function for the changes of one txg."""
+
+    link: Link
+    results: list[_T]  # one for each section, the last one first
+
+    @property
+    def txg(self) -> Txg:
+        """Return the number of the txg."""
+        return self.link.txg
+
+
+class ChangelogReader:
+    """Reads changelogs of one filesystem."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._cached: OrderedDict[Txg, Fetched] = OrderedDict()
+
+    async def scan(
+        self, txgs: Sequence[Txg], function: Function[_T]
+    ) -> list[Scanned[_T] | Unreadable]:
+        """Call a function with the changeset of each section of some txgs.
+
+        Args:
+            txgs: not more than are to be requested at once.
+            function: called in a thread with the changeset, and whether the txg has no other.
+
+        Returns:
+            One value for each txg, in the same order.
+
+        Raises:
+            NewerFormatError: a newer program wrote a changelog.
+            StoreError: the bucket cannot be read.
+        """
+        found: dict[Txg, Scanned[_T] | Unreadable] = {}
+
+        async def scan_one(txg: Txg) -> None:
+            found[txg] = await self._scan(txg, function)
+
+        async with trio.open_nursery() as nursery:
+            for txg in txgs:
+                nursery.start_soon(scan_one, txg)
+        return [found[txg] for txg in txgs]
+
+    async def _scan(self, txg: Txg, function: Function[_T]) -> Scanned[_T] | Unreadable:
+        try:
+            fetched = await self._fetch(txg)
+            if fetched.changelog.kind is Kind.IMAGE:
+                return Unreadable(
+                    txg, fetched.link.created_ns, "fsck or rollback replaced the metadata"
+                )
+            is_whole = not fetched.changelog.parts
+            async with aclosing(
+                chain.sections(self._store, self._keyring, fetched.changelog)
+            ) as sections:
+                results = [
+                    await trio.to_thread.run_sync(function, section.changeset, is_whole)
+                    async for section in sections
+                ]
+        except NewerFormatError:
+            raise
+        except ObjectMissingError:
+            return Unreadable(txg, None, "the changelog is missing")
+        except FormatError as exc:
+            return Unreadable(txg, None, exc.what)
+        return Scanned(fetched.link, results)
+
+    async def _fetch(self, txg: Txg) -> Fetched:
+        fetched = self._cached.get(txg)
+        if fetched is None:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+            chain.require_known(fetched.changelog)
+            self._cached[txg] = fetched
+            while self._cached_bytes() > HISTORY_CACHED_BYTES_MAX:
+                self._cached.popitem(last=False)
+        else:
+            self._cached.move_to_end(txg)
+        return fetched
+
+    def _cached_bytes(self) -> int:
+        return sum(_size(fetched.changelog) for fetched in self._cached.values())
+
+
+def _size(changelog: Changelog) -> int:
+    return len(changelog.section.changeset)

@@ -1,0 +1,288 @@
+"""The versions of a path: which inodes it referred to, and how each of them changed.
+
+Owns: following a path and its inodes back in time. Does not know: how versions are shown.
+Keeps: memory does not grow with the history; the number of versions that a caller wants bounds it.
+
+A name refers to one inode after the other: programs replace a file by renaming a new one over it.
+So a path is followed from the root: for each name in a directory, the index lists when it was
+removed or got another inode, and so which inode it referred to in between (a *stay*). The versions
+of the path are the changes of these inodes, also those that an inode had under earlier names.
+
+The newest state is in a database. Undoing the changes of an inode one by one, the latest first,
+gives its attributes at each earlier txg.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.codec.history_index import HistoryIndex, RemovedName
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import COOKIE_COLLISION_BITS, HISTORY_FETCHES_MAX, HISTORY_STAYS_MAX
+from s3fs_meta.meta import row_history
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.row_history import InodeChange, LostName
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Unreadable
+from s3fs_meta.sync.history.index_search import HistorySearch
+
+_Row = dict[str, int]
+
+# Columns whose change is shown as a change of attributes.
+_ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
+
+
+class Stay(NamedTuple):
+    """A range of txgs after which a path referred to one inode."""
+
+    ino: Ino
+    first: Txg
+    last: Txg  # the txg that removed the name, gave it to another inode, or the last of the chain
+
+
+class Version(NamedTuple):
+    """One txg that changed the inode at a path."""
+
+    txg: Txg
+    created_ns: int | None  # when the txg was cut; None: its changelog cannot be read
+    ino: Ino
+    # In this order: created, content, attributes, renamed, linked, unlinked, replaced, removed; or
+    # only unknown.
+    changes: tuple[str, ...]
+    name: bytes | None  # the name that the txg gave to the inode, or took from it
+    size_bytes: int | None  # these are as they were after the txg; None if they are unknown
+    mtime_ns: int | None
+    mode: int | None
+    why: str = ""  # why the changes are unknown
+
+
+class Versions(NamedTuple):
+    """The versions of a path, the latest first."""
+
+    found: list[Version]
+    is_complete: bool  # False: there are earlier ones than these
+
+
+class PathVersions:
+    """Finds versions in the history of one filesystem."""
+
+    def __init__(
+        self,
+        db: Database,
+        search: HistorySearch,
+        changelogs: ChangelogReader,
+        first: Txg,
+        end: Link,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            db: the state at the end of the history.
+            search: finds txgs by the index.
+            changelogs: reads their changes.
+            first: the first retained txg.
+            end: the last link of the history.
+        """
+        self._db = db
+        self._search = search
+        self._changelogs = changelogs
+        self._first = first
+        self._end = end
+
+    async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
+        """Return the latest versions of a path.
+
+        Args:
+            names: the components of the path, from the root.
+            most: the maximum number of versions.
+            attributes: also return txgs that changed only attributes.
+
+        Raises:
+            UsageError: no retained txg has the path.
+            StoreError: the bucket cannot be read.
+        """
+        stays = await self.stays(names)
+        found: list[Version] = []
+        for stay in stays:
+            found += await self._of_stay(stay, most + 1, attributes=attributes)
+        unique = {(one.txg, one.ino): one for one in found}
+        latest = sorted(unique.values(), key=lambda one: (one.txg, one.ino), reverse=True)
+        return Versions(latest[:most], len(latest) <= most)
+
+    # --- inodes of a path --------------------------------------------------------------------------
+
+    async def stays(self, names: Sequence[bytes]) -> list[Stay]:
+        """Return the inodes that a path referred to, the latest first, each once.
+
+        Raises:
+            UsageError: no retained txg has the path.
+        """
+        stays = [Stay(ROOT_INO, self._first, self._end.txg)]
+        for name in names:
+            below: list[Stay] = []
+            for stay in stays:
+                below += await self._stays_of_name(stay, name)
+            stays = sorted(below, key=_end_of, reverse=True)[:HISTORY_STAYS_MAX]
+        if not stays:
+            path = b"/".join(names).decode(errors="backslashreplace")
+            raise UsageError(f"no retained point in time has a file or directory {path!r}")
+        latest_of = {stay.ino: stay for stay in reversed(stays)}
+        return sorted(latest_of.values(), key=_end_of, reverse=True)
+
+    async def _stays_of_name(self, above: Stay, name: bytes) -> list[Stay]:
+        """Return the inodes of a name while its directory was at the path."""
+        lost = await self._losses(above, name)
+        stays: list[Stay] = []
+        first = above.first
+        for txg, ino in reversed(lost):
+            stays.append(Stay(ino, first, txg))
+            first = txg
+        present = dentries.find(self._db, above.ino, name)
+        if present is not None and above.last == self._end.txg:
+            stays.append(Stay(present, first, above.last))
+        return stays
+
+    async def _losses(self, above: Stay, name: bytes) -> list[tuple[Txg, Ino]]:
+        """Return the txgs in which a name lost its inode, the latest first."""
+        hashed = self._db.name_hash(name)
+
+        def is_wanted(row: RemovedName | LostName) -> bool:
+            found = row.name == name if row.name else row.cookie >> COOKIE_COLLISION_BITS == hashed
+            return row.parent == above.ino and found
+
+        def match(index: HistoryIndex) -> int:
+            return sum(
+                {row.mask for row in _of_directory(index, above.ino, name) if is_wanted(row)}
+            )
+
+        def lost(changeset: bytes, is_whole: bool) -> list[Ino]:
+            rows = row_history.changed_rows(changeset, is_whole=is_whole)
+            return [row.ino for row in rows.names if is_wanted(row)]
+
+        found: list[tuple[Txg, Ino]] = []
+        walk = self._search.walk(match, above.first, above.last)
+        while len(found) < HISTORY_STAYS_MAX and (batch := await walk.take(HISTORY_FETCHES_MAX)):
+            for one in await self._changelogs.scan([one.txg for one in batch], lost):
+                if not isinstance(one, Unreadable):
+                    found += [(one.txg, ino) for inos in one.results for ino in inos]
+        return found
+
+    # --- changes of an inode -----------------------------------------------------------------------
+
+    async def _of_stay(self, stay: Stay, most: int, *, attributes: bool) -> list[Version]:
+        ino = stay.ino
+        found: list[Version] = []
+        after: _Row | None = row_history.inode_row(self._db, ino)
+        after = {} if after is None else after  # its attributes are known before its removal
+
+        def match(index: HistoryIndex) -> int:
+            row = index.inodes.find(ino)
+            return 0 if row is None else row.content | row.other
+
+        def changes(changeset: bytes, is_whole: bool) -> InodeChange | None:
+            return row_history.changes_of(changeset, [ino], is_whole=is_whole).get(ino)
+
+        walk = self._search.walk(match, self._first, self._end.txg)
+        while len(found) < most and (batch := await walk.take(HISTORY_FETCHES_MAX)):
+            for one in await self._changelogs.scan([one.txg for one in batch], changes):
+                if isinstance(one, Unreadable):
+                    if one.txg <= stay.last:
+                        found.append(_unknown(one, ino))
+                    after = {}
+                    continue
+                change = _joined([result for result in one.results if result is not None])
+                if change is None:
+                    continue
+                version, after = _undone(one.link, ino, change, after)
+                hidden = {(), () if attributes else ("attributes",)}
+                if one.txg <= stay.last and version.changes not in hidden:
+                    found.append(version)
+                if after is None:
+                    return found
+        return found
+
+
+def _end_of(stay: Stay) -> tuple[Txg, Txg]:
+    return stay.last, stay.first
+
+
+def _of_directory(index: HistoryIndex, parent: Ino, name: bytes) -> list[RemovedName]:
+    """Return the removed names of an index that are *name*, or known only by their cookie."""
+    rows: list[RemovedName] = []
+    for text in (b"", name):
+        at = bisect_left(index.names, (parent, text))
+        while at < len(index.names) and index.names[at][:2] == (parent, text):
+            rows.append(index.names[at])
+            at += 1
+    return rows
+
+
+def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
+    """Join the changes of the sections of a txg, the last one first."""
+    if not changes:
+        return None
+    for earlier in changes[1:]:
+        changes[0].add_earlier(earlier)
+    return changes[0]
+
+
+def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Version, _Row | None]:
+    """Return the version that a txg made, and the attributes before it; None: there was no inode.
+
+    Args:
+        link: the link of the txg.
+        ino: the inode.
+        change: its changes in the txg.
+        after: the known attributes after the txg.
+    """
+    if change.after is None:
+        shown = before = change.before
+    else:
+        shown = {**after, **change.after}
+        before = None if change.before is None else {**shown, **change.before}
+    shown = shown or {}
+    mtime_ns = None
+    if {"ctime_ns", "mtime_delta_ns"} <= shown.keys():
+        mtime_ns = shown["ctime_ns"] + shown["mtime_delta_ns"]
+    version = Version(
+        txg=link.txg,
+        created_ns=link.created_ns,
+        ino=ino,
+        changes=_labels(change),
+        name=_name(change),
+        size_bytes=shown.get("size_bytes"),
+        mtime_ns=mtime_ns,
+        mode=shown.get("mode"),
+    )
+    return version, before
+
+
+def _labels(change: InodeChange) -> tuple[str, ...]:
+    is_new, is_removed = change.before is None, change.after is None
+    gained = bool(change.gained or change.replaced)
+    columns = (change.before or {}).keys()
+    shown: dict[str, Any] = {
+        "created": is_new,
+        "content": not (is_new or is_removed) and change.is_content_changed,
+        "attributes": not (is_new or is_removed)
+        and bool(_ATTRIBUTES & columns or change.xattrs or change.is_target_changed),
+        "renamed": gained and bool(change.lost) and not is_new,
+        "linked": gained and not change.lost and not is_new,
+        "unlinked": any(row.name for row in change.lost) and not (gained or is_removed),
+        "replaced": any(not row.name for row in change.lost) and not gained,
+        "removed": is_removed,
+    }
+    return tuple(label for label, is_true in shown.items() if is_true)
+
+
+def _name(change: InodeChange) -> bytes | None:
+    names = [name for _parent, name in change.gained] + [
+        row.name for row in change.lost if row.name
+    ]
+    return names[0] if names else None
+
+
+def _unknown(one: Unreadable, ino: Ino) -> Version:
+    return Version(one.txg, one.created_ns, ino, ("unknown",), None, None, None, None, one.why)

@@ -1,0 +1,86 @@
+"""The versions command."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+
+def listed(program: Program, place: Place, *words: str) -> dict[str, Any]:
+    """Return the JSON that the versions command prints."""
+    found = json.loads(program.ok("versions", "--json", place.url, *words))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_path_that_never_existed_is_an_error_of_usage(program: Program, place: Place) -> None:
+    refused = program.run("versions", place.url, "d/../x")
+    assert refused.returncode == ExitStatus.USAGE
+    refused = program.run("versions", place.url, "nothing")
+    assert refused.returncode == ExitStatus.USAGE
+    assert "no retained point in time has a file or directory 'nothing'" in refused.stderr
+
+
+@pytest.mark.mount
+def test_each_saved_version_of_a_report_is_listed_and_restored(
+    program: Program, mounted: Place, tmp_path: os.PathLike[str]
+) -> None:
+    """Versions saved in place, by rename, and removed at last; each is restored by its txg."""
+    directory = mounted.mountpoint / "reports"
+    directory.mkdir()
+    report, draft = directory / "report.txt", directory / "draft"
+    saved = [b"first", b"second version", b"third version by rename"]
+    report.write_bytes(saved[0])
+    program.ok("flush", mounted.mountpoint)
+    report.write_bytes(saved[1])
+    program.ok("flush", mounted.mountpoint)
+    report.read_bytes()
+    draft.write_bytes(saved[2])
+    draft.rename(report)
+    program.ok("flush", mounted.mountpoint)
+    report.unlink()
+    program.ok("flush", mounted.mountpoint)
+
+    found = listed(program, mounted, "reports/report.txt")
+    printed = program.ok("versions", mounted.url, "reports/report.txt").splitlines()
+    few = program.ok("versions", "-n", "1", mounted.url, "reports/report.txt").splitlines()
+
+    assert found["complete"]
+    sizes = {(one["txg"], one["size_bytes"]) for one in found["versions"]}
+    txgs = sorted({txg for txg, _ in sizes})
+    assert {(txgs[number], len(saved[number])) for number in range(3)} <= sizes
+    assert found["versions"][0]["changes"][-1] == "removed"
+    assert [int(line.split()[0]) for line in printed] == [one["txg"] for one in found["versions"]]
+    assert len(few) == 2
+    assert "there are earlier versions" in few[1]
+    for txg, content in zip(txgs, saved, strict=False):
+        target = os.path.join(tmp_path, str(txg))
+        program.ok(
+            "restore", "--at", f"txg={txg}", "--to", target, mounted.url, "reports/report.txt"
+        )
+        with open(os.path.join(target, "reports/report.txt"), "rb") as file:
+            assert file.read() == content
+
+
+@pytest.mark.mount
+def test_changes_of_attributes_are_listed_only_on_request(program: Program, mounted: Place) -> None:
+    path = mounted.mountpoint / "f"
+    path.write_bytes(b"x")
+    program.ok("flush", mounted.mountpoint)
+    path.chmod(0o600)
+    os.setxattr(path, "user.comment", b"1")
+    program.ok("flush", mounted.mountpoint)
+    path.rename(mounted.mountpoint / "g")
+    program.ok("flush", mounted.mountpoint)
+
+    few = listed(program, mounted, "g")["versions"]
+    more = listed(program, mounted, "--attributes", "g")["versions"]
+
+    assert [one["changes"] for one in few] == [["renamed"], ["created"]]
+    assert [one["changes"] for one in more] == [["renamed"], ["attributes"], ["created"]]
+    assert [one["mode"] & 0o777 for one in more] == [0o600, 0o600, 0o644]

@@ -1,0 +1,298 @@
+"""The versions of a path, found in a bucket at one point in time."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
+from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, Txg
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
+from s3fs_meta.sync.session import Session
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
+from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.history.index_matches import index_all
+from tests.sync.history.readers import bucket_of
+
+
+class Files:
+    """Changes of files in one session, each shipped in a txg of its own."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.db = session.db
+
+    async def ship(self) -> Txg:
+        """Ship the changes and return their txg."""
+        await self.session.shipper.ship(anyway=True)
+        return self.session.link.txg
+
+    async def make(
+        self, name: bytes, size: int, parent: Ino = ROOT_INO, content: bytes = b""
+    ) -> tuple[Ino, Txg]:
+        """Create a file with a name."""
+        ino = write_file(self.session, content or (b"%d" % size * size)[:size])
+        dentries.add(self.db, parent, name, ino)
+        return ino, await self.ship()
+
+    async def make_directory(self, name: bytes) -> Ino:
+        """Create a directory."""
+        self.db.begin()
+        ino = inodes.create(self.db, 0o40755, 0, 0, ROOT_INO, 0, nlink=2).ino
+        dentries.add(self.db, ROOT_INO, name, ino)
+        await self.ship()
+        return ino
+
+    async def write(self, ino: Ino, size: int) -> Txg:
+        """Write a longer content."""
+        self.db.begin()
+        self.session.cache.write_new(ino, BlockIndex(size), 0, b"x")
+        inodes.set_size(self.db, ino, size, 1)
+        return await self.ship()
+
+    async def rename(self, old: bytes, new: bytes, parent: Ino = ROOT_INO) -> Txg:
+        """Rename a file; a file with the new name is removed."""
+        self.db.begin()
+        ino = dentries.remove(self.db, parent, old)
+        if dentries.find(self.db, parent, new) is None:
+            dentries.add(self.db, parent, new, ino)
+        else:
+            remove_file(self.session, dentries.replace(self.db, parent, new, ino))
+        inodes.touch(self.db, ino, ctime_ns=10**18 + self.session.link.txg)
+        return await self.ship()
+
+    async def remove(self, name: bytes, parent: Ino = ROOT_INO) -> Txg:
+        """Remove a file of one block."""
+        self.db.begin()
+        remove_file(self.session, dentries.remove(self.db, parent, name))
+        return await self.ship()
+
+
+async def versions_of(
+    power: Power, tmp_path: Path, path: bytes, most: int = 100, *, attributes: bool = False
+) -> Versions:
+    """Return the versions of a path as a machine finds them that has only the bucket."""
+    bucket = await bucket_of(power)
+    end, oldest = await bucket.points.newest(), await bucket.points.oldest()
+    target = tmp_path / "newest.db"
+    target.unlink(missing_ok=True)
+    await bucket.restore(end, target)
+    db = Database.open(target, Pragmas())
+    found = PathVersions(
+        db,
+        HistorySearch(bucket.store, bucket.keyring, bucket.uuid, end),
+        ChangelogReader(bucket.store, bucket.keyring, bucket.uuid),
+        oldest.txg,
+        end,
+    )
+    try:
+        return await found.of_path(path.split(b"/"), most, attributes=attributes)
+    finally:
+        db.close()
+
+
+def brief(found: list[Version]) -> list[tuple[Txg, str, int | None]]:
+    """Return the txg, the changes and the size of each version."""
+    return [(one.txg, " ".join(one.changes), one.size_bytes) for one in found]
+
+
+@pytest.fixture(params=[False, True], ids=["no index", "indexed"])
+def indexing(request: pytest.FixtureRequest) -> bool:
+    """Return whether the history is long enough for the index."""
+    return bool(request.param)
+
+
+async def settle(files: Files, *, indexing: bool) -> None:
+    """Make the index, if there is to be one."""
+    if indexing:
+        await append_empty_changelogs(files.session, 2 * HISTORY_FAN_OUT)
+        await index_all(files.session)
+        files.db.counters.begin_txg(files.session.link.next_txg)
+
+
+async def test_versions_of_a_file_have_its_sizes(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, created = await files.make(b"f", 10)
+        await files.make(b"other", 5)
+        longer = await files.write(ino, 20)
+        longest = await files.write(ino, 30)
+        await settle(files, indexing=indexing)
+        found = await versions_of(power, tmp_path, b"f")
+
+    assert found.is_complete
+    assert brief(found.found) == [
+        (longest, "content", 30),
+        (longer, "content", 20),
+        (created, "created", 10),
+    ]
+    assert {one.ino for one in found.found} == {ino}
+    assert found.found[-1].name == b"f"
+
+
+async def test_versions_of_a_replaced_file_include_its_former_inodes(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    """Editors write a new file and rename it over the old one."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        old, created = await files.make(b"f", 10)
+        new, draft = await files.make(b"f.tmp", 20)
+        replaced = await files.rename(b"f.tmp", b"f")
+        await settle(files, indexing=indexing)
+        found = await versions_of(power, tmp_path, b"f")
+
+    assert sorted(brief(found.found)) == [
+        (created, "created", 10),
+        (draft, "created", 20),
+        (replaced, "renamed", 20),
+        (replaced, "replaced removed", 10),
+    ]
+    assert {one.ino for one in found.found} == {old, new}
+
+
+async def test_versions_of_a_renamed_file_follow_it_to_its_earlier_name(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, created = await files.make(b"draft", 10)
+        renamed = await files.rename(b"draft", b"final")
+        written = await files.write(ino, 20)
+        await settle(files, indexing=indexing)
+        final = await versions_of(power, tmp_path, b"final")
+        draft = await versions_of(power, tmp_path, b"draft")
+
+    assert brief(final.found) == [
+        (written, "content", 20),
+        (renamed, "renamed", 10),
+        (created, "created", 10),
+    ]
+    assert brief(draft.found) == [(renamed, "renamed", 10), (created, "created", 10)]
+
+
+async def test_versions_of_a_removed_file_in_a_removed_directory_are_found(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"d")
+        _, created = await files.make(b"f", 10, directory)
+        removed = await files.remove(b"f", directory)
+        files.db.begin()
+        dentries.remove(files.db, ROOT_INO, b"d")
+        inodes.delete(files.db, directory)
+        await files.ship()
+        await files.make_directory(b"d")
+        await settle(files, indexing=indexing)
+        found = await versions_of(power, tmp_path, b"d/f")
+
+    assert brief(found.found) == [(removed, "removed", 10), (created, "created", 10)]
+
+
+async def test_deduplication_makes_no_version(power: Power, tmp_path: Path) -> None:
+    """A block of zeros becomes a hole, and a block of equal content is shared, after the upload."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        _, zeros = await files.make(b"zeros", 9, content=bytes(9))
+        await files.make(b"f", 9, content=b"equal")
+        _, equal = await files.make(b"g", 9, content=b"equal")
+        await files.ship()
+        assert files.db.one("SELECT count(DISTINCT block), count(*) FROM block_map") == (1, 2)
+        found = [
+            await versions_of(power, tmp_path, path, attributes=True) for path in (b"zeros", b"g")
+        ]
+
+    assert [[one.txg for one in each.found] for each in found] == [[zeros], [equal]]
+
+
+async def test_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        await files.make(b"f", 10)
+        await settle(files, indexing=True)
+        for path in (b"g", b"f/g", b"d/e/f"):
+            with pytest.raises(UsageError, match="no retained point in time has"):
+                await versions_of(power, tmp_path, path)
+
+
+async def test_changes_of_attributes_are_listed_on_request(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, created = await files.make(b"f", 10)
+        files.db.begin()
+        xattrs.set(files.db, ino, b"user.x", b"1")
+        changed = await files.ship()
+        files.db.begin()
+        inodes.touch(files.db, ino, atime_ns=10**18)
+        await files.ship()
+        await settle(files, indexing=indexing)
+        few = await versions_of(power, tmp_path, b"f")
+        found = await versions_of(power, tmp_path, b"f", attributes=True)
+
+    assert brief(few.found) == [(created, "created", 10)]
+    assert brief(found.found) == [(changed, "attributes", 10), (created, "created", 10)]
+
+
+async def test_only_the_wanted_number_of_versions_is_returned(power: Power, tmp_path: Path) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, created = await files.make(b"f", 10)
+        txgs = [created, *[await files.write(ino, 20 + number) for number in range(12)]]
+        await settle(files, indexing=True)
+        some = await versions_of(power, tmp_path, b"f", 3)
+        all_ = await versions_of(power, tmp_path, b"f", len(txgs))
+
+    assert ([one.txg for one in some.found], some.is_complete) == (txgs[:-4:-1], False)
+    assert ([one.txg for one in all_.found], all_.is_complete) == (txgs[::-1], True)
+
+
+async def test_lost_changelog_and_image_are_listed_as_unknown(power: Power, tmp_path: Path) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, created = await files.make(b"f", 10)
+        lost = await files.write(ino, 20)
+        image = await session.publish_anew()
+        written = await files.write(ino, 30)
+        del power.store.objects[key_of(lost)]
+        await settle(files, indexing=True)
+        found = await versions_of(power, tmp_path, b"f")
+
+    assert [(one.txg, one.changes) for one in found.found] == [
+        (written, ("content",)),
+        (image.txg, ("unknown",)),
+        (lost, ("unknown",)),
+        (created, ("created",)),
+    ]
+    assert [one.why for one in found.found[1:3]] == [
+        "fsck or rollback replaced the metadata",
+        "the changelog is missing",
+    ]
+    assert found.found[-1].size_bytes == 10
+
+
+async def test_block_map_and_names_of_one_txg_are_one_version(power: Power, tmp_path: Path) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, _ = await files.make(b"f", 10)
+        files.db.begin()
+        block = block_map.remove(files.db, ino, BlockIndex(0))
+        assert block is not None
+        session.cache.release(block)
+        inodes.set_size(files.db, ino, 0, -1)
+        dentries.add(files.db, ROOT_INO, b"g", ino)
+        dentries.remove(files.db, ROOT_INO, b"f")
+        changed = await files.ship()
+        found = await versions_of(power, tmp_path, b"g")
+
+    assert brief(found.found)[0] == (changed, "content renamed", 0)

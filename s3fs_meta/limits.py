@@ -323,6 +323,7 @@ WARM_RUN_S: Final = 2.0
 WARM_GAP_BYTES: Final = 64 * KIB
 WALK_SLICE_BLOCKS: Final = 1000  # rows of the block map read in one slice: 2 ms
 MISSING_PATHS_MAX: Final = 100  # paths of files that warm reports as not completely cached
+MISSING_PATHS_PRINTED_MAX: Final = 10  # of these, paths that the command prints on a terminal
 PINS_MAX: Final = 1000  # pinned trees: bounds the time of a check
 PIN_PATH_BYTES_MAX: Final = 4096  # PATH_MAX in linux/limits.h
 # Size of the file with the pins: each byte of a path may need six characters.

@@ -1,27 +1,37 @@
 """``s3fs-meta dropcache``: remove cached content that the bucket has."""
 
-from typing import Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import trio
+import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import targets
+from s3fs_meta.mount import mount_paths, mount_table, targets
 from s3fs_meta.mount.cache_requests import request_drop
+from s3fs_meta.mount.targets import Target
 
 HELP = CommandHelp(
     name="dropcache",
-    summary="Remove cached content of a mount from this host if the bucket has it.",
+    summary="Remove cached content of a mount or a tree from this host if the bucket has it.",
     description=(
-        "Removes all clean blocks from the cache, for measurements with a cold cache, or to free "
-        "disk space. Later reads download the content again. Content that the bucket does not "
-        "have yet is kept, and so are cached blocks whose location in the bucket is marked as "
-        "damaged, because they may be the last copies.",
+        "Removes all clean blocks of the given files and trees from the cache, or of a mountpoint "
+        "the whole cache, for measurements with a cold cache, or to free disk space. Later reads "
+        "download the content again. Content that the bucket does not have yet is kept, and so "
+        "are cached blocks whose location in the bucket is marked as damaged, because they may be "
+        "the last copies. Content that a file outside the tree shares is removed, too.",
+        "Pinned content is kept unless --pinned is given. Its pins stay, and the mount downloads "
+        "it again in the background; run s3fs-meta unpin first to keep it out of the cache.",
         "The kernel's page cache is not dropped: echo 3 > /proc/sys/vm/drop_caches does that.",
     ),
-    examples=(Example("s3fs-meta dropcache /mnt/home", "empties the cache"),),
+    examples=(
+        Example("s3fs-meta dropcache /mnt/home", "empties the cache, except pinned trees"),
+        Example("s3fs-meta dropcache /mnt/home/video", "only of this tree"),
+    ),
     exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )
 
@@ -30,19 +40,41 @@ _WHY: Final = {
     "not_synced": "location in the bucket not synced yet",
     "being_removed": "being removed",
     "last_copies": "possibly the last copies",
+    "pinned": "pinned; see s3fs-meta pins",
 }
 
 
 def dropcache(
-    mountpoint: options.Mountpoint,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Mountpoint, or files and directories of one mounted filesystem.",
+            show_default=False,
+        ),
+    ],
+    pinned: Annotated[bool, typer.Option("--pinned", help="Also remove pinned content.")] = False,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta dropcache``."""
-    result = trio.run(request_drop, targets.of_mountpoint(mountpoint, cachedir))
+    place, inodes = _wanted(paths, cachedir)
+    result = trio.run(_request, place, inodes, pinned)
     if json:
         output.print_json(result)
         return
     output.print_text(f"dropped {output.human_bytes(result['dropped']['bytes'])}")
     for why, size_bytes in result["kept"].items():
         output.print_text(f"kept {output.human_bytes(size_bytes)}: {_WHY[why]}")
+
+
+def _wanted(paths: list[Path], cachedir: Path | None) -> tuple[Target, list[int] | None]:
+    """Return the mount of the paths, and their inodes; None for the whole cache."""
+    if len(paths) == 1 and mount_table.find(mount_table.resolve(paths[0])) is not None:
+        return targets.of_mountpoint(paths[0], cachedir), None
+    found = mount_paths.nodes(paths, cachedir)
+    return found[0].place, [node.ino for node in found]
+
+
+async def _request(place: Target, inodes: Sequence[int] | None, pinned: bool) -> dict[str, Any]:
+    return await request_drop(place, inodes, pinned=pinned)

@@ -30,6 +30,14 @@ Mountpoint = Annotated[
         autocompletion=completion.mountpoints,
     ),
 ]
+ReadablePaths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH...",
+        help="Files and directories of one mounted filesystem; a directory includes its tree.",
+        show_default=False,
+    ),
+]
 Cachedir = Annotated[
     Path | None,
     typer.Option(

@@ -88,6 +88,7 @@ def _cache(session: Session) -> dict[str, Any]:
         "bytes_max": session.cache.bytes_max,
         "blocks": cache.index.total_count,
         "dirty_bytes": cache.index.bytes_in[BlockState.DIRTY],
+        "pinned_bytes": cache.index.pinned_bytes,
         "hits": cache.hits,
         "misses": cache.misses,
         "hit_ratio": round(cache.hits / asked, 4) if asked else None,

@@ -1,13 +1,15 @@
 """Mapping a path of the user to a directory entry of a mounted filesystem.
 
-Owns: finding the mount of a path, refusing paths that do not end in a directory entry, waiting
-until programs see a change, and the request that removes an entry.
+Owns: finding the mount of a path, refusing paths that do not end in a directory entry or that the
+caller may not read, waiting until programs see a change, and the request that removes an entry.
 Does not know: other requests than the removal (``control_api``).
 Keeps: no event loop, because ``rm`` must start fast.
-Symbolic links in a path are followed, except at its end, as rm(1) does.
+Symbolic links in a path are followed, except at its end, as rm(1) does; for commands that read a tree
+(``nodes``) also at its end.
 """
 
 import os
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,6 +36,52 @@ class Entry(NamedTuple):
     name: bytes
     ino: Ino  # inode number found by the lookup; 0: the name did not exist
     path: str  # absolute path; its parent directories are no symbolic links
+
+
+class Node(NamedTuple):
+    """One file or directory of a mounted filesystem, without a name."""
+
+    place: Target
+    ino: Ino
+    path: str  # absolute, without symbolic links
+
+
+def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
+    """Return files and directories that the caller may read, all of one filesystem.
+
+    Symbolic links are followed, also at the end of a path.
+
+    Raises:
+        UsageError: a path does not exist, may not be read, or is on another filesystem.
+        NotMountedError: a path is not on a filesystem of s3fs-meta.
+    """
+    mounts = mount_table.read()
+    found = [_node(path, mounts, cachedir) for path in paths]
+    for one in found[1:]:
+        if one.place.state != found[0].place.state:
+            raise UsageError(
+                f"{one.path} is on another filesystem than {found[0].path}; run the command for"
+                " each filesystem"
+            )
+    return found
+
+
+def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
+    try:
+        absolute = os.path.realpath(path, strict=True)
+        found = os.stat(absolute)
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}") from exc
+    wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(found.st_mode) else 0)
+    if not os.access(absolute, wanted):
+        raise UsageError(f"{path}: you may not read it")
+    return Node(_place(mounts, absolute, found.st_dev, cachedir), Ino(found.st_ino), absolute)
+
+
+def shown(place: Target, path: str) -> str:
+    """Return the path that users see of an absolute path within a filesystem."""
+    mountpoint = (place.mountpoint or "").rstrip("/")
+    return f"{mountpoint}{path}".rstrip("/") or "/"
 
 
 def existing(path: Path, cachedir: Path | None) -> Entry:

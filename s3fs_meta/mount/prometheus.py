@@ -69,6 +69,7 @@ _ROWS: Final = (
     _Row("cache_limit_bytes", "cache.bytes_max", "Limit on the cached blocks."),
     _Row("cache_blocks", "cache.blocks", "Cached blocks."),
     _Row("cache_dirty_bytes", "cache.dirty_bytes", "Written and not yet sealed for upload."),
+    _Row("cache_pinned_bytes", "cache.pinned_bytes", "Content that pins keep in the cache."),
     _Row("cache_hits_total", "cache.hits", "Reads of cached blocks."),
     _Row("cache_misses_total", "cache.misses", "Reads of blocks that had to be fetched."),
     _Row("upload_pending_blocks", "upload.pending_blocks", "Blocks not yet in the bucket."),

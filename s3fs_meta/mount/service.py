@@ -43,6 +43,7 @@ from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount import (
+    cache_handlers,
     control_api,
     dead_mount,
     mount_holders,
@@ -286,10 +287,12 @@ class Mount:
             self._filesystem, check_remount=self._is_kernel_read_only, collect=kernel.collect
         )
         self._remounts = RemountHandlers(plan.options, session)
+        self._cache = CacheHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
         self._supervisor = Supervisor(self._figures)
         self._accepting = trio.Event()
-        self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
+        bound = tree_handlers.BOUND | cache_handlers.BOUND
+        self._control = ControlServer(plan.place.state, self._handlers(), bound=bound)
 
     async def run(self) -> None:
         """Serve until the filesystem is unmounted, then upload the remaining changes."""
@@ -308,7 +311,9 @@ class Mount:
             await nursery.start(self._control.serve)
             await self._serve_metrics(nursery)
             await self._detach_dead_mount()
+            await self._cache.load()
             nursery.start_soon(session.run)
+            nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._remove)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
@@ -435,7 +440,7 @@ class Mount:
             control_api.COUNTS: self._on_counts,
             **self._trees.handlers(),
             **self._remounts.handlers(),
-            **CacheHandlers(self._plan.options, self._session).handlers(),
+            **self._cache.handlers(),
         }
 
     def _figures(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ locks.
         lock           flock(2) by the one process that uses the directory
         holder         this host's proof of a lease (``lease_proof``), in case the database is lost
         superblock     a copy of the newest superblock that this host has seen (``host_copy``)
+        pins           the pinned trees of this host (``fs.trees.pins_file``)
         requests.json  counted requests (``request_log``); a loss costs only the counts
         failed-sync    the boot on which a sync failed (``failed_sync``), until the next mount
         replaced-*     objects of the bucket that fsck -y replaced

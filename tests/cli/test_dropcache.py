@@ -2,12 +2,13 @@
 
 import json
 import os
+import time
 
 import pytest
 
 from s3fs_meta.limits import MIB
 from tests.cli.conftest import Place
-from tests.programs import Program
+from tests.programs import PROCESS_S_MAX, Program
 
 pytestmark = pytest.mark.mount
 
@@ -38,3 +39,24 @@ def test_content_that_is_not_uploaded_is_kept(program: Program, place: Place) ->
     assert found == {"dropped": {"blocks": 0, "bytes": 0}, "kept": {"not_uploaded": MIB}}
     assert (place.mountpoint / "f").read_bytes() == content
     program.ok("umount", place.mountpoint)
+
+
+def test_only_the_given_trees_are_dropped(program: Program, mounted: Place) -> None:
+    """Pinned content is kept, unless its removal is asked for; then it is downloaded again."""
+    mnt = mounted.mountpoint
+    for name in ("a", "b"):
+        (mnt / name).mkdir()
+        (mnt / name / "f").write_bytes(os.urandom(MIB))
+    program.ok("flush", mnt)
+    found = json.loads(program.ok("dropcache", "--json", mnt / "a"))
+    assert found == {"dropped": {"blocks": 1, "bytes": MIB}, "kept": {}}
+    assert program.status(mnt)["cache"]["bytes"] == MIB
+
+    program.ok("warm", "--pin", mnt / "b")
+    assert "pinned; see s3fs-meta pins" in program.ok("dropcache", mnt / "b" / "f", mnt / "a")
+    found = json.loads(program.ok("dropcache", "--json", "--pinned", mnt / "b"))
+    assert found == {"dropped": {"blocks": 1, "bytes": MIB}, "kept": {}}
+    until_s = time.monotonic() + PROCESS_S_MAX
+    while (cached := program.status(mnt)["cache"]["bytes"]) != MIB and time.monotonic() < until_s:
+        pass
+    assert cached == MIB

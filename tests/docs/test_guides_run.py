@@ -87,6 +87,18 @@ def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
     assert printed.count("refused") == printed.count("refused again") == 1
 
 
+def test_commands_of_the_page_on_working_offline_run(tmp_path: Path) -> None:
+    """Pinned files are read and changed while the bucket is away."""
+    printed = run_page(GUIDE / "offline.md", tmp_path)
+
+    assert "downloaded, all 9 B cached and pinned\n" in printed
+    assert f"9 B  all cached  {tmp_path}/home/work\n" in printed
+    assert "home/work/notes/today:buy milk\n" in printed
+    assert "nothing is pinned" in printed
+    assert '"cached_bytes": 8' in printed
+    assert (tmp_path / "copy/notes/today").read_text() == "buy milk\ncall Ann\n"
+
+
 @pytest.mark.usefixtures("rsync")
 def test_commands_of_the_page_on_moving_in_run(tmp_path: Path) -> None:
     """The page copies a tree with links and holes; rsync and fsck then find no difference."""

@@ -30,7 +30,7 @@ from s3fs_meta.errors import (
     S3fsError,
     UsageError,
 )
-from s3fs_meta.fs.trees import pins_file, warm
+from s3fs_meta.fs.trees import inode_paths, pins_file, warm
 from s3fs_meta.fs.trees.pins_file import Pin
 from s3fs_meta.fs.trees.warm import TreeContent, mib
 from s3fs_meta.limits import (
@@ -42,7 +42,6 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.meta.trees import tree_paths
 from s3fs_meta.model import ROOT_INO, Attributes, BlockId, Ino
 
 _log = logging.getLogger(__name__)
@@ -81,14 +80,14 @@ class Pins:
         self._damaged: set[BlockId] = set()  # not requested again, as long as the mount lasts
         self.over_bytes = 0  # content of pinned trees beyond the bound
         self.last_error = ""  # why a check or its download failed
-        self.unreadable = ""  # why the list of pins cannot be read
+        self._is_unreadable = False
 
     async def load(self) -> None:
         """Read the pins of this host and pin their blocks; log an error. Before any eviction."""
         try:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
         except (S3fsError, OSError) as exc:
-            self.unreadable = str(exc)
+            self._is_unreadable = True
             _log.warning("no tree is pinned: %s", exc)
             return
         if not self._pins:
@@ -127,9 +126,7 @@ class Pins:
             UsageError: a tree has no path, or its path is too long.
             SettingsError: the list of pins cannot be read.
         """
-        if self.unreadable:
-            pins_file.read(self._state)  # raises the same error, unless the file was mended
-            self.unreadable = ""
+        await self._require_readable()
         async with self._checking:
             inos = {pin.ino for pin in self._pins}
             new = [await self._new_pin(ino) for ino in dict.fromkeys(roots) if ino not in inos]
@@ -138,7 +135,8 @@ class Pins:
         await self._check()
 
     async def _new_pin(self, ino: Ino) -> Pin:
-        found, path = inodes.find(self._db, ino), await self._path_of(ino)
+        path = await inode_paths.path_of(self._db, ino)
+        found = inodes.find(self._db, ino)
         if found is None or path is None:
             raise UsageError("a removed file or directory cannot be pinned")
         if len(path) > PIN_PATH_BYTES_MAX:
@@ -167,7 +165,9 @@ class Pins:
 
         Raises:
             UsageError: a tree is not pinned itself; nothing was changed.
+            SettingsError: the list of pins cannot be read.
         """
+        await self._require_readable()
         wanted = set(roots)
         async with self._checking:
             await self._follow_paths()
@@ -177,7 +177,12 @@ class Pins:
         await self._check()
 
     async def listing(self) -> list[PinnedTree]:
-        """Return each pinned tree with its sizes. Raises as ``walk``."""
+        """Return each pinned tree with its sizes.
+
+        Raises:
+            SettingsError: the list of pins cannot be read.
+        """
+        await self._require_readable()
         async with self._checking:
             await self._follow_paths()
             pins = self._pins
@@ -187,6 +192,12 @@ class Pins:
             path = f"/{os.fsdecode(pin.path)}"
             found.append(PinnedTree(path, content.total_bytes, content.cached_bytes))
         return found
+
+    async def _require_readable(self) -> None:
+        """Read the list of pins again if it could not be read; raise SettingsError if it cannot."""
+        if self._is_unreadable:
+            self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
+            self._is_unreadable = False
 
     async def _content(self, pins: Iterable[Pin]) -> TreeContent:
         return await warm.content_of(self._db, self._cache, [pin.ino for pin in pins])
@@ -315,7 +326,7 @@ class Pins:
         left = inodes.find(self._db, pin.ino)
         if left is None or left.btime_ns != pin.born_ns:
             return None
-        path = await self._path_of(pin.ino)
+        path = await inode_paths.path_of(self._db, pin.ino)
         if path is None:
             return None
         return pin if len(path) > PIN_PATH_BYTES_MAX else pin._replace(path=path)
@@ -325,14 +336,3 @@ class Pins:
         for name in path.split(b"/") if path else ():
             ino = None if ino is None else dentries.find(self._db, ino, name)
         return None if ino is None else inodes.find(self._db, ino)
-
-    async def _path_of(self, ino: Ino) -> bytes | None:
-        """Return a path of an inode, read from a snapshot in a thread; None without one."""
-        self._db.commit()
-        if not self._db.pragmas.is_wal:
-            return tree_paths.bytes_of(self._db.connection, ino)
-        snapshot = self._db.open_snapshot()
-        try:
-            return await trio.to_thread.run_sync(tree_paths.bytes_of, snapshot.connection, ino)
-        finally:
-            snapshot.close()

@@ -1,0 +1,32 @@
+"""``s3fs-meta unpin``: end pins, so that content can be evicted from the cache."""
+
+import trio
+
+from s3fs_meta.cli import options
+from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import mount_paths
+from s3fs_meta.mount.cache_requests import request_unpin
+
+HELP = CommandHelp(
+    name="unpin",
+    summary="End the pins of trees, so that the cache may evict their content.",
+    description=(
+        "The content stays cached until the cache needs room; s3fs-meta dropcache PATH removes it "
+        "at once. Only pinned paths themselves can be unpinned, as s3fs-meta pins lists them. If "
+        "one of several paths is not pinned, no pin ends.",
+    ),
+    examples=(Example("s3fs-meta unpin /mnt/home/work", "after the trip"),),
+    exits=exits_of(*OF_MOUNT, ExitStatus.SETTINGS),
+)
+
+
+def unpin(
+    paths: options.ReadablePaths, cachedir: options.Cachedir = None, json: options.Json = False
+) -> None:
+    """Run ``s3fs-meta unpin``."""
+    found = mount_paths.nodes(paths, cachedir)
+    trio.run(request_unpin, found[0].place, [node.ino for node in found])
+    if json:
+        output.print_json({"unpinned": [node.path for node in found]})

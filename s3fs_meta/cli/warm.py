@@ -1,0 +1,109 @@
+"""``s3fs-meta warm``: download trees into the cache, and keep them there."""
+
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from s3fs_meta.cli import options
+from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.console import interruption, output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.errors import ControlError
+from s3fs_meta.limits import MISSING_PATHS_PRINTED_MAX
+from s3fs_meta.mount import mount_paths
+from s3fs_meta.mount.cache_requests import request_warm
+
+HELP = CommandHelp(
+    name="warm",
+    summary="Download files and trees of a mount into the cache, and optionally keep them there.",
+    description=(
+        "Downloads the content that is not cached yet, in few large requests, so that programs "
+        "read it at the speed of the local disk, and without the bucket. On a terminal it shows "
+        "progress and the time left. If the trees do not fit into the cache, it says so before it "
+        "downloads anything. If the bucket cannot be reached, it lists what is not cached.",
+        "With --pin the trees stay in the cache: also across unmounts, kills and upgrades, and "
+        "with content that is written into them later, on this host or another one, which the "
+        "mount downloads in the background. Pins are a fact of this host and use at most seven "
+        "eighths of cachesize. A pin follows a renamed file or directory, and ends when it is "
+        "removed; of a mounted point in time it ends with the mount. Without --pin, content that "
+        "is not used may be evicted when the cache is full.",
+        "download_limit applies. Only root and the user who mounted the filesystem may use the "
+        "command, for files that they may read.",
+    ),
+    examples=(
+        Example("s3fs-meta warm /mnt/home/data/train", "before a training run"),
+        Example("s3fs-meta warm --pin /mnt/home/work /mnt/home/mail", "before an offline trip"),
+        Example("s3fs-meta warm --json /mnt/home/video.mkv", "prints what was downloaded"),
+    ),
+    exits=exits_of(
+        *OF_MOUNT,
+        ExitStatus.SETTINGS,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.LOCAL,
+    ),
+)
+
+
+def warm(
+    paths: options.ReadablePaths,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Keep the trees in the cache until they are unpinned.")
+    ] = False,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Run ``s3fs-meta warm``."""
+    found = mount_paths.nodes(paths, cachedir)
+    remains = "what was downloaded stays in the cache; run it again to continue"
+    if pin:
+        remains = (
+            "the trees may be pinned already, and the mount then continues the download in the "
+            "background; s3fs-meta pins shows this, s3fs-meta unpin ends it"
+        )
+    place = found[0].place
+    with interruption.explained(remains), TerminalFront() as front:
+        result = trio.run(_request, found, front, pin)
+        result["paths"] = [mount_paths.shown(place, path) for path in result["paths"]]
+        if not json and result["missing_files"]:
+            _print_missing(result, front)
+    if json:
+        output.print_json(result)
+    else:
+        _print(result)
+    if result["error"] is not None:
+        raise ControlError(result["error"]["kind"], result["error"]["message"])
+    if result["missing_bytes"]:
+        raise ControlError(
+            "NoSpaceLeftError",
+            "some content was evicted meanwhile, because other programs use the cache; raise "
+            "cachesize, or use --pin",
+        )
+
+
+async def _request(found: list[mount_paths.Node], front: Front, pin: bool) -> dict[str, Any]:
+    return await request_warm(found[0].place, [node.ino for node in found], front, pin=pin)
+
+
+def _print(result: dict[str, Any]) -> None:
+    cached, total = result["cached_bytes"], result["total_bytes"]
+    amount = output.human_bytes(total)
+    share = f"all {amount}" if cached == total else f"{output.human_bytes(cached)} of {amount}"
+    stay = " and pinned" if result["pinned"] else ""
+    output.print_text(
+        f"{output.human_bytes(result['fetched_bytes'])} downloaded, {share} cached{stay}"
+    )
+
+
+def _print_missing(result: dict[str, Any], front: Front) -> None:
+    files = result["missing_files"]
+    size = output.human_bytes(result["missing_bytes"])
+    front.notice(f"{size} in {files} {'file is' if files == 1 else 'files are'} not cached:")
+    shown = result["paths"][:MISSING_PATHS_PRINTED_MAX]
+    for path in shown:
+        front.notice(f"  {path}")
+    if files > len(shown):
+        front.notice(f"  and {files - len(shown)} more")

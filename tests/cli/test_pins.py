@@ -1,0 +1,69 @@
+"""The pins command, on real mounts."""
+
+import json
+import os
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.limits import GIB, MIB
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+pytestmark = pytest.mark.mount
+
+
+def test_pins_are_listed_with_what_is_cached(program: Program, mounted: Place) -> None:
+    """A path that was renamed is listed with its new name; a removed one is not listed."""
+    mnt = mounted.mountpoint
+    assert "nothing is pinned" in program.ok("pins", mnt)
+    (mnt / "top").mkdir()
+    (mnt / "top" / "f").write_bytes(os.urandom(2 * MIB))
+    (mnt / "gone").write_bytes(b"x")
+    (mnt / "empty").mkdir()
+    program.ok("flush", mnt)
+    program.ok("warm", "--pin", mnt / "top", mnt / "gone", mnt / "empty")
+    (mnt / "top").rename(mnt / "new name")
+    (mnt / "gone").unlink()
+
+    assert json.loads(program.ok("pins", "--json", mnt)) == {
+        "pins": [
+            {"path": f"{mnt}/new name", "total_bytes": 2 * MIB, "cached_bytes": 2 * MIB},
+            {"path": f"{mnt}/empty", "total_bytes": 0, "cached_bytes": 0},
+        ],
+        "left_out": 0,
+        "pinned_bytes": 2 * MIB + 1,
+        "pinned_bytes_max": 10 * GIB - 10 * GIB // 8,
+        "over_bytes": 0,
+        "last_error": "",
+    }
+    assert program.ok("pins", mnt) == (
+        f"    2 MiB  all cached  {mnt}/new name\n"
+        f"      0 B  all cached  {mnt}/empty\n"
+        "pins use 2 MiB of at most 8.75 GiB\n"
+    )
+
+
+def test_root_can_be_pinned(program: Program, mounted: Place) -> None:
+    program.ok("warm", "--pin", mounted.mountpoint)
+    found = json.loads(program.ok("pins", "--json", mounted.mountpoint))["pins"]
+    assert [one["path"] for one in found] == [str(mounted.mountpoint)]
+
+
+def test_damaged_list_of_pins_is_named(program: Program, place: Place) -> None:
+    """The filesystem can be mounted; the message names the file and says what to do."""
+    program.ok("mount", place.url, place.mountpoint)
+    state = next(path.parent for path in program.cachedir.glob("*/control.sock"))
+    program.ok("umount", place.mountpoint)
+    (state / "pins").write_text("{")
+    program.ok("mount", place.url, place.mountpoint)
+    done = program.run("pins", place.mountpoint)
+
+    assert done.returncode == ExitStatus.SETTINGS
+    assert f"{state}/pins" in done.stderr
+    assert "remove the file" in done.stderr
+    program.ok("umount", place.mountpoint)
+
+
+def test_unmounted_filesystem_has_no_pins(program: Program, place: Place) -> None:
+    assert program.run("pins", place.mountpoint).returncode == ExitStatus.NOT_MOUNTED

@@ -1,0 +1,19 @@
+"""Paths of inodes, read from a snapshot."""
+
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.trees import inode_paths
+from s3fs_meta.model import ROOT_INO, Ino
+from tests.fs.conftest import make_directory, make_file
+
+
+async def test_paths_include_changes_that_are_not_committed(fs: Filesystem) -> None:
+    """Names need not be text; a removed inode has no path, and texts leave it out."""
+    top = make_directory(fs, b"top")
+    ino, gone = make_file(fs, b"\xff", top), make_file(fs, b"gone")
+    fs.namespace.unlink(ROOT_INO, b"gone")
+
+    assert await inode_paths.path_of(fs.db, ino) == b"top/\xff"
+    assert await inode_paths.path_of(fs.db, ROOT_INO) == b""
+    assert await inode_paths.path_of(fs.db, gone) is None
+    assert await inode_paths.path_of(fs.db, Ino(99)) is None
+    assert await inode_paths.texts_of(fs.db, [gone, ino, top]) == ["/top/\\xff", "/top"]

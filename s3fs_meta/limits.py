@@ -219,6 +219,12 @@ REQUEST_NAMES_MAX: Final = 64  # counts of one day: classes and causes, with roo
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # size of the file that is parsed; a full one has 1 MiB
 REQUESTS_SAVE_S: Final = 600.0  # a killed mount forgets the counts of at most this time
 REQUESTS_LOCK_S_MAX: Final = 10.0  # a process that adds its counts holds the lock for some ms
+KNOWN_POINTS_S: Final = 600.0  # pause between two points in time that completion offers
+KNOWN_POINTS_LATEST: Final = 12  # of which none is left out: two hours
+KNOWN_POINTS_MAX: Final = 128  # two days by the hour, two months by the day, and later ones
+KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB  # size of the file that is parsed; a full one has 5 KiB
+COMPLETED_POINTS_MAX: Final = 40  # candidates that a shell shows on one screen
+COMPLETED_STATES_MAX: Final = 2  # to know whether there is only one
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # size of a table of prices, which has some lines
 PRICE_MAX: Final = 1e6  # any currency; a larger price is a mistake
 

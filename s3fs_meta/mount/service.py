@@ -71,6 +71,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.throttle import Throttles, throttles_of
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.points_in_time import described
+from s3fs_meta.sync.known_points import KnownPoints
 from s3fs_meta.sync.opening.local_state_choice import advising
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.progress import Progress
@@ -270,6 +271,9 @@ class Mount:
         self._kernel = kernel = sides.kernel
         self._watchers = sides.watchers
         self._request_log = request_log
+        self._points = KnownPoints(
+            request_log.state, session.volume.uuid, lambda: session.volume.position.link
+        )
         self._note: Path | None = None
         self._mounted: Mounted | None = None
         self._filesystem = Filesystem(
@@ -315,6 +319,8 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
+            if self._plan.options.at is None:  # the past is no news, and may be of another history
+                nursery.start_soon(session.supervise, "known points in time", self._points.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._remove)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
             with _libfuse_heard(StateDir(self._plan.place.state).log):
@@ -327,6 +333,8 @@ class Mount:
                 )
             await self._end()
             await self._request_log.save()
+            if self._plan.options.at is None:
+                await self._points.save()
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:

@@ -15,6 +15,7 @@ locks.
         pins           the pinned trees of this host (``fs.trees.pins_file``)
         requests.json  counted requests (``request_log``); a loss costs only the counts
         failed-sync    the boot on which a sync failed (``failed_sync``), until the next mount
+        points.json    points in time for completion (``known_points``); a loss costs only them
         replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files

@@ -1,0 +1,172 @@
+"""Points in time that this host has seen, in a small file, for the completion of commands.
+
+Owns: the file ``points.json`` in the state directory, its format and bounds, which points are kept,
+and when a mount saves it. Does not know: which points the bucket still has.
+Keeps: the file is replaced atomically, by the mount that has the state directory. A damaged file
+costs only its points; a file of a newer version stays as it is.
+Tasks: ``KnownPoints.run`` is one background task of a mount.
+Design: docs/design/format.md, "Known points in time".
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from s3fs_meta.hashed_dir import sync_path, write_durably
+from s3fs_meta.limits import (
+    KNOWN_POINTS_BYTES_MAX,
+    KNOWN_POINTS_LATEST,
+    KNOWN_POINTS_MAX,
+    KNOWN_POINTS_S,
+)
+from s3fs_meta.sync.chain.chain import Link
+
+_log = logging.getLogger(__name__)
+
+VERSION: Final = 1
+_NAME: Final = "points.json"
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_NUMBER_MAX: Final = 1 << 63
+_HOUR_NS: Final = 3600 * 10**9
+_DAY_NS: Final = 24 * _HOUR_NS
+# Of points up to an age, one is kept for each span.
+_SPANS: Final = ((2 * _DAY_NS, _HOUR_NS), (60 * _DAY_NS, _DAY_NS))
+_LONGEST_SPAN_NS: Final = 30 * _DAY_NS
+
+
+class Point(NamedTuple):
+    """The end of a transaction group."""
+
+    txg: int
+    time_ns: int  # by the clock of its writer
+
+
+class Known(NamedTuple):
+    """The points of one filesystem, ascending."""
+
+    uuid: str
+    points: tuple[Point, ...]
+
+
+class NewerPointsError(Exception):
+    """A newer program wrote the file; this program leaves it as it is."""
+
+
+def read(state: Path) -> Known | None:
+    """Return the points in a state directory, None if there are none. Blocking.
+
+    Raises:
+        NewerPointsError: a newer program wrote the file.
+        OSError: the file cannot be read.
+    """
+    try:
+        with open(os.open(state / _NAME, _READ), "rb") as file:
+            data = file.read(KNOWN_POINTS_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        return _decode(data)
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
+        _log.info("the known points in time in %s are damaged, and begin anew: %s", state, exc)
+        return None
+
+
+def _decode(data: bytes) -> Known:
+    if len(data) > KNOWN_POINTS_BYTES_MAX:
+        raise ValueError(f"larger than {KNOWN_POINTS_BYTES_MAX} bytes")
+    fields = json.loads(data)
+    if _number(fields["version"]) > VERSION:
+        raise NewerPointsError(f"version {fields['version']}")
+    points = tuple(Point(_number(txg), _number(time_ns)) for txg, time_ns in fields["points"])
+    return Known(str(fields["uuid"]), points[-KNOWN_POINTS_MAX:])
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
+        raise ValueError(f"not a number: {value!r}")
+    return value
+
+
+def with_link(known: Known, link: Link) -> Known:
+    """Return the points with that of a link, without those that the link shows to be unavailable.
+
+    Later txgs are of another history; txgs before the floor are not retained.
+    """
+    older = [one for one in known.points if link.floor <= one.txg < link.txg]
+    return known._replace(points=_thinned([*older, Point(link.txg, link.created_ns)]))
+
+
+def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the latest points, and of older ones the first of each hour, day, or 30 days.
+
+    Each of these spans is a multiple of the one before, so a point that stays for its day was also
+    the first of its hour.
+    """
+    older, latest = points[:-KNOWN_POINTS_LATEST], points[-KNOWN_POINTS_LATEST:]
+    kept: list[Point] = []
+    for point in older:
+        age_ns = points[-1].time_ns - point.time_ns
+        span_ns = next((each for age, each in _SPANS if age_ns <= age), _LONGEST_SPAN_NS)
+        if not kept or kept[-1].time_ns // span_ns != point.time_ns // span_ns:
+            kept.append(point)
+    return (*kept, *latest)[-KNOWN_POINTS_MAX:]
+
+
+def write(state: Path, known: Known) -> None:
+    """Replace the file. Blocking.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fields = {"version": VERSION, "uuid": known.uuid, "points": [list(one) for one in known.points]}
+    new = state / f"{_NAME}.new"
+    write_durably(new, json.dumps(fields).encode("ascii"))
+    new.rename(state / _NAME)
+    sync_path(state)
+
+
+class KnownPoints:
+    """The points that one mount has seen, and those of earlier mounts."""
+
+    def __init__(self, state: Path, uuid: str, link: Callable[[], Link]) -> None:
+        """Begin without points; nothing is read yet.
+
+        Args:
+            state: the state directory of the filesystem.
+            uuid: the UUID of the filesystem.
+            link: returns the last link that the bucket has.
+        """
+        self._state = state
+        self._uuid = uuid
+        self._link = link
+        self._saved: Link | None = None
+
+    async def run(self) -> None:
+        """Save the present point at intervals, until cancelled."""
+        while True:
+            await self.save()
+            await trio.sleep(KNOWN_POINTS_S)
+
+    async def save(self) -> None:
+        """Add the present point to the file, unless it is known; a failure is logged."""
+        link = self._link()
+        if link == self._saved or not link.created_ns:
+            return
+        try:
+            await trio.to_thread.run_sync(self._add, link)
+        except (OSError, NewerPointsError) as exc:
+            _log.warning("cannot save the known points in time in %s: %s", self._state, exc)
+        self._saved = link
+
+    def _add(self, link: Link) -> None:
+        known = read(self._state)
+        if known is None or known.uuid != self._uuid:
+            known = Known(self._uuid, ())
+        added = with_link(known, link)
+        if added != known:
+            write(self._state, added)

@@ -1,0 +1,178 @@
+"""The points in time that completion offers."""
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from s3fs_meta.limits import (
+    KNOWN_POINTS_BYTES_MAX,
+    KNOWN_POINTS_LATEST,
+    KNOWN_POINTS_MAX,
+    KNOWN_POINTS_S,
+)
+from s3fs_meta.model import Txg
+from s3fs_meta.sync import known_points
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.known_points import Known, KnownPoints, NewerPointsError, Point, with_link
+from s3fs_meta.sync.state_dir import StateDir
+
+MINUTE_NS = 60 * 10**9
+HOUR_NS = 60 * MINUTE_NS
+DAY_NS = 24 * HOUR_NS
+START_NS = 20_000 * DAY_NS
+
+
+def link(txg: int, time_ns: int = START_NS, floor: int = 0) -> Link:
+    """Return a link of the chain."""
+    return Link(Txg(txg), "0" * 64, time_ns, Txg(floor))
+
+
+def after(*steps_ns: int) -> Known:
+    """Return the points after links at these distances."""
+    known, time_ns = Known("u", ()), START_NS
+    for txg, step_ns in enumerate(steps_ns, 1):
+        time_ns += step_ns
+        known = with_link(known, link(txg, time_ns))
+    return known
+
+
+def test_of_older_points_fewer_are_kept() -> None:
+    """After months with two points a day and a week with many: latest, hours, days, 30 days."""
+    points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
+    ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
+    gaps_ns = [older - newer for newer, older in itertools.pairwise(ages_ns)]
+    hours = [gap for gap, age in zip(gaps_ns, ages_ns, strict=False) if age < 47 * HOUR_NS]
+    days = [gap for gap, age in zip(gaps_ns, ages_ns, strict=False) if age < 59 * DAY_NS]
+
+    assert gaps_ns[: KNOWN_POINTS_LATEST - 1] == [30 * MINUTE_NS] * (KNOWN_POINTS_LATEST - 1)
+    assert set(hours[KNOWN_POINTS_LATEST:]) == {HOUR_NS}
+    assert set(days[len(hours) + 1 :]) == {DAY_NS}
+    assert set(gaps_ns[len(days) + 2 : -1]) == {30 * DAY_NS}
+    assert len(points) < KNOWN_POINTS_MAX
+    assert points[0].txg == 1
+
+
+def test_number_of_points_is_bounded(tmp_path: Path) -> None:
+    """Also with a wrong clock, and in a file of another program."""
+    assert len(after(*[-40 * DAY_NS] * 300).points) <= KNOWN_POINTS_MAX
+    many = Known("u", tuple(Point(txg, START_NS + txg * DAY_NS) for txg in range(500)))
+    known_points.write(tmp_path, many)
+
+    found = known_points.read(tmp_path)
+
+    assert found is not None
+    assert found.points == many.points[-KNOWN_POINTS_MAX:]
+    assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
+
+
+def test_points_that_are_not_available_are_removed() -> None:
+    """Those below the floor of retention, and those of another history."""
+    known = Known("u", tuple(Point(txg, START_NS + txg) for txg in (1, 2, 3, 7, 9)))
+
+    found = with_link(known, link(8, START_NS + 8, floor=2))
+
+    assert [one.txg for one in found.points] == [2, 3, 7, 8]
+
+
+async def test_mount_adds_its_point_to_those_of_earlier_mounts(tmp_path: Path) -> None:
+    present = link(4)
+    points = KnownPoints(StateDir(tmp_path / "s").path, "u", lambda: present)
+    await points.save()
+    present = link(5, START_NS + 1)
+    await KnownPoints(tmp_path / "s", "u", lambda: present).save()
+
+    found = known_points.read(tmp_path / "s")
+
+    assert found == Known("u", (Point(4, START_NS), Point(5, START_NS + 1)))
+    StateDir(tmp_path / "s")
+
+
+async def test_points_of_another_filesystem_are_dropped(tmp_path: Path) -> None:
+    known_points.write(tmp_path, Known("other", (Point(1, START_NS),)))
+
+    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
+
+    assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
+
+
+async def test_idle_mount_and_one_without_a_point_write_nothing(tmp_path: Path) -> None:
+    await KnownPoints(tmp_path, "u", lambda: link(0, 0)).save()
+    assert os.listdir(tmp_path) == []
+    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
+    before = (tmp_path / "points.json").stat()
+
+    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
+
+    assert (tmp_path / "points.json").stat() == before
+
+
+async def test_mount_saves_its_point_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:
+    txg = 1
+
+    async def until(wanted: int) -> None:
+        """Let intervals pass until the file has a txg."""
+        while (found := known_points.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
+            found.points[-1].txg < wanted
+        ):
+            mock_clock.jump(KNOWN_POINTS_S)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(KnownPoints(tmp_path, "u", lambda: link(txg, START_NS + txg)).run)
+        await until(1)
+        txg = 2
+        await until(2)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b"[" * 60_000,
+        b" " * (KNOWN_POINTS_BYTES_MAX + 1),
+        b'{"version": 1, "uuid": "u", "points": 7}',
+        b'{"version": 1, "uuid": "u", "points": [[1]]}',
+        b'{"version": 1, "uuid": "u", "points": [[1, -1]]}',
+        b'{"version": "1", "uuid": "u", "points": []}',
+    ],
+)
+async def test_damaged_file_begins_anew(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "points.json").write_bytes(data)
+
+    assert known_points.read(tmp_path) is None
+    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
+
+    assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
+
+
+async def test_file_of_a_newer_program_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = json.dumps({"version": 2}).encode()
+    (tmp_path / "points.json").write_bytes(newer)
+
+    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
+
+    assert (tmp_path / "points.json").read_bytes() == newer
+    assert "cannot save the known points in time" in caplog.text
+    with pytest.raises(NewerPointsError):
+        known_points.read(tmp_path)
+
+
+async def test_file_that_cannot_be_written_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "points.json.new").mkdir()
+
+    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
+
+    assert "cannot save the known points in time" in caplog.text

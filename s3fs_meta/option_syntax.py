@@ -208,15 +208,19 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
     return parse
 
 
-def one_of(*words: str) -> Callable[[str, str], str]:
-    """Return a parser that takes only *words*, in any case."""
+class OneOf:
+    """A parser that takes only some words, in any case."""
 
-    def parse(word: str, text: str) -> str:
-        if text.lower() not in words:
-            raise UsageError(f"{word}={text} is none of {', '.join(words)}{nearest(text, words)}")
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __call__(self, word: str, text: str) -> str:
+        """Return the word; raise UsageError if it is another one."""
+        if text.lower() not in self.words:
+            raise UsageError(
+                f"{word}={text} is none of {', '.join(self.words)}{nearest(text, self.words)}"
+            )
         return text.lower()
-
-    return parse
 
 
 def text_value(word: str, text: str) -> str:

@@ -11,12 +11,12 @@ from typing import Any, Final
 from s3fs_meta.model import AccessTime
 from s3fs_meta.option_row import NO_EFFECT, NOTHING, Option
 from s3fs_meta.option_syntax import (
+    OneOf,
     flag,
     integer,
     listen_address,
     mark,
     mode_mask,
-    one_of,
     page_cache,
     page_size,
     parse_size,
@@ -37,7 +37,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "journal_mode",
         "journal_mode",
         "MODE",
-        one_of("wal", "delete", "truncate", "persist", "memory", "off"),
+        OneOf("wal", "delete", "truncate", "persist", "memory", "off"),
         "wal",
         "How SQLite keeps the metadata database consistent.",
         "Under `wal`, reads, checkpoints and images run beside writes. Under the other modes an "
@@ -50,7 +50,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "synchronous",
         "synchronous",
         "LEVEL",
-        one_of("off", "normal", "full", "extra"),
+        OneOf("off", "normal", "full", "extra"),
         "normal",
         "How often SQLite syncs on its own. At every level but `off`, `fsync` makes a file durable.",
         "`full` and `extra` sync at every group commit, 20 to 200 times a second on a disk that "
@@ -119,7 +119,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "temp_store",
         "temp_store",
         "PLACE",
-        one_of("default", "file", "memory"),
+        OneOf("default", "file", "memory"),
         "memory",
         "Where SQLite sorts and keeps temporary tables.",
         "`file` needs disk accesses for large sorts, and a mount does no large sorts. fsck takes "
@@ -395,7 +395,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "request_loop",
         "request_loop",
         "WAY",
-        one_of("direct", "scheduled"),
+        OneOf("direct", "scheduled"),
         "",
         "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
         "warning. Requests of the kernel are always taken as under `direct`.",
@@ -406,7 +406,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "extension",
         "extension",
         "WHETHER",
-        one_of("used", "off"),
+        OneOf("used", "off"),
         "",
         "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
         "warning. Every mount uses the compiled extension.",

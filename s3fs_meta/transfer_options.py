@@ -7,7 +7,7 @@ Owns: names, defaults, meanings and costs of these options. Does not know: the o
 from typing import Final
 
 from s3fs_meta.option_row import NO_EFFECT, Option
-from s3fs_meta.option_syntax import cache_bytes, one_of, seconds
+from s3fs_meta.option_syntax import OneOf, cache_bytes, seconds
 from s3fs_meta.rate_limit import rate_limit
 
 COMMIT_INTERVAL_S_MIN: Final = 0.1
@@ -78,7 +78,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "fsync",
         "fsync",
         "WHERE",
-        one_of("local", "remote"),
+        OneOf("local", "remote"),
         "local",
         "What fsync(2) waits for: the local disk, or also the bucket.",
         "With `remote` each fsync takes as long as the uploads of a pack and a changelog; fsyncs "

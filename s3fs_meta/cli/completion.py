@@ -1,18 +1,43 @@
-"""Values that the shell's completion offers: mount options and mountpoints.
+"""Values that the shell's completion offers: mount options and their values, mountpoints, points in time.
 
 Owns: the candidates. Does not know: shells, whose scripts ``contrib.docs.reference`` writes.
-Keeps: no request to a bucket, because the shell waits for the answer.
+Keeps: no request to a bucket or a daemon, because the shell waits for the answer: only the mount
+table and small files of the local state are read. What only the bucket knows is not offered.
 """
 
+import itertools
 import os
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from s3fs_meta.mount import mount_table
+import typer
+
+from s3fs_meta.limits import (
+    COMPLETED_POINTS_MAX,
+    COMPLETED_STATES_MAX,
+    PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN,
+)
+from s3fs_meta.model import NEWEST
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.option_row import Option
+from s3fs_meta.option_syntax import OneOf, format_time, page_size, point_in_time, point_of_txg
 from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT
 
 VARIABLE: Final = "_S3FS_META_COMPLETE"  # set by the script of a shell
 _LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # the command line: bash; zsh and fish
+_COMMA: Final = re.compile(r"(?<!\\),")  # not one in a value, which is escaped
+_CHANGEABLE: Final = ("cachesize", "upload_limit", "download_limit")
+_TXG: Final = "txg="
+
+
+class Filesystem(NamedTuple):
+    """The filesystem of a command line, as far as it is typed."""
+
+    url: str | None = None
+    cachedir: Path | None = None
 
 
 def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
@@ -23,25 +48,109 @@ def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
     return line.split()[1:]
 
 
-def mount_options(incomplete: str) -> list[str]:
-    """Return the comma-separated options of ``-o`` with each option that may come next."""
-    before, comma, last = incomplete.rpartition(",")
-    given = {part.partition("=")[0] for part in before.split(",")}
+# --- mount options -----------------------------------------------------------------------------
+
+
+def mount_options(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the comma-separated options of ``-o`` with each option or value that may come next."""
+    return options_after(incomplete, _filesystem(context))
+
+
+def options_after(incomplete: str, place: Filesystem) -> list[str]:
+    """Return the candidates for the text of ``-o``."""
+    parts = _COMMA.split(incomplete)
+    before, last = "".join(f"{part}," for part in parts[:-1]), parts[-1]
+    word, equals, value = last.partition("=")
+    if equals:
+        option = next((one for one in OPTIONS if one.word == word), None)
+        found = [] if option is None else _values(option, value, place)
+        return [f"{before}{word}={one}" for one in found]
+    given = {part.partition("=")[0] for part in parts[:-1]}
     return [
-        f"{before}{comma}{one.word}{'=' if one.takes else ''}"
+        f"{before}{one.word}{'=' if one.takes else ''}"
         for one in OPTIONS
         if one.word.startswith(last) and one.word not in given and one.word not in WITHOUT_EFFECT
     ]
 
 
+def _values(option: Option, value: str, place: Filesystem) -> list[str]:
+    """Return the values of an option that begin with a text, as far as they are known here."""
+    if isinstance(option.parse, OneOf):
+        found = list(option.parse.words)
+    elif option.parse is page_size:
+        sizes = itertools.takewhile(PAGE_BYTES_MAX.__ge__, (PAGE_BYTES_MIN << n for n in range(32)))
+        found = [str(size) for size in sizes]
+    elif option.parse is point_in_time:
+        found = times(value, place)
+    elif option.parse is point_of_txg:
+        found = [text.removeprefix(_TXG) for text in times(_TXG, place)]
+    else:
+        found = []
+    return [one for one in found if one.startswith(value)]
+
+
+def settings(incomplete: str) -> list[str]:
+    """Return the names of settings that ``s3fs-meta set`` changes."""
+    return [f"{name}=" for name in _CHANGEABLE if name.startswith(incomplete)]
+
+
+# --- points in time ----------------------------------------------------------------------------
+
+
+def points_in_time(context: typer.Context, incomplete: str) -> list[str]:
+    """Return points in time that this host has seen, the latest first."""
+    return times(incomplete, _filesystem(context))
+
+
+def times(incomplete: str, place: Filesystem) -> list[str]:
+    """Return known points in time that begin with a text: as times after a digit, else as txgs."""
+    from s3fs_meta.sync import known_points  # other completions need no state
+
+    state = _state(place)
+    try:
+        known = None if state is None else known_points.read(state)
+    except (OSError, known_points.NewerPointsError):
+        known = None
+    if known is None:
+        return []
+    points = list(reversed(known.points))[:COMPLETED_POINTS_MAX]
+    if incomplete[:1].isdigit():
+        found = [format_time(one.time_ns) for one in points]
+    else:
+        found = [NEWEST.text, *(f"{_TXG}{one.txg}" for one in points)]
+    return [one for one in found if one.startswith(incomplete)]
+
+
+def _filesystem(context: typer.Context) -> Filesystem:
+    given = context.params
+    cachedir = given.get("cachedir")
+    return Filesystem(given.get("url"), None if cachedir is None else Path(cachedir))
+
+
+def _state(place: Filesystem) -> Path | None:
+    """Return the state directory of a filesystem; without a URL, the only one of this host."""
+    cachedir = place.cachedir or targets.own_cachedir()
+    if place.url is not None:
+        return targets.of_url(place.url, cachedir).state
+    found = [entry.parent for entry in _known_files(cachedir)]
+    return found[0] if len(found) == 1 else None
+
+
+def _known_files(cachedir: Path) -> Iterator[Path]:
+    return itertools.islice(cachedir.glob("*/points.json"), COMPLETED_STATES_MAX)
+
+
+# --- mountpoints -------------------------------------------------------------------------------
+
+
 def mountpoints(incomplete: str) -> list[str]:
     """Return the mountpoints of this host that begin with a path, which may be relative."""
-    if "://" in incomplete:
-        return []
-    wanted = os.path.join(os.getcwd(), incomplete)
+    above, slash, name = incomplete.rpartition("/")
+    # Mounted filesystems are not accessed, because an access blocks if a daemon hangs.
+    directory = os.path.normpath(os.path.join(os.getcwd(), above + slash)).rstrip("/") + "/"
+    wanted = directory + name if incomplete else "/"
     return [
-        incomplete + one.mountpoint[len(wanted) :] if incomplete else one.mountpoint
+        f"{above}{slash}{one.mountpoint.removeprefix(directory)}" if incomplete else one.mountpoint
         for one in mount_table.read()
-        if one.fs_type == mount_table.FS_TYPE
-        and (not incomplete or one.mountpoint.startswith(wanted))
+        if one.fs_type == mount_table.FS_TYPE and one.mountpoint.startswith(wanted)
     ]

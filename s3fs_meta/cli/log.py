@@ -10,7 +10,7 @@ import typer
 
 from s3fs_meta import option_syntax
 from s3fs_meta.bucket_errors import BrokenChainError
-from s3fs_meta.cli import options
+from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.console import output
@@ -81,11 +81,17 @@ def log(
             metavar="TIME",
             help="Only transaction groups since this time.",
             show_default=False,
+            autocompletion=completion.points_in_time,
         ),
     ] = None,
     until: Annotated[
         str,
-        typer.Option("--until", metavar="TIME", help="Only transaction groups up to this time."),
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            help="Only transaction groups up to this time.",
+            autocompletion=completion.points_in_time,
+        ),
     ] = "newest",
     count: Annotated[
         int | None,

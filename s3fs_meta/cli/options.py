@@ -97,6 +97,7 @@ At = Annotated[
         "--at",
         metavar="TIME",
         help="Point in time: ISO 8601, an age such as 10m, txg=N, or newest.",
+        autocompletion=completion.points_in_time,
     ),
 ]
 NoPrivileges = Annotated[

@@ -7,7 +7,7 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import options
+from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import interruption, output
@@ -81,6 +81,7 @@ def rollback(
             metavar="TIME",
             help="Point in time: ISO 8601, an age such as 10m, or txg=N.",
             show_default=False,
+            autocompletion=completion.points_in_time,
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,

@@ -5,7 +5,7 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options
+from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.ui import TerminalFront
@@ -42,7 +42,12 @@ def set(  # noqa: A001 - the name of the command
     mountpoint: options.Mountpoint,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="Settings to change.", show_default=False),
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="Settings to change.",
+            show_default=False,
+            autocompletion=completion.settings,
+        ),
     ] = None,
     cachedir: options.Cachedir = None,
     json: options.Json = False,

@@ -9,9 +9,17 @@ from typing import Final
 import pytest
 
 from contrib.docs import reference
+from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion
+from s3fs_meta.cli.completion import Filesystem, options_after, times
+from s3fs_meta.limits import COMPLETED_POINTS_MAX
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT
+from s3fs_meta.sync import known_points
+from s3fs_meta.sync.known_points import Known, Point
 from tests.cli.conftest import Place
+from tests.programs import Program
 
 # A command line is completed as bash does: with its words, which "=" and ":" separate, too.
 _COMPLETE: Final = r"""
@@ -37,11 +45,91 @@ def completed(line: str, directory: Path | None = None) -> list[str]:
 
 
 def test_every_option_that_is_not_given_is_offered() -> None:
-    words = completion.mount_options("ro,cachesize=5G,")
+    words = options_after("ro,cachesize=5G,", Filesystem())
 
     assert len(words) == len(OPTIONS) - len(WITHOUT_EFFECT) - 2
     assert "ro,cachesize=5G,allow_other" in words
     assert "ro,cachesize=5G,commit=" in words
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "offered"),
+    [
+        ("fsync=", ["fsync=local", "fsync=remote"]),
+        ("ro,journal_mode=t", ["ro,journal_mode=truncate"]),
+        ("page_size=6", ["page_size=65536"]),
+        (r"upload_limit=8:00\,1M,fsync=r", [r"upload_limit=8:00\,1M,fsync=remote"]),
+        (r"upload_limit=8:00\,fsync=r", []),
+        ("commit=", []),
+        ("unknown=", []),
+        ("ro=", []),
+    ],
+)
+def test_values_of_an_option_are_offered(incomplete: str, offered: list[str]) -> None:
+    assert options_after(incomplete, Filesystem()) == offered
+
+
+def test_settings_of_a_mount_are_offered() -> None:
+    assert completion.settings("up") == ["upload_limit="]
+    assert len(completion.settings("")) == 3
+
+
+# --- points in time ----------------------------------------------------------------------------
+
+URL: Final = "local:///srv/store"
+POINTS: Final = tuple(Point(txg, 1_795_420_800_000_000_000 + txg * 10**9) for txg in range(7, 99))
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Filesystem:
+    """Return a filesystem of which this host knows some points in time."""
+    place = Filesystem(URL, tmp_path / "state")
+    state = targets.of_url(URL, place.cachedir).state
+    state.mkdir(parents=True)
+    known_points.write(state, Known("u", POINTS))
+    return place
+
+
+def test_known_transaction_groups_are_offered_the_latest_first(known: Filesystem) -> None:
+    found = times("", known)
+
+    assert found[:3] == ["newest", "txg=98", "txg=97"]
+    assert len(found) == COMPLETED_POINTS_MAX + 1
+    assert times("txg=9", known) == [f"txg={number}" for number in range(98, 89, -1)]
+    assert options_after("ro,at=n", known) == ["ro,at=newest"]
+    assert options_after("ro,txg=90", known) == ["ro,txg=90"]
+
+
+def test_known_times_are_offered_after_a_digit(known: Filesystem) -> None:
+    """A time that is offered names its transaction group."""
+    found = times("20", known)
+
+    assert len(found) == COMPLETED_POINTS_MAX
+    for text, point in zip(found, reversed(POINTS), strict=False):
+        assert option_syntax.point_in_time("at", text).time_ns == point.time_ns
+    assert times("1999", known) == []
+
+
+def test_only_filesystem_of_the_host_needs_no_url(known: Filesystem) -> None:
+    """The URL is often typed after the point in time. With two filesystems nothing is guessed."""
+    nameless = known._replace(url=None)
+    assert times("newest", nameless) == ["newest"]
+    assert known.cachedir is not None
+    (known.cachedir / "second").mkdir()
+    known_points.write(known.cachedir / "second", Known("v", POINTS))
+
+    assert times("", nameless) == []
+    assert times("newest", known) == ["newest"]
+
+
+@pytest.mark.parametrize("data", [None, b"damaged", b'{"version": 2}'])
+def test_what_only_the_bucket_knows_is_not_offered(known: Filesystem, data: bytes | None) -> None:
+    file = targets.of_url(URL, known.cachedir).state / "points.json"
+    file.unlink()
+    if data is not None:
+        file.write_bytes(data)
+
+    assert times("", known) == times("20", known) == []
 
 
 def test_only_the_command_that_is_completed_is_loaded() -> None:
@@ -56,6 +144,31 @@ def test_url_is_no_mountpoint() -> None:
     assert completion.mountpoints("local:///") == []
 
 
+@pytest.mark.parametrize(
+    ("incomplete", "offered"),
+    [
+        ("", ["/a/b", "/a/bc/d", "/x"]),
+        ("/a/b", ["/a/b", "/a/bc/d"]),
+        ("b", ["b", "bc/d"]),
+        ("./b", ["./b", "./bc/d"]),
+        ("../x", ["../x"]),
+        ("../a/bc", ["../a/bc/d"]),
+        ("../", ["../a/b", "../a/bc/d", "../x"]),
+        ("c", []),
+    ],
+)
+def test_paths_of_mountpoints_may_be_relative(
+    monkeypatch: pytest.MonkeyPatch, incomplete: str, offered: list[str]
+) -> None:
+    """Other filesystems are not offered."""
+    found = [Mounted(path, "0:9", mount_table.FS_TYPE, URL) for path in ("/a/b", "/a/bc/d", "/x")]
+    found.append(Mounted("/a/bd", "0:8", "ext4", "/dev/sda"))
+    monkeypatch.setattr(mount_table, "read", lambda: found)
+    monkeypatch.setattr(os, "getcwd", lambda: "/a")
+
+    assert completion.mountpoints(incomplete) == offered
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "offered"),
@@ -65,11 +178,32 @@ def test_url_is_no_mountpoint() -> None:
         ("s3fs-meta mount -o ro,cachedi", ["ro,cachedir="]),
         ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # "commit=" stays
         ("s3fs-meta mount -o cachedir=/tm", []),  # bash completes files then
+        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # "ro,fsync=" stays
+        ("s3fs-meta restore --cachedir /nothing --at ", []),
+        ("s3fs-meta set /mnt down", ["download_limit="]),
         ("s3fs-meta umount local:///", []),
     ],
 )
 def test_bash_completes_a_command_line(line: str, offered: list[str]) -> None:
     assert completed(line) == offered
+
+
+@pytest.mark.mount
+@pytest.mark.slow
+def test_bash_completes_points_in_time_of_a_mount(program: Program, mounted: Place) -> None:
+    """Bash keeps the text before the last "=" or ":"; the store is not asked."""
+    (mounted.mountpoint / "f").touch()
+    program.ok("umount", mounted.mountpoint)
+    mounted.bucket.rename(mounted.bucket.with_name("away"))
+    known = known_points.read(targets.of_url(mounted.url, program.cachedir).state)
+    assert known is not None
+    end, options = known.points[-1], f"--cachedir {program.cachedir}"
+
+    assert completed(f"s3fs-meta restore {mounted.url} {options} --at n") == ["newest"]
+    for words in ("rollback {} --at", "log {} --since 1h --until"):
+        line = f"s3fs-meta {words.format(f'{mounted.url} {options}')} txg="
+        assert completed(line)[0] == str(end.txg)
+    assert completed(f"s3fs-meta mount {options} -o ro,at=t")[0] == f"txg={end.txg}"
 
 
 @pytest.mark.mount

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta import hashed_dir
-from s3fs_meta.hashed_dir import NumberedDir, PrunedTree, sync_path, write_durably
+from s3fs_meta.hashed_dir import NumberedDir, PrunedTree, sync_path, write_again, write_durably
 from tests.fast_folders import fast_folder
 
 CREATE = os.O_CREAT | os.O_WRONLY
@@ -379,3 +379,26 @@ def test_durable_write_is_private_and_follows_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic"):
         write_durably(tmp_path / "link", b"elsewhere")
     assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 1000, 2500])
+def test_every_byte_of_a_file_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    """A byte that is left out may differ from the disk."""
+    monkeypatch.setattr(hashed_dir, "WRITTEN_AGAIN_BYTES", 1000)
+    content = os.urandom(size_bytes)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    written = bytearray(size_bytes)
+    pwrite = os.pwrite
+
+    def note(fd: int, data: bytes, offset: int) -> int:
+        data = data[:300]  # as a system call may write less than it was given
+        written[offset : offset + len(data)] = data
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", note)
+    write_again(path)
+
+    assert bytes(written) == path.read_bytes() == content

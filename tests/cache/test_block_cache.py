@@ -250,6 +250,19 @@ async def test_sync_cancelled_while_it_records_lengths_is_repeated(
     assert _synced_lengths(bench) == [7] * count
 
 
+async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: CacheBench) -> None:
+    """The thread may have synced the file before they were written."""
+    bench.write(0, b"content")
+
+    await bench.cache.sync_blocks(
+        meanwhile=lambda: bench.cache.write_in_place(bench.located(0), 7, b" and more")
+    )
+
+    assert _synced_lengths(bench) == [7]
+    await bench.cache.sync_blocks()
+    assert _synced_lengths(bench) == [16]
+
+
 async def test_leading_hole_of_a_block_needs_no_sync(bench: CacheBench) -> None:
     """A hole at the beginning of a block counts as synced."""
     bench.db.begin()

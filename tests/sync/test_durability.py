@@ -17,10 +17,12 @@ from s3fs_meta.limits import (
     WAL_ROOM_BYTES,
     WAL_ROOM_PIECE_BYTES,
 )
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, cached_blocks, inodes
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
@@ -141,6 +143,32 @@ async def test_group_commits_while_the_block_files_are_synced(power: Power) -> N
         session.db.connection.set_commit_hook(None)
 
     assert order == ["files", "log"]
+
+
+async def test_group_commits_after_its_content_under_a_rollback_journal(power: Power) -> None:
+    """Its commit syncs the database, so an earlier one would be synced twice."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="delete", synchronous="full"))
+    order: list[str] = []
+    async with power.session("a", tasks=False, options=options) as session:
+        ino = write_file(session, CONTENT)
+        sync, token = session.files.sync, trio.lowlevel.current_trio_token()
+
+        def note_commit() -> bool:
+            order.append("rows")
+            return False  # SQLite commits
+
+        session.db.connection.set_commit_hook(note_commit)
+
+        def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            sync(blocks, named)
+            trio.from_thread.run_sync(order.copy, trio_token=token)  # the loop waits for nothing
+            order.append("files")
+
+        session.files.sync = note  # type: ignore[method-assign]
+        await session.durability.sync_file(ino)
+        session.db.connection.set_commit_hook(None)
+
+    assert order[:2] == ["files", "rows"]
 
 
 async def test_log_gets_room_while_programs_call_fsync(power: Power) -> None:

@@ -261,6 +261,47 @@ def test_full_disk_gives_the_log_no_room(tmp_path: Path) -> None:
     assert not wal.lacks_room  # not tried again before half of the missing room is used
 
 
+def test_first_sync_makes_the_name_of_the_log_durable(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(wal_module, "sync_directory", synced.append)
+    db = make_database(synchronous="normal")
+    for number in range(3):
+        commit_some(db, range(number, number + 1))
+        db.sync_wal()
+
+    assert synced == [db.path.parent]
+
+
+def test_disk_that_fails_while_room_is_appended_is_an_error(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a full disk is ignored."""
+    db = make_database()
+    commit_some(db, range(10))
+
+    def refuse(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        make_room(db)
+
+
+def test_log_that_sqlite_has_truncated_lacks_room(make_database: MakeDatabase) -> None:
+    """A restarted log is truncated to journal_size_limit, with its room."""
+    db = make_database(journal_size_limit=65536)
+    commit_some(db, range(1000))
+    make_room(db)
+    assert not lacks_room(db)
+    db.checkpoint()
+    commit_some(db, range(1000, 1001))
+
+    assert wal_file(db).stat().st_size <= 65536
+    assert lacks_room(db)
+
+
 @pytest.mark.parametrize(
     "rest",
     [bytes(50_000), os.urandom(50_000), bytes(4120) + os.urandom(50_000)],

@@ -41,10 +41,14 @@ def _record(power: Power) -> Path:
     return StateDir(power.home / "a").failed_sync
 
 
-async def _write_and_fail(power: Power, monkeypatch: pytest.MonkeyPatch, part: str) -> Ino:
+async def _write_and_fail(
+    power: Power, monkeypatch: pytest.MonkeyPatch, part: str, *, seals: bool = False
+) -> Ino:
     """Leave a dirty block, after a sync that failed and a kill."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
+        if seals:
+            session.cache.seal(cached_blocks.in_state(session.db, BlockState.DIRTY))
         session.durability.commit()
         with monkeypatch.context() as failing:
             _fail(failing, part, "fdatasync")
@@ -54,11 +58,12 @@ async def _write_and_fail(power: Power, monkeypatch: pytest.MonkeyPatch, part: s
 
 
 @pytest.mark.parametrize("part", ["/blocks/", "-wal"])
+@pytest.mark.parametrize("seals", [False, True], ids=["dirty", "sealed"])
 async def test_mount_after_a_failed_sync_writes_dirty_state_again(
-    power: Power, monkeypatch: pytest.MonkeyPatch, part: str
+    power: Power, monkeypatch: pytest.MonkeyPatch, part: str, seals: bool
 ) -> None:
     """The log comes before the database, and both come before the first commit of the mount."""
-    ino = await _write_and_fail(power, monkeypatch, part)
+    ino = await _write_and_fail(power, monkeypatch, part, seals=seals)
     assert _record(power).exists()
     synced: list[str] = []
     fsync = os.fsync
@@ -90,9 +95,14 @@ async def test_uploaded_blocks_are_verified_after_a_failed_sync(
         await session.durability.sync_all()
         [block] = cached_blocks.in_state(session.db, BlockState.CLEAN)
     await _write_and_fail(power, monkeypatch, "-wal")
+    dropped: list[str] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, *_: dropped.append(os.readlink(f"/proc/self/fd/{fd}"))
+    )
 
     async with power.session("a", tasks=False) as session:
         assert session.cache.suspects.blocks == {block}
+        assert [Path(path).name for path in dropped] == [f"{block:x}"]
         assert await read_file(session, ino) == CONTENT
 
 

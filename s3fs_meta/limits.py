@@ -163,6 +163,9 @@ HISTORY_ROWS_WAITING_MAX: Final = 200_000
 HISTORY_OLDER_RUNS: Final = 2
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
+HISTORY_SHOWN_MAX: Final = 2_000  # versions that a mount lists: they fit into a control message
+# Changes that are not uploaded, which a mount merges to list their versions.
+UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
 HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
 
 # --- retention ---------------------------------------------------------------------------------

@@ -1,13 +1,16 @@
 """``s3fs-meta versions``: the versions of a file."""
 
 import os
-from typing import Annotated, Any
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -15,11 +18,14 @@ from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
+from s3fs_meta.mount.history_requests import message_of, past_path, request_versions
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
-from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
+from s3fs_meta.sync.history.path_versions import PathVersions
+
+_TIME_CHARS: Final = len(format_time(0))
 
 HELP = CommandHelp(
     name="versions",
@@ -30,28 +36,40 @@ HELP = CommandHelp(
         "another one, or removed; PATH is where it was at any retained point in time. mount -o "
         "at= and restore accept the number or the time as shown, and give the file as it was "
         "after that change.",
-        "Everything is read from the bucket; the filesystem may be mounted on any host. Changes "
-        "that are not uploaded yet are missing; s3fs-meta flush uploads them. The history index "
-        "in the bucket lists the changelogs to read; where it is missing, all are read.",
+        "With a path in a mounted filesystem the mount is asked, so changes that are not uploaded "
+        "yet are listed, too. With a URL everything is read from the bucket, and PATH begins at "
+        "the root; the filesystem may be mounted on any host.",
+        "The history index in the bucket lists the changelogs to read; where it is missing, all "
+        "are read.",
     ),
     examples=(
-        Example("s3fs-meta versions s3://bucket/home thesis/draft.txt", "the versions of a file"),
+        Example("s3fs-meta versions /mnt/home/thesis/draft.txt", "the versions of a file"),
+        Example("s3fs-meta versions s3://bucket/home thesis/draft.txt", "the same without a mount"),
         Example(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home thesis/draft.txt",
             "the file as one of these versions",
         ),
         Example("s3fs-meta versions --json s3://bucket/home report.pdf", "as JSON, for a program"),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
 
 
 def versions(
-    url: options.Url,
-    path: Annotated[
+    target: Annotated[
         str,
-        typer.Argument(metavar="PATH", help="Path of the file, from the root.", show_default=False),
+        typer.Argument(
+            metavar="PATH|URL",
+            help="Path in a mounted filesystem, or the URL of a bucket.",
+            show_default=False,
+        ),
     ],
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH", help="With a URL: path of the file, from the root.", show_default=False
+        ),
+    ] = None,
     count: Annotated[
         int, typer.Option("-n", metavar="N", min=1, help="Maximum number of versions.")
     ] = HISTORY_SHOWN_DEFAULT,
@@ -66,24 +84,31 @@ def versions(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta versions``."""
-    names = names_of(os.fsencode(path))
-    place = targets.of_url(url, access.cachedir)
-    with TerminalFront(quiet=json) as front:
-        reading = Reading(place, access.s3, access.passphrase_file, front)
-        found = trio.run(_find, reading, names, count, attributes)
+    if path is None:
+        wanted = past_path(Path(target), access.cachedir)
+        names, url = wanted.names, wanted.place.url
+        found = trio.run(partial(request_versions, attributes=attributes), wanted, count)
+    else:
+        names, url = names_of(os.fsencode(path)), target
+        place = targets.of_url(target, access.cachedir)
+        with TerminalFront(quiet=json) as front:
+            reading = Reading(place, access.s3, access.passphrase_file, front)
+            found = trio.run(partial(_find, attributes=attributes), reading, names, count)
     if json:
-        facts = [_facts(version) for version in found.found]
-        output.print_json(
-            {"url": url, "path": path, "versions": facts, "complete": found.is_complete}
-        )
+        output.print_json(_facts(found, url, names))
         return
-    for version in found.found:
-        output.print_text(_line(version, names[-1] if names else b""))
-    if not found.is_complete:
+    for version in found["versions"]:
+        output.print_text(_line(version, os.fsdecode(names[-1]) if names else ""))
+    if not found["complete"]:
         output.print_text(f"there are earlier versions; list more with -n {10 * count}")
+    if found["notice"] is not None:
+        output.print_text(found["notice"])
 
 
-async def _find(reading: Reading, names: list[bytes], count: int, attributes: bool) -> Versions:
+async def _find(
+    reading: Reading, names: list[bytes], count: int, *, attributes: bool
+) -> dict[str, Any]:
+    """Return what ``request_versions`` returns, from the bucket alone."""
     newest = PointInTime("newest")
     async with (
         opened_bucket(reading) as bucket,
@@ -97,31 +122,39 @@ async def _find(reading: Reading, names: list[bytes], count: int, attributes: bo
             oldest.txg,
             volume.link,
         )
-        return await finder.of_path(names, count, attributes=attributes)
-
-
-def _line(version: Version, shown: bytes) -> str:
-    """Return a version as one line for users; the name of the file is *shown* already."""
-    if version.created_ns is None:
-        return f"{version.txg:>6}  unknown: {version.why}"
-    size = "" if version.size_bytes is None else output.human_bytes(version.size_bytes)
-    changes = ", ".join(version.changes) + (f": {version.why}" if version.why else "")
-    name = "" if version.name in {None, shown} else f" ({os.fsdecode(version.name or b'')!r})"
-    return f"{version.txg:>6}  {format_time(version.created_ns)}  {size:>8}  {changes}{name}"
-
-
-def _facts(version: Version) -> dict[str, Any]:
-    """Return a version as a dictionary for programs."""
-    created_ns = version.created_ns
+        found = await finder.of_path(names, count, attributes=attributes)
     return {
-        "txg": version.txg,
-        "created_ns": created_ns,
-        "time": None if created_ns is None else format_time(created_ns),
-        "ino": version.ino,
-        "changes": list(version.changes),
-        "name": None if version.name is None else os.fsdecode(version.name),
-        "size_bytes": version.size_bytes,
-        "mtime_ns": version.mtime_ns,
-        "mode": version.mode,
-        "unknown": version.why or None,
+        "versions": [message_of(version) for version in found.found],
+        "complete": found.is_complete,
+        "notice": None,
+    }
+
+
+def _line(version: Mapping[str, Any], shown: str) -> str:
+    """Return a version as one line for users; the name of the file is *shown* already."""
+    when = (
+        "not uploaded yet" if version["created_ns"] is None else format_time(version["created_ns"])
+    )
+    number = str(version["txg"]) if version["uploaded"] else "-"
+    why = version["unknown"]
+    if why is not None and version["created_ns"] is None:
+        return f"{number:>6}  unknown: {why}"
+    size = "" if version["size_bytes"] is None else output.human_bytes(version["size_bytes"])
+    changes = ", ".join(version["changes"]) + (f": {why}" if why else "")
+    name = "" if version["name"] in {None, shown} else f" ({version['name']!r})"
+    return f"{number:>6}  {when:<{_TIME_CHARS}}  {size:>8}  {changes}{name}"
+
+
+def _facts(found: Mapping[str, Any], url: str, names: list[bytes]) -> dict[str, Any]:
+    """Return the versions as a dictionary for programs."""
+    versions_found = [
+        {**one, "time": None if one["created_ns"] is None else format_time(one["created_ns"])}
+        for one in found["versions"]
+    ]
+    return {
+        "url": url,
+        "path": os.fsdecode(b"/".join(names)),
+        "versions": versions_found,
+        "complete": found["complete"],
+        "notice": found["notice"],
     }

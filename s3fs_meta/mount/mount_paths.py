@@ -192,6 +192,15 @@ def _is_below(path: str, above: str) -> bool:
     return path == above or path.startswith(f"{above}/")
 
 
+def place_of(directory: str, cachedir: Path | None) -> Target:
+    """Return the s3fs-meta filesystem that an existing directory is on, without links in its path.
+
+    Raises:
+        NotMountedError: the directory is on another filesystem.
+    """
+    return _place(mount_table.read(), directory, os.stat(directory).st_dev, cachedir)
+
+
 def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Target:
     """Return the s3fs-meta filesystem that a directory is on.
 

@@ -56,6 +56,7 @@ from s3fs_meta.mount import (
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.mount.figures import figures, requests_today
+from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
@@ -449,6 +450,7 @@ class Mount:
             **self._trees.handlers(),
             **self._remounts.handlers(),
             **self._cache.handlers(),
+            **HistoryHandlers(self._session).handlers(),
         }
 
     def _figures(self) -> dict[str, Any]:

@@ -68,6 +68,29 @@ def test_each_saved_version_of_a_report_is_listed_and_restored(
 
 
 @pytest.mark.mount
+def test_mounted_file_is_named_by_its_path(program: Program, mounted: Place) -> None:
+    """The mount lists changes that are not uploaded; afterwards it and the bucket agree."""
+    path = mounted.mountpoint / "d" / "f"
+    path.parent.mkdir()
+    path.write_bytes(b"first")
+    program.ok("flush", mounted.mountpoint)
+    path.write_bytes(b"second version")
+    with path.open("rb") as file:
+        os.fsync(file)
+
+    before = json.loads(program.ok("versions", "--json", path))
+    printed = program.ok("versions", path).splitlines()
+    program.ok("flush", mounted.mountpoint)
+    after = json.loads(program.ok("versions", "--json", path))
+
+    assert [one["uploaded"] for one in before["versions"]] == [False, True]
+    assert [one["size_bytes"] for one in before["versions"]] == [14, 5]
+    assert "not uploaded yet" in printed[0]
+    assert after == listed(program, mounted, "d/f")
+    assert [one["uploaded"] for one in after["versions"]] == [True, True]
+
+
+@pytest.mark.mount
 def test_changes_of_attributes_are_listed_only_on_request(program: Program, mounted: Place) -> None:
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")

@@ -14,7 +14,9 @@ gives its attributes at each earlier txg.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from functools import reduce
+from operator import or_
+from typing import Any, Final, NamedTuple, TypeVar
 
 from s3fs_meta.codec.history_index import HistoryIndex, RemovedName
 from s3fs_meta.errors import UsageError
@@ -25,10 +27,11 @@ from s3fs_meta.meta.row_history import InodeChange, LostName
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Unreadable
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Function, Scanned, Unreadable
 from s3fs_meta.sync.history.index_search import HistorySearch
 
 _Row = dict[str, int]
+_T = TypeVar("_T")
 
 # Columns whose change is shown as a change of attributes.
 _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
@@ -56,6 +59,7 @@ class Version(NamedTuple):
     mtime_ns: int | None
     mode: int | None
     why: str = ""  # why the changes are unknown
+    is_uploaded: bool = True  # False: the txg has no changelog yet, so it may get another number
 
 
 class Versions(NamedTuple):
@@ -75,21 +79,30 @@ class PathVersions:
         changelogs: ChangelogReader,
         first: Txg,
         end: Link,
+        *,
+        unshipped: bytes = b"",
+        top: Ino = ROOT_INO,
     ) -> None:
         """Store the arguments.
 
         Args:
-            db: the state at the end of the history.
+            db: the state after the last link and the unshipped changes.
             search: finds txgs by the index.
             changelogs: reads their changes.
             first: the first retained txg.
             end: the last link of the history.
+            unshipped: the changeset of later changes that are not uploaded.
+            top: the directory in which paths begin.
         """
         self._db = db
         self._search = search
         self._changelogs = changelogs
         self._first = first
         self._end = end
+        self._unshipped = unshipped
+        # The number that the unshipped changes will have, or the last txg.
+        self._last = end.next_txg if unshipped else end.txg
+        self._top = top
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -107,7 +120,9 @@ class PathVersions:
         found: list[Version] = []
         for stay in stays:
             found += await self._of_stay(stay, most + 1, attributes=attributes)
-        unique = {(one.txg, one.ino): one for one in found}
+        unique = {
+            (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
+        }
         latest = sorted(unique.values(), key=lambda one: (one.txg, one.ino), reverse=True)
         return Versions(latest[:most], len(latest) <= most)
 
@@ -119,7 +134,7 @@ class PathVersions:
         Raises:
             UsageError: no retained txg has the path.
         """
-        stays = [Stay(ROOT_INO, self._first, self._end.txg)]
+        stays = [Stay(self._top, self._first, self._last)]
         for name in names:
             below: list[Stay] = []
             for stay in stays:
@@ -140,7 +155,7 @@ class PathVersions:
             stays.append(Stay(ino, first, txg))
             first = txg
         present = dentries.find(self._db, above.ino, name)
-        if present is not None and above.last == self._end.txg:
+        if present is not None and above.last == self._last:
             stays.append(Stay(present, first, above.last))
         return stays
 
@@ -153,9 +168,8 @@ class PathVersions:
             return row.parent == above.ino and found
 
         def match(index: HistoryIndex) -> int:
-            return sum(
-                {row.mask for row in _of_directory(index, above.ino, name) if is_wanted(row)}
-            )
+            rows = _of_directory(index, above.ino, name)
+            return reduce(or_, [row.mask for row in rows if is_wanted(row)], 0)
 
         def lost(changeset: bytes, is_whole: bool) -> list[Ino]:
             rows = row_history.changed_rows(changeset, is_whole=is_whole)
@@ -163,11 +177,21 @@ class PathVersions:
 
         found: list[tuple[Txg, Ino]] = []
         walk = self._search.walk(match, above.first, above.last)
-        while len(found) < HISTORY_STAYS_MAX and (batch := await walk.take(HISTORY_FETCHES_MAX)):
-            for one in await self._changelogs.scan([one.txg for one in batch], lost):
+        batch = self._scan_unshipped(lost) if above.last == self._last else []
+        while True:
+            for one in batch:
                 if not isinstance(one, Unreadable):
                     found += [(one.txg, ino) for inos in one.results for ino in inos]
-        return found
+            txgs = [candidate.txg for candidate in await walk.take(HISTORY_FETCHES_MAX)]
+            if not txgs or len(found) >= HISTORY_STAYS_MAX:
+                return found
+            batch = await self._changelogs.scan(txgs, lost)
+
+    def _scan_unshipped(self, function: Function[_T]) -> list[Scanned[_T] | Unreadable]:
+        """Call a function with the changes that are not uploaded, as if they were a txg."""
+        if not self._unshipped:
+            return []
+        return [Scanned(Link(self._last, "", 0), [function(self._unshipped, True)])]
 
     # --- changes of an inode -----------------------------------------------------------------------
 
@@ -185,23 +209,25 @@ class PathVersions:
             return row_history.changes_of(changeset, [ino], is_whole=is_whole).get(ino)
 
         walk = self._search.walk(match, self._first, self._end.txg)
-        while len(found) < most and (batch := await walk.take(HISTORY_FETCHES_MAX)):
-            for one in await self._changelogs.scan([one.txg for one in batch], changes):
+        hidden = {(), () if attributes else ("attributes",)}
+        batch = self._scan_unshipped(changes)
+        while True:
+            for one in batch:
                 if isinstance(one, Unreadable):
-                    if one.txg <= stay.last:
-                        found.append(_unknown(one, ino))
-                    after = {}
-                    continue
-                change = _joined([result for result in one.results if result is not None])
-                if change is None:
-                    continue
-                version, after = _undone(one.link, ino, change, after)
-                hidden = {(), () if attributes else ("attributes",)}
+                    version, after = _unknown(one, ino), _Row()
+                else:
+                    change = _joined([result for result in one.results if result is not None])
+                    if change is None:
+                        continue
+                    version, after = _undone(one.link, ino, change, after)
                 if one.txg <= stay.last and version.changes not in hidden:
                     found.append(version)
                 if after is None:
                     return found
-        return found
+            txgs = [candidate.txg for candidate in await walk.take(HISTORY_FETCHES_MAX)]
+            if not txgs or len(found) >= most:
+                return found
+            batch = await self._changelogs.scan(txgs, changes)
 
 
 def _end_of(stay: Stay) -> tuple[Txg, Txg]:

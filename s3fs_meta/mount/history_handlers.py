@@ -1,0 +1,90 @@
+"""Handlers of control requests about the history of files, in the daemon.
+
+Owns: converting messages to calls, and the changes that are not uploaded yet.
+Does not know: clients (``history_requests``), how versions are found.
+"""
+
+import os
+from typing import Final
+
+import trio
+
+from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import HISTORY_SHOWN_MAX, UNSHIPPED_VERSIONS_BYTES_MAX
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.meta.tables.pending import Run
+from s3fs_meta.model import Ino, Txg
+from s3fs_meta.mount import history_requests
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.sync.session import Session
+
+_SLOWER_ON_LOOP: Final = 64  # on the event loop only a part of the bound is merged: milliseconds
+_TOO_MUCH: Final = "too many changes are not uploaded yet: their versions are missing"
+
+
+class HistoryHandlers:
+    """The handlers of one mount."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return the handler of each command."""
+        return {history_requests.VERSIONS: self._on_versions}
+
+    async def _on_versions(self, arguments: Message, _report: Report) -> Message:
+        names = [os.fsencode(name) for name in arguments["names"]]
+        count = arguments["count"]
+        if not 0 < count <= HISTORY_SHOWN_MAX:
+            raise UsageError(f"a mount lists at most {HISTORY_SHOWN_MAX} versions")
+        volume = self._session.volume
+        link = self._session.link
+        unshipped, notice = await self._unshipped()
+        finder = PathVersions(
+            volume.db,
+            HistorySearch(volume.store, volume.keyring, volume.uuid, link),
+            ChangelogReader(volume.store, volume.keyring, volume.uuid),
+            Txg(max(link.floor, 1)),
+            link,
+            unshipped=unshipped,
+            top=Ino(arguments["top"]),
+        )
+        found = await finder.of_path(names, count, attributes=arguments["attributes"])
+        return {
+            "versions": [history_requests.message_of(version) for version in found.found],
+            "complete": found.is_complete,
+            "notice": notice,
+        }
+
+    async def _unshipped(self) -> tuple[bytes, str | None]:
+        """Return the changes that are not uploaded yet, and a notice if they are too many."""
+        session = self._session
+        if session.status.read_only:
+            return b"", None
+        session.durability.commit()
+        after, last = session.shipper.confirmed_seq, session.volume.recorder.last_seq
+        if session.db.wal is None:  # a snapshot would be a copy of the database
+            limit = UNSHIPPED_VERSIONS_BYTES_MAX // _SLOWER_ON_LOOP
+            run = pending.merged_run(session.db.connection, after, last, limit)
+            return _changes(run, last)
+        snapshot = session.db.open_snapshot()
+
+        def merged() -> Run | None:
+            try:
+                return pending.merged_run(
+                    snapshot.connection, after, last, UNSHIPPED_VERSIONS_BYTES_MAX
+                )
+            finally:
+                snapshot.close()
+
+        return _changes(await trio.to_thread.run_sync(merged), last)
+
+
+def _changes(run: Run | None, last: int) -> tuple[bytes, str | None]:
+    """Return merged records, or a notice if later ones than theirs exist."""
+    if run is None:
+        return b"", None
+    return (run.changeset, None) if run.last_seq == last else (b"", _TOO_MUCH)

@@ -1,0 +1,85 @@
+"""Requests to a running mount about the history of its files: the client side.
+
+Owns: the command ``versions`` of the control socket, and finding the mount of a path that may not
+exist any more. Does not know: how versions are found (``history_handlers``).
+
+    versions  {"top": inode, "names": [text], "count": number, "attributes": bool} → {"versions":
+                [{"txg", "created_ns", "ino", "changes": [text], "name", "size_bytes", "mtime_ns",
+                "mode", "unknown", "uploaded"}], "complete": bool, "notice": text or null}
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.control import client
+from s3fs_meta.control.plain_call import no_report
+from s3fs_meta.model import Ino
+from s3fs_meta.mount import mount_paths, mount_table
+from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.sync.history.path_versions import Version
+
+VERSIONS: Final = "versions"
+
+
+class PastPath(NamedTuple):
+    """A path in a mounted filesystem, at which no file need be now."""
+
+    place: Target
+    top: Ino  # the directory at the mountpoint
+    names: list[bytes]  # from the mountpoint
+
+
+def past_path(path: Path, cachedir: Path | None) -> PastPath:
+    """Return where a path is in a mounted filesystem. Only its directory is searched for links.
+
+    Raises:
+        NotMountedError: the path is not on a filesystem of s3fs-meta.
+    """
+    above, name = os.path.split(os.path.abspath(path))
+    absolute = os.path.join(os.path.realpath(above), name)
+    existing = absolute
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    mountpoints = {one.mountpoint for one in mount_table.read()}
+    top = existing if os.path.isdir(existing) else os.path.dirname(existing)
+    while top not in mountpoints and top != os.path.dirname(top):
+        top = os.path.dirname(top)
+    place = mount_paths.place_of(top, cachedir)
+    names = os.path.relpath(absolute, top).split(os.sep)
+    return PastPath(
+        place, Ino(os.stat(top).st_ino), [os.fsencode(one) for one in names if one != os.curdir]
+    )
+
+
+async def request_versions(path: PastPath, count: int, *, attributes: bool) -> dict[str, Any]:
+    """Return the versions of a path of a mount.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: no retained point in time has the path, or the bucket cannot be read.
+    """
+    arguments = {
+        "top": path.top,
+        "names": [os.fsdecode(name) for name in path.names],
+        "count": count,
+        "attributes": attributes,
+    }
+    with named(path.place):
+        return await client.call(path.place.state, VERSIONS, arguments, no_report)
+
+
+def message_of(version: Version) -> dict[str, Any]:
+    """Return a version in the form of control messages and of JSON."""
+    return {
+        "txg": version.txg,
+        "created_ns": version.created_ns if version.is_uploaded else None,
+        "ino": version.ino,
+        "changes": list(version.changes),
+        "name": None if version.name is None else os.fsdecode(version.name),
+        "size_bytes": version.size_bytes,
+        "mtime_ns": version.mtime_ns,
+        "mode": version.mode,
+        "unknown": version.why or None,
+        "uploaded": version.is_uploaded,
+    }

@@ -1,0 +1,103 @@
+"""Versions that a running mount lists: those in the bucket, and changes that are not uploaded."""
+
+from typing import Any
+
+import pytest
+
+from s3fs_meta.control.plain_call import no_report
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import HISTORY_SHOWN_MAX
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.mount import history_handlers, history_requests
+from s3fs_meta.mount.history_handlers import HistoryHandlers
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power, plain, remove_file, write_file
+
+__all__ = ["plain"]
+
+
+def named(session: Session, name: bytes, content: bytes) -> Ino:
+    """Create a file with a name."""
+    ino = write_file(session, content)
+    dentries.add(session.db, ROOT_INO, name, ino)
+    return ino
+
+
+async def versions_of(session: Session, *names: str, count: int = 10) -> dict[str, Any]:
+    """Return the answer of the mount for a path."""
+    handler = HistoryHandlers(session).handlers()[history_requests.VERSIONS]
+    wanted = {"top": ROOT_INO, "names": list(names), "count": count, "attributes": False}
+    return dict(await handler(wanted, no_report))
+
+
+async def test_changes_that_are_not_uploaded_are_versions(plain: Power) -> None:
+    """A file changed, one removed and one created since the last upload."""
+    async with plain.session(tasks=False) as session:
+        changed = named(session, b"changed", b"old")
+        removed = named(session, b"removed", b"gone")
+        await session.shipper.ship()
+        shipped = session.link.txg
+        session.db.begin()
+        inodes.set_size(session.db, changed, 2, 0)
+        remove_file(session, dentries.remove(session.db, ROOT_INO, b"removed"))
+        created = named(session, b"created", b"new")
+        found = {
+            name: (await versions_of(session, name))["versions"]
+            for name in ("changed", "removed", "created")
+        }
+
+    shown = {
+        name: [(one["uploaded"], one["ino"], one["changes"], one["size_bytes"]) for one in some]
+        for name, some in found.items()
+    }
+    assert shown == {
+        "changed": [(False, changed, ["content"], 2), (True, changed, ["created"], 3)],
+        "removed": [(False, removed, ["removed"], 4), (True, removed, ["created"], 4)],
+        "created": [(False, created, ["created"], 3)],
+    }
+    assert [one["created_ns"] is None for one in found["changed"]] == [True, False]
+    assert found["changed"][1]["txg"] == shipped
+
+
+@pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
+async def test_too_many_unshipped_changes_give_a_notice(
+    plain: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with plain.session(options=options, tasks=False) as session:
+        ino = named(session, b"f", b"x")
+        await session.shipper.ship()
+        for number in range(3):
+            session.db.begin()
+            inodes.set_size(session.db, ino, 10 + number, 0)
+            session.db.commit()
+        whole = await versions_of(session, "f")
+        monkeypatch.setattr(history_handlers, "UNSHIPPED_VERSIONS_BYTES_MAX", 1)
+        found = await versions_of(session, "f")
+
+    assert whole["notice"] is None
+    assert [one["uploaded"] for one in whole["versions"]] == [False, True]
+    assert "not uploaded yet" in found["notice"]
+    assert [one["uploaded"] for one in found["versions"]] == [True]
+
+
+async def test_count_and_path_are_checked(plain: Power) -> None:
+    async with plain.session(tasks=False) as session:
+        with pytest.raises(UsageError, match="at most"):
+            await versions_of(session, "f", count=HISTORY_SHOWN_MAX + 1)
+        with pytest.raises(UsageError, match="no retained point in time"):
+            await versions_of(session, "f")
+
+
+async def test_read_only_mount_lists_the_versions_in_the_bucket(plain: Power) -> None:
+    async with plain.session("a", tasks=False) as session:
+        named(session, b"f", b"x")
+        await session.flush()
+        await session.close()
+    async with plain.session("a", options=OpenOptions(read_only=True), tasks=False) as session:
+        found = await versions_of(session, "f")
+
+    assert [one["changes"] for one in found["versions"]] == [["created"]]

@@ -18,11 +18,24 @@ class NotMountedError(SettingsError):
 class KilledMountError(NotMountedError):
     """The filesystem is mounted, but its daemon does not exist any more."""
 
-    def __init__(self, mountpoint: str, url: str) -> None:
-        again = f"s3fs-meta mount {url} {mountpoint}"
+    def __init__(self, mountpoint: str, rest: str, again: str) -> None:
         super().__init__(
-            mountpoint, f"the daemon of {mountpoint} was killed; mount it again to recover: {again}"
+            mountpoint,
+            f"the daemon of {mountpoint} was killed ({rest}); mount it again to recover: {again}",
         )
+        self.rest, self.again = rest, again
+
+
+class UnreachedDaemonError(NotMountedError):
+    """The filesystem is mounted and has a daemon, which uses another state directory."""
+
+    def __init__(self, mountpoint: str, state: str) -> None:
+        super().__init__(
+            mountpoint,
+            f"{mountpoint} is mounted, but its daemon does not use the state directory {state}: give"
+            " the --cachedir of the mount, or run this command in the container of the daemon",
+        )
+        self.state = state
 
 
 class OtherUserError(NotMountedError):

@@ -7,8 +7,9 @@ Does not know: defaults (``option_table``), the command line, the values that SQ
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -202,6 +203,34 @@ def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
                 raise UsageError(f"option {part!r}: write {how}")
             found[option.field] = GivenOption(part, option.parse(word, value))
     return found
+
+
+def option_words(options: MountOptions, without: Container[str] = ()) -> list[str]:
+    r"""Return the options that differ from their defaults, as parts of a ``-o`` string.
+
+    Args:
+        options: the options of a mount.
+        without: fields to leave out.
+    """
+    found = []
+    for field, default in ((one.name, one.default) for one in fields(MountOptions)):
+        value = getattr(options, field)
+        if value != default and field not in without:
+            rows = (row for row in BY_WORD.values() if row.field == field)
+            found += [text for row in rows for text in _written(row, value)][:1]
+    return [text.replace("\\", "\\\\").replace(",", "\\,") for text in found]
+
+
+def _written(row: Option, value: object) -> Iterator[str]:
+    """Yield the text of an option that has *value*, if the row can have it."""
+    if not row.takes:
+        if row.parse(row.word, "") == value:
+            yield row.word
+        return
+    for text in (shown_value(value), f"{value:o}" if isinstance(value, int) else ""):
+        with suppress(UsageError):
+            if shown_value(row.parse(row.word, text)) == shown_value(value):
+                yield f"{row.word}={text}"
 
 
 def _find(word: str) -> Option:

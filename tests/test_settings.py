@@ -1,7 +1,9 @@
 """Parsing of mount options: values, defaults and refusals."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from s3fs_meta.settings import (
     IGNORED_WORDS,
     REFUSED_WORDS,
     MountOptions,
+    option_words,
     parse_mount_options,
     split_options,
 )
@@ -147,3 +150,47 @@ def test_unsupported_option_is_refused_by_name(word: str) -> None:
 def test_no_option_is_in_two_of_ignored_refused_and_supported() -> None:
     words = [*BY_WORD, *REFUSED_WORDS, *IGNORED_WORDS]
     assert len(words) == len(set(words))
+
+
+EVERY_KIND = [
+    "ro,follow,noexec,allow_other,noatime,cache_size=256M,compress=zstd-3",
+    r"upload_limit=08:00\,512K 19:00\,10M,download_limit=1M,cachesize=2G,read_timeout=1.5",
+    "at=1h ago",
+    "at=txg=7",
+    "txg=7",
+    "umask=027,uid=1000,gid=8,capacity=5G,metrics=9105,dev,suid,nodiratime",
+    "cachedir=/srv/cache,endpoint_url=http://nas:9000,region=x,profile=p,passphrase_file=/p",
+    "unsafe_single_writer,journal_mode=delete,synchronous=full,sync_interval=1h,fsync=remote",
+]
+
+
+@pytest.mark.parametrize("text", EVERY_KIND)
+def test_written_options_are_parsed_to_the_same_options(text: str) -> None:
+    options = parse_mount_options([text])
+
+    again = parse_mount_options([",".join(option_words(options))])
+
+    if options.at is not None and again.at is not None and options.at.is_ago:
+        again = dataclasses.replace(again, at=again.at._replace(time_ns=options.at.time_ns))
+    assert again == options
+
+
+def test_every_option_with_a_value_can_be_written() -> None:
+    """Each field is examined with a value that is not its default."""
+    texts = ["", "7", "1024", "64M", "delete", "full", "file", "remote", "none", "x", "9105"]
+    texts += ["1:" + "a" * 16, "/x", "2026-05-09T14:30"]
+    missing = []
+    for row in BY_WORD.values():
+        for text in texts:
+            with contextlib.suppress(UsageError):
+                value: Any = row.parse(row.word, text)
+                if value != getattr(MountOptions(), row.field):
+                    changed = dataclasses.replace(MountOptions(), **{row.field: value})
+                    missing += [] if option_words(changed) else [row.word]
+                    break
+    assert missing == ["at_least"]  # a command to mount again does not have it
+
+
+def test_options_are_left_out_on_request() -> None:
+    options = parse_mount_options(["ro,region=x"])
+    assert option_words(options, {"region"}) == ["ro"]

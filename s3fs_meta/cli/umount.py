@@ -25,7 +25,7 @@ from s3fs_meta.errors import (
     StoreError,
 )
 from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
-from s3fs_meta.mount import targets
+from s3fs_meta.mount import killed_state, targets
 from s3fs_meta.mount.control_api import (
     DETACHED,
     ENDING,
@@ -139,7 +139,26 @@ async def _unmount_and_wait(place: Target, front: Front, force: bool, left: str)
         if used:
             front.notice(f"the filesystem is in use {used}: ending the daemon nevertheless")
             await request_end(place)
+    if result.get("kind") == KILLED:
+        await trio.to_thread.run_sync(_judge_killed, place, front)
+        return
     _judge_after(left, result, front)
+
+
+def _judge_killed(place: Target, front: Front) -> None:
+    """Report what a killed daemon has left. Raises StoreError unless the bucket has all changes."""
+    found = killed_state.unshipped(place.state)
+    again = targets.mount_command(place)
+    if found is not None and found.is_nothing:
+        front.notice(
+            f"unmounted; its daemon was killed, and {found.described}. This host still holds the"
+            f" lease: mount and unmount the filesystem here before another host mounts it: {again}"
+        )
+        return
+    rest = killed_state.described(place.state)
+    raise StoreError(
+        f"unmounted; its daemon was killed ({rest}); the next mount uploads the changes: {again}"
+    )
 
 
 async def _is_detached(place: Target) -> bool:
@@ -181,11 +200,6 @@ def _judge(outcome: Mapping[str, object]) -> None:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
     if outcome.get("kind") == READ_ONLY:
         raise StoreError(f"unmounted; {outcome['why']}")
-    if outcome.get("kind") == KILLED:
-        raise StoreError(
-            "unmounted; its daemon was killed, so changes may be on this host only: the next mount "
-            "uploads them"
-        )
     if not outcome["complete"]:
         raise StoreError(
             f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest stays on "

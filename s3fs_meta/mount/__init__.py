@@ -12,6 +12,7 @@ supervisor     status, watchdog and requests for time to a service manager, such
 upload_watch   the lines of a command that waits for uploads
 remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state
+unanswered     the reason why no daemon answers; ``killed_state``: the changes that a kill left
 mount_paths    maps a path to a directory entry, and removes the entry
 mount_holders  processes that still use an unmounted filesystem
 dead_mount     tells the mount of a killed daemon from that of a running one

@@ -23,7 +23,8 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message
-from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.unanswered import named
 
 SET: Final = "set"
 DROP: Final = "dropcache"

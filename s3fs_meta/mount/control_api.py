@@ -43,7 +43,8 @@ from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, hand_over, removal
-from s3fs_meta.mount.targets import Target, named, outcome_of
+from s3fs_meta.mount.targets import Target, outcome_of
+from s3fs_meta.mount.unanswered import named
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.state_dir import LockWatch
 

@@ -2,23 +2,16 @@
 
 Owns: telling it from the mount of a daemon that runs. Does not know: how it is detached.
 The kernel keeps such a mount, and answers all requests with ENOTCONN. The note of a daemon that runs
-is not always found: it may be of another user, or in another PID namespace. So the kernel is asked,
-with statfs(2), which it never answers from a cache.
-Source: Linux, fs/fuse/inode.c, fuse_statfs; fs/fuse/dev.c, fuse_abort_conn.
+is not always found: it may be of another user, or in another PID namespace. So the kernel is asked.
 """
 
-import errno
-import os
 from pathlib import Path
-from typing import Final
 
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.limits import DEAD_MOUNT_S_MAX
 from s3fs_meta.mount import mount_table, targets
-
-_NO_DAEMON: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 async def is_left(mountpoint: Path, url: str) -> bool:
@@ -41,13 +34,7 @@ async def is_left(mountpoint: Path, url: str) -> bool:
 async def _is_disconnected(mountpoint: str) -> bool:
     """Return whether a mount has no daemon; false if the kernel may not say it to this user."""
     with trio.move_on_after(DEAD_MOUNT_S_MAX):
-        return await trio.to_thread.run_sync(_fails, mountpoint, abandon_on_cancel=True)
-    return False
-
-
-def _fails(mountpoint: str) -> bool:
-    try:
-        os.statvfs(mountpoint)
-    except OSError as exc:
-        return exc.errno in _NO_DAEMON
+        return await trio.to_thread.run_sync(
+            mount_table.is_disconnected, mountpoint, abandon_on_cancel=True
+        )
     return False

@@ -16,7 +16,8 @@ from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, mount_table
-from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.unanswered import named
 from s3fs_meta.sync.history.path_versions import Version
 
 VERSIONS: Final = "versions"

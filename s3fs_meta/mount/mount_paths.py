@@ -21,7 +21,8 @@ from s3fs_meta.limits import KERNEL_FORGET_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.unanswered import named
 from s3fs_meta.mount_errors import NotMountedError
 
 _POLL_S: Final = 0.05

@@ -1,10 +1,12 @@
 """Filesystems mounted on this host, from the kernel's list.
 
 Owns: reading /proc/self/mountinfo.
-Keeps: mounted filesystems are never accessed, because an access blocks if the daemon hangs.
+Keeps: only ``is_disconnected`` accesses a mounted filesystem, because an access blocks if the daemon
+hangs.
 Source: proc_pid_mountinfo(5).
 """
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -13,6 +15,7 @@ from typing import Final, NamedTuple
 
 FS_TYPE: Final = "fuse.s3fs-meta"
 _AUTOMOUNT: Final = "autofs"
+_NO_DAEMON: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 
@@ -100,6 +103,20 @@ def is_automount(mountpoint: str) -> bool:
     """Return whether the topmost mount at an absolute path is that of an automounter."""
     found = [one.fs_type for one in read() if one.mountpoint == mountpoint]
     return found[-1:] == [_AUTOMOUNT]
+
+
+def is_disconnected(mountpoint: str) -> bool:
+    """Return whether a mount has no daemon; false if the kernel may not say it to this user.
+
+    The kernel keeps the mount of a killed daemon. statfs(2) is never answered from a cache; it waits
+    if a daemon runs that does not answer.
+    Source: Linux, fs/fuse/inode.c, fuse_statfs; fs/fuse/dev.c, fuse_abort_conn.
+    """
+    try:
+        os.statvfs(mountpoint)
+    except OSError as exc:
+        return exc.errno in _NO_DAEMON
+    return False
 
 
 def resolve(mountpoint: Path) -> str:

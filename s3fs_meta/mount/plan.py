@@ -5,6 +5,7 @@ warnings about risky settings. Does not know: carrying out a plan (``service``).
 """
 
 import os
+import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,11 +27,16 @@ from s3fs_meta.settings import (
     KernelOptions,
     MountOptions,
     SqliteOptions,
+    option_words,
     parse_mount_options,
 )
 from s3fs_meta.sync.volume import OpenOptions
 
 LOCK_WAIT_S: Final = 10.0  # longest wait for the lock of a process that is about to end
+
+# Options of a mount that are options of the command, and those that its repetition must not have.
+_FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")
+_ONCE: Final = frozenset({"force_takeover", "at_least", *WITHOUT_EFFECT})
 
 _VOLATILE: Final = (
     "journal_mode={}: after a crash the local state is quarantined and the state in the bucket "
@@ -54,6 +60,11 @@ class MountPlan:
     fuse: FuseOptions
     overrides: Overrides
     warnings: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """Return the command that mounts the filesystem again in the same way, for a shell."""
+        return mount_command(self.place.url, str(self.mountpoint), self.options)
 
 
 def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
@@ -102,6 +113,22 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         + _open_metrics(options)
         + (_warnings(pragmas) if options.at is None else _snapshot_warnings(said)),
     )
+
+
+def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
+    """Return the command that mounts a filesystem with these options, for a shell.
+
+    It does not repeat the options that concern one mount only: a takeover, and the state at which
+    the bucket had to be.
+    """
+    flags: list[str] = []
+    for field in _FLAGS:
+        value = getattr(options, field)
+        if value is not None:
+            flags += [f"--{field.replace('_', '-')}", str(value)]
+    words = option_words(options, {*_FLAGS, *_ONCE})
+    joined = ["-o", ",".join(words)] if words else []
+    return shlex.join(("s3fs-meta", "mount", *flags, *joined, url, mountpoint))
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:

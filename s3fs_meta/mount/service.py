@@ -377,7 +377,7 @@ class Mount:
         if mounted is not None:  # None: unmounted immediately
             self._mounted = mounted
             self._is_kernel_read_only()
-            self._note = targets.write_note(self._plan.place, mounted)
+            self._note = targets.write_note(self._plan.place, mounted, self._plan.command)
         process.exempt_objects()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
         self._supervisor.ready()

@@ -5,7 +5,8 @@ another ``cachedir`` without the option, and an unmounted filesystem that still 
 
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, start of the
     process,
-                                 and the outcome of a mount that has ended
+                                 the outcome of a mount that has ended,
+                                 and the command that mounts it again
 
 Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. A container
 that shares /run has other processes with the same PIDs, so it would mistake the notes of running
@@ -13,17 +14,18 @@ mounts for notes of killed mounts. Source: pid_namespaces(7), namespaces(7).
 
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` that starts
 just after the end.
-A mount removes what killed processes have left: their notes, incomplete notes, and the subfolders
+The note of a killed daemon is kept while its mount exists.
+A mount removes what killed processes have left: their other notes, incomplete notes, and the subfolders
 of PID namespaces that have ended.
 """
 
 import contextlib
 import json
 import os
-import pwd
 import re
+import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -32,7 +34,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.mount_errors import KilledMountError, NotMountedError, OtherUserError
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
 _ZOMBIE: Final = b"Z"  # has exited, but its parent has not asked for its exit status yet
@@ -63,6 +65,7 @@ class Target(NamedTuple):
     outcome: dict[str, Any] | None = None  # outcome of a mount that has ended
     note: Path | None = None  # note of the daemon, if it could be written
     started: int = 0  # start of the daemon, as in the note
+    again: str = ""  # the command that mounted it; "" if its note does not have it
 
 
 def own_cachedir() -> Path:
@@ -104,19 +107,32 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
             if note["mountpoint"] == path:
                 return _ending(note)
         raise NotMountedError(path)
-    notes = _living_notes() if cachedir is None else []
-    found = max(
-        (note for note in notes if _is_of(note, mounted)),
-        key=lambda note: (note["mountpoint"] == path, note["started"]),
-        default=None,
-    )
-    if found is not None:
-        return _ending(found)._replace(mountpoint=path, mounted=True)
+    if cachedir is None:
+        found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
+        if found is not None:
+            return _ending(found)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     snapshot = of_snapshot(place, path)
     if snapshot.state.exists():  # the state directory is removed after the unmount
         place = snapshot
     return place._replace(mountpoint=path, mounted=True)
+
+
+def of_killed(mounted: Mounted) -> Target | None:
+    """Return the target that the note of a killed daemon names for its mount; None without a note."""
+    found = _best(_killed_notes(), mounted)
+    return (
+        None
+        if found is None
+        else _ending(found)._replace(mountpoint=mounted.mountpoint, mounted=True)
+    )
+
+
+def mount_command(place: Target) -> str:
+    """Return the command that mounts a filesystem as it was mounted, as far as that is known."""
+    if place.again:
+        return place.again
+    return shlex.join(("s3fs-meta", "mount", place.url, place.mountpoint or "MOUNTPOINT"))
 
 
 def of_either(target: str, cachedir: Path | None) -> Target:
@@ -130,33 +146,6 @@ def of_either(target: str, cachedir: Path | None) -> Target:
     return of_mountpoint(Path(target), cachedir)
 
 
-@contextlib.contextmanager
-def named(place: Target) -> Iterator[None]:
-    """Make a NotMountedError name the filesystem as the user named it, and why it does not answer."""
-    try:
-        yield
-    except NotMountedError as exc:
-        raise _unanswered(place) from exc
-
-
-def _unanswered(place: Target) -> NotMountedError:
-    """Return the error of a command that no daemon answered."""
-    mounted = mount_table.find(place.mountpoint) if place.mounted and place.mountpoint else None
-    if mounted is None:
-        return NotMountedError(place.mountpoint or place.url)
-    owner = mount_table.owner(mounted)
-    if owner not in {None, os.geteuid()}:
-        return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
-    return KilledMountError(mounted.mountpoint, place.url)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     """Return whether a running mount's note describes *mounted*, at any mountpoint.
 
@@ -165,6 +154,15 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     since, perhaps of the same URL on another server.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
+
+
+def _best(notes: Iterable[dict[str, Any]], mounted: Mounted) -> dict[str, Any] | None:
+    """Return the note that describes *mounted*, preferably at its mountpoint; None without one."""
+    return max(
+        (note for note in notes if _is_of(note, mounted)),
+        key=lambda note: (note["mountpoint"] == mounted.mountpoint, note["started"]),
+        default=None,
+    )
 
 
 def is_served(mounted: Mounted) -> bool:
@@ -199,10 +197,15 @@ def only_mounted(option: str) -> Target:
     )
 
 
-def write_note(place: Target, mounted: Mounted) -> Path | None:
+def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
     """Write the note of this process's mount; return its path, or None if writing fails.
 
     Notes of processes that have ended are removed.
+
+    Args:
+        place: the filesystem.
+        mounted: its mount.
+        again: the command that mounts it in the same way.
     """
     _notes()  # removes outdated notes, which bounds their number
     path = _notes_dir() / str(os.getpid())
@@ -213,6 +216,7 @@ def write_note(place: Target, mounted: Mounted) -> Path | None:
         "device": mounted.device,
         "started": _started(os.getpid()),
         "outcome": None,
+        "again": again,
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -231,7 +235,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         note = _read_note(path)
         if note is not None:
-            _write(path, {key: note[key] for key in _NOTE} | {"outcome": outcome})
+            _write(path, {key: note[key] for key in note if key != "path"} | {"outcome": outcome})
 
 
 def outcome_of(place: Target) -> dict[str, Any] | None:
@@ -265,6 +269,7 @@ def _ending(note: dict[str, Any]) -> Target:
         outcome=note["outcome"],
         note=note["path"],
         started=note["started"],
+        again=note["again"],
     )
 
 
@@ -281,13 +286,31 @@ def _living_notes() -> list[dict[str, Any]]:
     return found
 
 
+def _killed_notes() -> list[dict[str, Any]]:
+    """Return the notes of mounts whose daemon was killed."""
+    found = []
+    for path in _note_paths():
+        with contextlib.suppress(OSError):
+            note = _read_note(path)
+            is_ended = note is None or note["outcome"] is not None
+            if note is not None and not is_ended and not _is_alive(note):
+                found.append(note)
+    return found
+
+
+def _is_alive(note: Mapping[str, Any]) -> bool:
+    """Return whether the daemon that wrote a note runs."""
+    return bool(_started(int(note["path"].name)) == note["started"])
+
+
 def _notes() -> list[dict[str, Any]]:
     """Return the notes of running mounts, then those of ended mounts, the latest first.
 
-    Notes of killed processes, and of ended mounts those older than _ENDED_S_MAX or beyond the latest
-    ENDED_NOTES_MAX, are removed.
+    Removed are the notes of killed processes whose mount does not exist any more, and of ended
+    mounts those older than _ENDED_S_MAX or beyond the latest ENDED_NOTES_MAX.
     """
     living, ended = [], []
+    mounts = [one for one in mount_table.read() if one.fs_type == mount_table.FS_TYPE]
     for path in _note_paths():
         with contextlib.suppress(OSError):
             age_s = time.time() - path.stat().st_mtime
@@ -299,9 +322,9 @@ def _notes() -> list[dict[str, Any]]:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
                 ended.append((age_s, note))
-            elif note["outcome"] is None and _started(int(path.name)) == note["started"]:
+            elif note["outcome"] is None and _is_alive(note):
                 living.append(note)
-            else:
+            elif note["outcome"] is not None or not any(_is_of(note, one) for one in mounts):
                 path.unlink(missing_ok=True)
     latest = [note for _age, note in sorted(ended, key=lambda one: one[0])]
     for note in latest[ENDED_NOTES_MAX:]:
@@ -326,7 +349,11 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    return {key: note[key] for key in _NOTE} | {"path": path}
+    again = note.get("again")  # a program of an earlier version does not write it
+    return {key: note[key] for key in _NOTE} | {
+        "again": again if isinstance(again, str) else "",
+        "path": path,
+    }
 
 
 def _note_paths() -> list[Path]:

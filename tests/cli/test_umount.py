@@ -7,28 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
-
-
-def test_umount_of_a_dead_mount_reports_dirty_local_state(program: Program, mounted: Place) -> None:
-    pid = program.status(mounted.mountpoint)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
-
-    asked = program.run("status", mounted.mountpoint)
-    done = program.run("umount", mounted.mountpoint)
-
-    assert asked.returncode == ExitStatus.NOT_MOUNTED
-    assert f"was killed; mount it again to recover: s3fs-meta mount {mounted.url}" in asked.stderr
-    assert done.returncode == ExitStatus.STORE
-    assert "its daemon was killed" in done.stderr
-    assert "the next mount uploads them" in done.stderr
-    assert mount_table.find(str(mounted.mountpoint)) is None
 
 
 def test_signal_unmounts_and_uploads_everything(

@@ -1,0 +1,74 @@
+"""The local state that a killed daemon has left: the changes that are not in the bucket.
+
+Owns: reading that state. Does not know: recovery, which the next mount makes.
+Keeps: the state is only read.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from s3fs_meta.console.output import human_bytes
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import cached_blocks, pending
+from s3fs_meta.model import BlockState
+from s3fs_meta.sync.state_dir import StateDir
+
+_NOT_UPLOADED = (BlockState.DIRTY, BlockState.SEALED)
+_UNKNOWN = "changes may be only on this host"
+
+
+class Unshipped(NamedTuple):
+    """The changes in a state directory that are not in the bucket."""
+
+    content_bytes: int
+    blocks: int
+    has_changes: bool  # metadata: names, attributes, or the blocks of files
+
+    @property
+    def is_nothing(self) -> bool:
+        """Return whether the bucket has all changes."""
+        return not self.blocks and not self.has_changes
+
+    @property
+    def described(self) -> str:
+        """Return where the changes are, as a clause."""
+        if self.is_nothing:
+            return "everything is in the bucket"
+        blocks = f"{self.blocks} block{'' if self.blocks == 1 else 's'}"
+        content = f"{human_bytes(self.content_bytes)} in {blocks}"
+        found = [content] if self.blocks else []
+        found += ["changes of the metadata"] if self.has_changes else []
+        return f"only on this host: {' and '.join(found)}"
+
+
+def unshipped(path: Path) -> Unshipped | None:
+    """Return the unshipped changes in a state directory; None if they cannot be read. Blocking.
+
+    The operations before the kill that were not committed are lost, and do not count.
+    """
+    if not path.is_dir():
+        return None
+    try:
+        db = Database.open(StateDir(path).database, Pragmas(), read_only=True)
+    except S3fsError:
+        return None
+    try:
+        totals = [cached_blocks.totals(db)[state] for state in _NOT_UPLOADED]
+        is_waiting = pending.outbox(db) is not None or pending.has_news(db)
+        return Unshipped(
+            sum(total.plain_bytes for total in totals),
+            sum(total.blocks for total in totals),
+            is_waiting,
+        )
+    except S3fsError:
+        return None
+    finally:
+        db.close()
+
+
+def described(path: Path) -> str:
+    """Return where the changes in a state directory are, as a clause. Blocking."""
+    found = unshipped(path)
+    return _UNKNOWN if found is None else found.described

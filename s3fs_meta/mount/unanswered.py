@@ -1,0 +1,79 @@
+"""The reason why no daemon answers a command.
+
+Owns: telling a killed mount, a mount of another user and a mount with another state directory from
+a filesystem that is not mounted on this host. Does not know: commands.
+Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start fast.
+"""
+
+import contextlib
+import os
+import pwd
+import threading
+from collections.abc import Iterator
+
+from s3fs_meta.limits import DEAD_MOUNT_S_MAX
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import (
+    KilledMountError,
+    NotMountedError,
+    OtherUserError,
+    UnreachedDaemonError,
+)
+
+
+@contextlib.contextmanager
+def named(place: Target) -> Iterator[None]:
+    """Make a NotMountedError name the filesystem as the user named it, and why it does not answer."""
+    try:
+        yield
+    except NotMountedError as exc:
+        raise _reason(place) from exc
+
+
+def _reason(place: Target) -> NotMountedError:
+    """Return the error of a command that no daemon answered. Blocking, a few seconds at most."""
+    mounted = _mounted(place)
+    if mounted is None:
+        return NotMountedError(place.mountpoint or place.url)
+    owner = mount_table.owner(mounted)
+    if owner not in {None, os.geteuid()}:
+        return OtherUserError(mounted.mountpoint, _user_name(int(owner or 0)))
+    if not _is_disconnected(mounted.mountpoint):
+        return UnreachedDaemonError(mounted.mountpoint, str(place.state))
+    from s3fs_meta.mount import killed_state  # loads SQLite
+
+    killed = targets.of_killed(mounted) or place
+    return KilledMountError(
+        mounted.mountpoint, killed_state.described(killed.state), targets.mount_command(killed)
+    )
+
+
+def _mounted(place: Target) -> Mounted | None:
+    """Return the mount of a filesystem on this host; None without one."""
+    if place.mountpoint is not None:
+        return mount_table.find(place.mountpoint) if place.mounted else None
+    for mounted in reversed(mount_table.read()):
+        is_ours = mounted.fs_type == mount_table.FS_TYPE
+        if is_ours and targets.unquoted(mounted.source) == place.url:
+            return mounted
+    return None
+
+
+def _is_disconnected(mountpoint: str) -> bool:
+    """Return whether a mount has no daemon; false if the kernel does not answer in time."""
+    found: list[bool] = []
+    asking = threading.Thread(
+        target=lambda: found.append(mount_table.is_disconnected(mountpoint)), daemon=True
+    )
+    asking.start()
+    asking.join(DEAD_MOUNT_S_MAX)
+    return found == [True]
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

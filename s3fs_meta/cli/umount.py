@@ -40,7 +40,12 @@ from s3fs_meta.mount.control_api import (
 from s3fs_meta.mount.stores import naming_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.upload_watch import UploadWatch
-from s3fs_meta.mount_errors import InUseError, KilledMountError, NotMountedError
+from s3fs_meta.mount_errors import (
+    InUseError,
+    KilledMountError,
+    NotMountedError,
+    OtherUserError,
+)
 
 HELP = CommandHelp(
     name="umount",
@@ -225,6 +230,8 @@ async def _flush(place: Target, front: Front, force: bool) -> str:
     try:
         with naming_store(place.url):
             await request_flush(place, front)
+    except OtherUserError:
+        raise  # root could unmount it, but not wait for its upload
     except NotMountedError as exc:
         if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.another_user import AnotherUser, another_user
 from tests.end_to_end.contents import MIB, contents, differing, write_synced
 from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
+
+__all__ = ["another_user"]  # a fixture
 
 
 @pytest.fixture
@@ -231,3 +235,18 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
     assert mount_table.find(str(place.mountpoint)) is None
     for pid in processes_of(encrypted):
         wait_until_gone(pid)
+
+
+def test_root_does_not_unmount_the_filesystem_of_another_user(
+    another_user: AnotherUser, program: QuickProgram
+) -> None:
+    """Only that user's commands can wait for the upload, so umount refuses, as other commands do."""
+    mountpoint = str(another_user.mountpoint)
+    another_user.program("mount", another_user.url, mountpoint)
+
+    refused = program.run("umount", mountpoint)
+
+    assert refused.returncode == ExitStatus.NOT_MOUNTED
+    assert "run this command as that user" in refused.stderr
+    assert mount_table.find(mountpoint) is not None
+    another_user.program("umount", mountpoint)

@@ -222,6 +222,13 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
     return session
 
 
+# What to do after a message of libfuse that does not say it.
+_LIBFUSE_ADVICE: Final = (
+    ("/dev/fuse: Permission denied", "users need access to the device: chmod 666 /dev/fuse"),
+    ("exec fusermount3", "install the package fuse3"),
+)
+
+
 @contextlib.contextmanager
 def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
     """Suggest a read-only mount if the bucket cannot be reached and local state exists."""
@@ -234,7 +241,7 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
 
 def _advise_read_only(plan: MountPlan, front: Front) -> None:
     if not plan.open.read_only and StateDir(plan.place.state).database.exists():
-        front.notice("mount it with -o ro to read the local state of this host")
+        front.notice("without the bucket: mount it with -o ro to read the local state of this host")
 
 
 async def _learn_last_image(session: Session) -> None:
@@ -553,7 +560,8 @@ def _libfuse_heard(log: Path) -> Iterator[None]:
     except UsageError as exc:
         written = log.read_bytes()[before_bytes:].decode(errors="replace") if log.exists() else ""
         words = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
-        raise UsageError("; ".join([exc.message, *words])) from exc
+        advice = [what for text, what in _LIBFUSE_ADVICE if any(text in line for line in words)]
+        raise UsageError("; ".join([exc.message, *words, *advice])) from exc
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

@@ -90,7 +90,11 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 # The most specific classes are first. A connection error's message has an address, no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (boto.NoCredentialsError, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"),
+    (
+        boto.NoCredentialsError,
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials of the user "
+        "who mounts (root for fstab), or name a profile there with --profile",
+    ),
     (boto.PartialCredentialsError, "the secret key is missing beside the access key"),
     (boto.ProfileNotFound, "name a profile of the AWS configuration files with --profile"),
     (boto.ConfigParseError, "correct the AWS configuration file"),

@@ -63,7 +63,10 @@ def parse(url: str) -> StoreAddress:
         bucket, _, path = rest.partition("/")
         return S3Address(_bucket(url, bucket), _prefix(url, path))
     if url.startswith("/"):
-        raise UsageError(f"{url!r} is a path, not a URL; use local://{url}")
+        raise UsageError(
+            f"{url!r} is a path, not a URL: s3fs-meta status shows the URL of a mounted filesystem; "
+            f"objects in a directory have local://{url}"
+        )
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
 

@@ -256,7 +256,7 @@ def test_read_only_mount_works_while_the_store_is_unreachable(
         program.ok("umount", mnt)
     refused = program.run("mount", url, mnt)
     assert refused.returncode == ExitStatus.STORE
-    assert "mount it with -o ro to read the local state of this host" in refused.stderr
+    assert "without the bucket: mount it with -o ro to read the local state" in refused.stderr
 
 
 @pytest.mark.mount

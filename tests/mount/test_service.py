@@ -41,6 +41,30 @@ def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
         refuse()
 
 
+@pytest.mark.parametrize(
+    ("written", "advice"),
+    [
+        ("fuse: failed to open /dev/fuse: Permission denied", "chmod 666 /dev/fuse"),
+        (
+            "fuse: failed to exec fusermount3: No such file or directory",
+            "install the package fuse3",
+        ),
+    ],
+)
+def test_refused_mount_says_what_to_do_about_the_device_and_the_helper(
+    tmp_path: Path, written: str, advice: str
+) -> None:
+    log = tmp_path / "mount.log"
+
+    def refuse() -> None:
+        with _libfuse_heard(log):
+            log.write_text(written)
+            raise UsageError("cannot mount")
+
+    with pytest.raises(UsageError, match=f"{advice}$"):
+        refuse()
+
+
 @pytest.mark.mount
 def test_mount_applies_its_options(program: Program, place: Place) -> None:
     """Capacity, owner and mode apply; the control socket exists during the mount."""

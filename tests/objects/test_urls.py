@@ -39,6 +39,14 @@ def test_url_is_parsed(url: str, address: StoreAddress) -> None:
     assert parse(url) == address
 
 
+def test_path_instead_of_a_url_is_explained_for_mountpoints_and_directories() -> None:
+    """A user may give the mountpoint, or the directory of the objects."""
+    with pytest.raises(UsageError) as raised:
+        parse("/srv/home")
+    assert "s3fs-meta status shows the URL of a mounted filesystem" in raised.value.message
+    assert raised.value.message.endswith("local:///srv/home")
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -126,7 +126,8 @@ class Fetcher:
         """Download one uploaded block, and its neighbours as far as they are intact.
 
         If another task is already fetching the block, wait for that task and return. If that task
-        fetched the block only as a neighbour, the block may not be cached afterwards.
+        fetched the block only as a neighbour, or was cancelled, the block may not be cached
+        afterwards.
 
         Raises:
             StoreUnavailableError: the read timeout expired.
@@ -154,10 +155,7 @@ class Fetcher:
                 # Readers of neighbours have waited nearly as long, so they get the error, too.
                 unasked.error = exc
             raise
-        except trio.Cancelled:
-            fetch.error = StoreUnavailableError(object_key, 1, 0.0, "the reader was cancelled")
-            raise
-        finally:
+        finally:  # after a cancellation the waiting readers find no block and fetch it themselves
             self._end(fetch, [located])
             self._end(unasked, neighbours)
 

@@ -347,3 +347,21 @@ async def test_blocks_being_fetched_are_not_requested_again(bench: CacheBench) -
         gate.open()
 
     assert len(bench.store.calls) == 1
+
+
+async def test_reader_behind_a_cancelled_reader_gets_no_error(bench: CacheBench) -> None:
+    """The end of one reader, as of an interrupted download, is no failure of the store."""
+    content = b"content" * 10_000
+    await bench.upload_content(content)
+    bench.cache.evictor.evict_bytes(1 << 60)
+    gate = bench.store.hold("get_range")
+    async with trio.open_nursery() as nursery, trio.open_nursery() as first:
+        first.start_soon(bench.cache.fetch, bench.located(0))
+        await gate.wait_started()
+        nursery.start_soon(bench.cache.fetch, bench.located(0))
+        await trio.testing.wait_all_tasks_blocked()
+        first.cancel_scope.cancel()
+    gate.open()
+    await bench.cache.fetch(bench.located(0))
+
+    assert bench.cache.read_local(bench.located(0), 0, len(content)) == content

@@ -27,6 +27,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
+SIZE_BYTES_MAX: Final = 1 << 62  # fits into a number of the database, and sums of two do
 MODE_BITS_MAX: Final = 0o777
 PORT_MAX: Final = 65_535
 TXG_MAX: Final = (1 << 63) - 2
@@ -63,9 +64,12 @@ def parse_size(word: str, text: str, example: str = "512M") -> int:
         UsageError: not a size.
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    size_bytes = math.inf
+    if match is not None:
+        size_bytes = float(match[1]) * _SIZE_UNITS[match[2].upper()]
+    if size_bytes > SIZE_BYTES_MAX:
         raise UsageError(f"{word}={text} is not a size; write for example {word}={example}")
-    return int(float(match[1]) * _SIZE_UNITS[match[2].upper()])
+    return int(size_bytes)
 
 
 def size_text(size_bytes: int) -> str:

@@ -34,8 +34,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "Maximum rate of background uploads of file content and metadata images, in bytes per "
         "second: `512K`, `off`, or a timetable by local time as of rclone's `--bwlimit`: "
         "`08:00=512K;19:00=10M;23:00=off`, with weekdays `Mon-08:00=512K;Sat-00:00=off`. `flush`, "
-        "`umount`, `fsync=remote` and writers that wait for room in the cache lift the limit; with "
-        "`1M;strict` they do not. Changelogs and the lease are never delayed.",
+        "`umount`, `reclaim`, `fsync=remote` and writers that wait for room in the cache lift the "
+        "limit; with `1M;strict` they do not. Changelogs and the lease are never delayed.",
         "Changes reach the bucket later. A pack of up to 16 MiB waits until the rate allows all of "
         "it, and is then sent at full speed.",
         "Loss of this machine costs what waits for its upload.",

@@ -160,3 +160,11 @@ def test_invalid_address_is_refused(text: str) -> None:
 def test_address_of_loopback_is_known() -> None:
     assert Address("127.1.2.3", 1).is_loopback
     assert not Address("::", 1).is_loopback
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 300 + "T", "8388608T"])
+def test_size_that_no_file_can_have_is_refused(text: str) -> None:
+    """It would not fit into a number of the database, or not even into a float."""
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_size("cachesize", text)
+    assert parse_size("cachesize", "4194304T") == 1 << 62

@@ -1,6 +1,8 @@
 """Limits of transfer rates: their syntax, and the rate that applies at a time."""
 
+import calendar
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -94,3 +96,47 @@ def test_rate_below_the_minimum_is_refused(text: str) -> None:
     """A rate at which nothing would be transferred in practice is probably a lacking unit."""
     with pytest.raises(UsageError, match="below the minimum, 1K bytes per second"):
         rate_limit("upload_limit", text)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set a time zone with daylight saving time: it begins on 29 March, and ends on 25 October."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_entry_in_the_hour_that_daylight_saving_time_skips_applies_after_it() -> None:
+    """The local time jumps from 02:00 to 03:00, and an entry at 02:30 applies from then on."""
+    limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
+    change_s = calendar.timegm((2026, 3, 29, 1, 0, 0))
+    rates = [limit.bytes_per_s(time.localtime(change_s + s)) for s in (-1, 0, 3599, 3600)]
+
+    assert rates == [KIB, 2 * KIB, 2 * KIB, 3 * KIB]
+
+
+@pytest.mark.usefixtures("berlin")
+def test_hour_that_daylight_saving_time_repeats_has_its_entries_twice() -> None:
+    """The local time jumps from 03:00 to 02:00: the entry at 02:30 applies, ends, and applies."""
+    limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
+    change_s = calendar.timegm((2026, 10, 25, 1, 0, 0))
+    rates = [
+        limit.bytes_per_s(time.localtime(change_s + s)) for s in (-1801, -1800, -1, 0, 1799, 1800)
+    ]
+
+    assert rates == [KIB, 2 * KIB, 2 * KIB, KIB, KIB, 2 * KIB]
+
+
+def test_timetable_continues_over_midnight_and_the_week() -> None:
+    """Sunday's last entry applies until the first one of Monday; an entry may be at midnight."""
+    limit = rate_limit("upload_limit", "Sun-23:30,1K Mon-00:15,2K Tue-00:00,3K")
+
+    assert _at(limit, "sun 23:29") == 3 * KIB
+    assert _at(limit, "sun 23:59") == KIB
+    assert _at(limit, "mon 00:00") == KIB
+    assert _at(limit, "mon 00:15") == 2 * KIB
+    assert _at(limit, "mon 23:59") == 2 * KIB
+    assert _at(limit, "tue 00:00") == 3 * KIB

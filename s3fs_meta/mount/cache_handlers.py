@@ -81,11 +81,11 @@ class CacheHandlers:
         if _CACHESIZE in values:
             self._pins.require_cache(values[_CACHESIZE])
         before_bytes = self._cache.index.total_bytes
-        for word, value in values.items():
-            if word == _CACHESIZE:
-                await self._cache.resize(value)
-            else:
-                self._throttles[word].set(value)
+        for word in values.keys() - {_CACHESIZE}:
+            self._throttles[word].set(values[word])
+        if _CACHESIZE in values:
+            # It waits after the change, so the values of two requests cannot mix.
+            await self._cache.resize(values[_CACHESIZE])
         now_bytes = self._cache.index.total_bytes
         return {
             "settings": self._settings(),

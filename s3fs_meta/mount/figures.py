@@ -100,6 +100,8 @@ def _upload(session: Session) -> dict[str, Any]:
     throughput = session.uploader.throughput
     is_stuck = bool(session.uploader.last_error)
     speed = None if is_stuck else throughput.speed(trio.current_time())
+    if speed is not None:  # the waits for the limit are no part of an upload
+        speed = speed.within(session.throttles.upload.bytes_per_s)
     return {
         "pending_blocks": session.cache.index.pending_count,
         "pending_bytes": pending_bytes,

@@ -532,7 +532,8 @@ class Mount:
             return (await self._session.reclaimer.plan_all()).as_json(deleted=False)
         if self._session.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
-        gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
+        with self._session.throttles.upload.lifted():
+            gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
         return gone.as_json(deleted=True)
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:

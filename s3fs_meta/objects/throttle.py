@@ -42,11 +42,20 @@ class _Waiting(NamedTuple):
     size_bytes: int
 
 
+def local_time() -> time.struct_time:
+    """Return the local time, in the time zone that the machine has now.
+
+    localtime_r(3) keeps the zone in which the process began.
+    """
+    time.tzset()
+    return time.localtime()
+
+
 class Throttle:
     """A token bucket for the transfers in one direction."""
 
     def __init__(
-        self, limit: RateLimit, local_time: Callable[[], time.struct_time] = time.localtime
+        self, limit: RateLimit, local_time: Callable[[], time.struct_time] = local_time
     ) -> None:
         self.limit = limit
         self._local_time = local_time

@@ -1,12 +1,15 @@
 """The reclaim command, with and without a mount."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.codec import changelog, superblock
+from s3fs_meta.limits import MIB
 from tests.cli.conftest import Place
+from tests.end_to_end.contents import write_synced
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
@@ -46,3 +49,23 @@ def test_stray_parts_are_deleted_without_a_mount(program: Program, place: Place)
 
 def test_reclaim_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
     assert program.run("reclaim", tmp_path).returncode == 8
+
+
+def test_reclaim_ignores_the_upload_limit(program: Program, place: Place) -> None:
+    """A transaction group must be in the bucket before garbage is deleted, and the user waits."""
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    (mnt / "old").write_bytes(os.urandom(MIB))
+    program.ok("flush", "--image", mnt)
+    (mnt / "old").unlink()
+    program.ok("flush", "--image", mnt)
+    (mnt / "other").touch()
+    program.ok("flush", "--image", mnt)  # neither of the two newest images has the old content
+    program.ok("retention", place.url, "0")
+    program.ok("set", mnt, "upload_limit=1K")
+    write_synced(mnt / "new", os.urandom(MIB))
+
+    found = json.loads(program.ok("reclaim", "--json", mnt))
+    assert found["objects"]["packs"]["count"] == 1
+    assert program.status(mnt)["upload"]["pending_blocks"] == 0
+    program.ok("umount", mnt)

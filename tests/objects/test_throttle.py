@@ -1,6 +1,7 @@
 """Limits of transfer rates: which transfer waits how long."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ from s3fs_meta.limits import KIB, MIB, RATE_BURST_S, RATE_CHECK_S
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore
-from s3fs_meta.objects.throttle import Rank, Throttle, throttles_of
+from s3fs_meta.objects.throttle import Rank, Throttle, local_time, throttles_of
 from s3fs_meta.rate_limit import rate_limit
 from s3fs_meta.settings import CacheOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -216,3 +217,24 @@ async def test_bytes_given_back_can_be_taken_again(autojump_clock: trio.testing.
     throttle.give_back(10 * KIB)
 
     assert await _took_s(throttle, 1 * KIB) == 0
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Restore the time zone of the process at the end of the test."""
+    yield monkeypatch
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_timetable_follows_a_change_of_the_time_zone(zone: pytest.MonkeyPatch) -> None:
+    """A laptop that travels has another local time without a new mount."""
+    zone.setenv("TZ", "XXX+00:00")
+    hour = local_time().tm_hour
+    limits = [f"{h:02d}:00,{h + 1}K" for h in range(24)]
+    throttle = _throttle(" ".join(limits))
+    before = throttle.bytes_per_s
+    zone.setenv("TZ", "YYY-05:00")
+
+    assert before in {(hour + 1) * KIB, (hour + 2) % 24 * KIB}
+    assert throttle.bytes_per_s in {((hour + 5 + n) % 24 + 1) * KIB for n in (0, 1)}

@@ -16,6 +16,12 @@ class Speed(NamedTuple):
     sent_bytes: float  # of packs: what the network carries
     content_bytes: float  # of the blocks in them, before compression
 
+    def within(self, sent_bytes_max: int | None) -> "Speed":
+        """Return the speed under a limit of the transfer rate; None: there is no limit."""
+        if sent_bytes_max is None or self.sent_bytes <= sent_bytes_max:
+            return self
+        return Speed(sent_bytes_max, self.content_bytes / self.sent_bytes * sent_bytes_max)
+
 
 class _Upload(NamedTuple):
     begun_s: float

@@ -30,6 +30,13 @@ def test_speed_is_unknown_without_an_upload_and_long_after_the_last() -> None:
     assert _measured((0, 1, 100)).speed(2 + UPLOADS_MEASURED_S) is None
 
 
+def test_limit_bounds_the_speed() -> None:
+    """The time left is that of the limit, because uploads are fast between the waits for it."""
+    assert Speed(100, 200).within(None) == Speed(100, 200)
+    assert Speed(100, 200).within(100) == Speed(100, 200)
+    assert Speed(100, 200).within(10) == Speed(10, 20)
+
+
 def test_slow_upload_of_long_ago_does_not_slow_down_the_estimate() -> None:
     uploads = [(float(at), at + 0.5, 100) for at in range(100, 100 + UPLOADS_MEASURED)]
 

@@ -166,6 +166,9 @@ HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory du
 HISTORY_SHOWN_MAX: Final = 2_000  # versions that a mount lists: they fit into a control message
 # Changes that are not uploaded, which a mount merges to list their versions.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
+# Names of directories in memory while two points in time are compared.
+DIFF_NAMES_CACHED_MAX: Final = 1_000_000
+DIFF_CHANGES_MAX: Final = 1_000_000  # changed inodes that are compared
 HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
 
 # --- retention ---------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ COMMANDS: Final = (
     "fsck",
     "log",
     "versions",
+    "diff",
     "restore",
     "rollback",
     "passphrase",

@@ -56,14 +56,20 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
 
 @contextlib.asynccontextmanager
 async def opened_snapshot(
-    reading: Reading, bucket: Bucket, wanted: PointInTime
+    reading: Reading, bucket: Bucket, wanted: PointInTime, part: str = ""
 ) -> AsyncIterator[Volume]:
     """Open a point in time for the duration of a context, then remove its database.
+
+    Args:
+        reading: the filesystem.
+        bucket: its bucket.
+        wanted: the point in time.
+        part: distinguishes several points in time that one process has open.
 
     Raises:
         As ``open_snapshot``.
     """
-    own = locate_snapshot_state(reading.place.state, f"process {os.getpid()}")
+    own = locate_snapshot_state(reading.place.state, f"process {os.getpid()} {part}".rstrip())
     await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)
     options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
     volume = await open_snapshot(bucket, StateDir(own), options, wanted, front.progress)

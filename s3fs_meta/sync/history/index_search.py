@@ -84,6 +84,44 @@ class HistorySearch:
         last = self._end.txg if last is None else min(last, self._end.txg)
         return Walk(self, match, first, last)
 
+    async def collect(
+        self, first: Txg, last: Txg, take: Callable[[HistoryIndex, int], None]
+    ) -> list[Txg]:
+        """Pass the changes of a range of txgs to a function, and return the txgs that lack them.
+
+        Args:
+            first: the first txg of the range.
+            last: the last one.
+            take: called with an index object, and the mask of the parts that are in the range.
+
+        Returns:
+            The txgs whose changes no index object has, in no order.
+
+        Raises:
+            StoreError: the bucket cannot be read.
+        """
+        missing: list[Txg] = []
+        waiting = list(_covering(first, last))
+        while waiting:
+            run = waiting.pop()
+            if run.level == 0:
+                missing.append(run.last)
+                continue
+            index = await self._index(run)
+            parts = list(enumerate(run.parts()))
+            within = {bit for bit, part in parts if part.first >= first and part.last <= last}
+            if index is not None:
+                mask = sum(1 << bit for bit in within)
+                take(index, mask & ~index.unknown)
+            waiting += [
+                part
+                for bit, part in parts
+                if part.last >= first
+                and part.first <= last
+                and (index is None or bit not in within or index.unknown >> bit & 1)
+            ]
+        return missing
+
     async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
         """Return the parts of a run that may concern a search, and whether the index says so.
 

@@ -1,0 +1,295 @@
+"""The differences between two states of a filesystem, each in a database of its own.
+
+Owns: which names and inodes differ, the pairs that a rename makes, and paths in both states.
+Does not know: points in time, how differences are shown.
+Keeps: only directories and inodes that the caller names are compared; memory grows with them.
+Tasks: in a thread.
+
+A directory whose entries changed is itself a changed inode. So the entries of the changed
+directories are compared by name. A file that lost one name and got another one was renamed; the
+entries below a renamed directory did not change.
+"""
+
+import stat
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.limits import DIFF_NAMES_CACHED_MAX, DIRECTORY_DEPTH_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import hard_links, inodes, symlinks, xattrs
+from s3fs_meta.model import ROOT_INO, Attributes, Ino
+
+ADDED: Final = "added"
+REMOVED: Final = "removed"
+CHANGED: Final = "changed"
+RENAMED: Final = "renamed"
+ATTRIBUTES: Final = "attributes"
+
+_Name = tuple[Ino, bytes]  # directory and name
+
+_CONTENT: Final = (
+    "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
+    " LEFT JOIN blocks b ON b.block = m.block WHERE m.ino = ? ORDER BY m.block_index"
+)
+# In the order of their primary keys; the first column names an inode.
+_TABLES: Final = {
+    "inodes": "ino",
+    "dentries": "parent, cookie",
+    "block_map": "ino, block_index",
+    "xattrs": "ino, name",
+    "symlinks": "ino",
+}
+
+
+class Difference(NamedTuple):
+    """One file or directory that differs."""
+
+    path: bytes  # in the later state; of a removed file in the earlier one
+    kind: str
+    former_path: bytes | None  # of a renamed file
+    mode: int
+    before_bytes: int | None  # size in the earlier state; None: it did not exist
+    after_bytes: int | None
+    is_content_changed: bool  # of a renamed file
+
+
+def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
+    """Yield the inodes, and directories of names, whose rows differ; some several times.
+
+    All rows are compared: a million files take some seconds.
+    """
+    for table, key in _TABLES.items():
+        count = len(key.split(", "))
+        query = f"SELECT * FROM {table} ORDER BY {key}"
+        old, new = (iter(db.connection.execute(query)) for db in (before, after))
+        row, other = next(old, None), next(new, None)
+        while row is not None or other is not None:
+            if row == other:
+                row, other = next(old, None), next(new, None)
+            elif other is None or (row is not None and row[:count] < other[:count]):
+                assert row is not None, "one of the rows exists"
+                yield Ino(int(str(row[0])))
+                row = next(old, None)
+            elif row is None or other[:count] < row[:count]:
+                yield Ino(int(str(other[0])))
+                other = next(new, None)
+            else:
+                yield Ino(int(str(row[0])))
+                row, other = next(old, None), next(new, None)
+
+
+class TreeDiff:
+    """Compares two states of one filesystem."""
+
+    def __init__(self, before: Database, after: Database) -> None:
+        for db in (before, after):
+            db.inodes.flush()
+        self._before = _State(before)
+        self._after = _State(after)
+
+    def differences(self, changed: Collection[Ino]) -> Iterator[Difference]:
+        """Yield the differences, in no order.
+
+        Args:
+            changed: every inode whose rows may differ, and every directory whose entries may.
+        """
+        removed, added = self._names(changed)
+        taken = set(removed) & set(added)
+        replaced = {
+            name
+            for name in taken
+            if self._after.find(removed[name]) is None and self._before.find(added[name]) is None
+        }
+        for name in replaced:
+            yield from self._replaced(name, removed.pop(name), added.pop(name))
+        shown: set[Ino] = set()
+        lost, gained = _by_inode(removed), _by_inode(added)
+        for ino in lost.keys() | gained.keys():
+            pairs = min(len(lost.get(ino, ())), len(gained.get(ino, ())))
+            for old, new in zip(lost.get(ino, ()), gained.get(ino, ()), strict=False):
+                shown.add(ino)
+                yield from self._renamed(ino, old, new)
+            for old in lost.get(ino, [])[pairs:]:
+                yield from self._one(self._before, REMOVED, ino, old)
+            for new in gained.get(ino, [])[pairs:]:
+                yield from self._one(self._after, ADDED, ino, new)
+        yield from self._in_place([ino for ino in changed if ino not in shown])
+
+    def _names(self, changed: Iterable[Ino]) -> tuple[dict[_Name, Ino], dict[_Name, Ino]]:
+        """Return the names that only the earlier, and only the later state has, with inodes."""
+        removed: dict[_Name, Ino] = {}
+        added: dict[_Name, Ino] = {}
+        for directory in changed:
+            old, new = self._before.entries(directory), self._after.entries(directory)
+            for name in old.keys() | new.keys():
+                if old.get(name) != new.get(name):
+                    if name in old:
+                        removed[directory, name] = old[name]
+                    if name in new:
+                        added[directory, name] = new[name]
+        return removed, added
+
+    def _replaced(self, name: _Name, old: Ino, new: Ino) -> Iterator[Difference]:
+        former, found = self._before.find(old), self._after.find(new)
+        path = self._after.path(*name)
+        if former is not None and found is not None and path is not None:
+            if stat.S_IFMT(former.mode) == stat.S_IFMT(found.mode):
+                yield Difference(
+                    path, CHANGED, None, found.mode, former.size_bytes, found.size_bytes, True
+                )
+            else:
+                yield Difference(path, REMOVED, None, former.mode, former.size_bytes, None, False)
+                yield Difference(path, ADDED, None, found.mode, None, found.size_bytes, False)
+
+    def _renamed(self, ino: Ino, old: _Name, new: _Name) -> Iterator[Difference]:
+        former_path, path = self._before.path(*old), self._after.path(*new)
+        former, found = self._before.find(ino), self._after.find(ino)
+        if former_path is None or path is None or former is None or found is None:
+            return
+        is_changed = self._is_content_changed(former, found)
+        yield Difference(
+            path,
+            RENAMED,
+            former_path,
+            found.mode,
+            former.size_bytes,
+            found.size_bytes,
+            is_changed,
+        )
+
+    def _one(self, state: "_State", kind: str, ino: Ino, name: _Name) -> Iterator[Difference]:
+        found, path = state.find(ino), state.path(*name)
+        if found is not None and path is not None:
+            size = found.size_bytes
+            before, after = (size, None) if kind == REMOVED else (None, size)
+            yield Difference(path, kind, None, found.mode, before, after, False)
+
+    def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference]:
+        """Yield files and directories that changed without a new name."""
+        for ino in inos:
+            former, found = self._before.find(ino), self._after.find(ino)
+            if former is None or found is None:
+                continue
+            if self._is_content_changed(former, found):
+                kind = CHANGED
+            elif self._are_attributes_changed(former, found):
+                kind = ATTRIBUTES
+            else:
+                continue
+            path = self._after.path_of(found)
+            if path is not None and self._before.has_name(former):
+                yield Difference(
+                    path,
+                    kind,
+                    None,
+                    found.mode,
+                    former.size_bytes,
+                    found.size_bytes,
+                    kind == CHANGED,
+                )
+
+    def _is_content_changed(self, former: Attributes, found: Attributes) -> bool:
+        if stat.S_ISDIR(found.mode):
+            return False  # its entries are listed themselves
+        if (former.size_bytes, former.mtime_ns) != (found.size_bytes, found.mtime_ns):
+            return True
+        if stat.S_ISLNK(found.mode):
+            return self._before.target(found.ino) != self._after.target(found.ino)
+        return self._before.content(found.ino) != self._after.content(found.ino)
+
+    def _are_attributes_changed(self, former: Attributes, found: Attributes) -> bool:
+        if (former.mode, former.uid, former.gid) != (found.mode, found.uid, found.gid):
+            return True
+        return self._before.xattrs(found.ino) != self._after.xattrs(found.ino)
+
+
+def _by_inode(names: dict[_Name, Ino]) -> dict[Ino, list[_Name]]:
+    found: dict[Ino, list[_Name]] = {}
+    for name, ino in names.items():
+        found.setdefault(ino, []).append(name)
+    return found
+
+
+class _State:
+    """One state of the filesystem, with a cache of the names of directories."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._names: OrderedDict[Ino, dict[Ino, bytes]] = OrderedDict()
+        self._cached = 0
+        self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
+
+    def find(self, ino: Ino) -> Attributes | None:
+        """Return the attributes of an inode, None if it does not exist."""
+        return inodes.find(self._db, ino)
+
+    def entries(self, directory: Ino) -> dict[bytes, Ino]:
+        """Return the names in a directory; none if it does not exist."""
+        rows = self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,))
+        return {bytes(name): Ino(ino) for name, ino in rows}
+
+    def content(self, ino: Ino) -> list[Any]:
+        """Return a value that differs if the content does."""
+        return self._db.all(_CONTENT, (ino,))
+
+    def target(self, ino: Ino) -> bytes:
+        """Return the target of a symbolic link."""
+        return symlinks.target(self._db, ino)
+
+    def xattrs(self, ino: Ino) -> list[tuple[bytes, bytes]]:
+        """Return the extended attributes of an inode."""
+        return sorted(xattrs.items(self._db, ino))
+
+    def path(self, directory: Ino, name: bytes) -> bytes | None:
+        """Return the path of a name, None if its directory has no path from the root."""
+        above = self._directory(directory)
+        return None if above is None else b"%s/%s" % (above, name) if above else name
+
+    def path_of(self, attributes: Attributes) -> bytes | None:
+        """Return one path of an inode, None if it has none."""
+        if attributes.ino == ROOT_INO:
+            return b"."
+        for parent in self._parents(attributes):
+            name = self._names_of(parent).get(attributes.ino)
+            if name is not None:
+                return self.path(parent, name)
+        return None
+
+    def has_name(self, attributes: Attributes) -> bool:
+        """Return whether an inode has a path."""
+        return self.path_of(attributes) is not None
+
+    def _parents(self, attributes: Attributes) -> list[Ino]:
+        return [parent for parent, _ in hard_links.parents(self._db, attributes.ino)]
+
+    def _names_of(self, directory: Ino) -> dict[Ino, bytes]:
+        """Return one name of each inode in a directory."""
+        found = self._names.get(directory)
+        if found is None:
+            found = {ino: name for name, ino in self.entries(directory).items()}
+            self._names[directory] = found
+            self._cached += len(found)
+            while self._cached > DIFF_NAMES_CACHED_MAX and len(self._names) > 1:
+                _, dropped = self._names.popitem(last=False)
+                self._cached -= len(dropped)
+        self._names.move_to_end(directory)
+        return found
+
+    def _directory(self, ino: Ino) -> bytes | None:
+        """Return the path of a directory, b"" for the root."""
+        above: list[tuple[Ino, bytes]] = []
+        at = ino
+        while at not in self._paths:
+            row = self.find(at)
+            name = None if row is None else self._names_of(row.parent).get(at)
+            if row is None or name is None or len(above) > DIRECTORY_DEPTH_MAX:
+                self._paths[at] = None
+                break
+            above.append((at, name))
+            at = row.parent
+        path = self._paths[at]
+        for child, name in reversed(above):
+            path = None if path is None else b"%s/%s" % (path, name) if path else name
+            self._paths[child] = path
+        return path

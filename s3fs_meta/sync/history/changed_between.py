@@ -1,0 +1,61 @@
+"""The inodes that changed between two txgs, by the history index.
+
+Owns: joining the index and the changelogs that it lacks. Does not know: how inodes changed.
+"""
+
+from collections.abc import Iterable
+
+from s3fs_meta.codec.history_index import HistoryIndex
+from s3fs_meta.limits import DIFF_CHANGES_MAX, HISTORY_FETCHES_MAX
+from s3fs_meta.meta import row_history
+from s3fs_meta.meta.row_history import ChangedRows
+from s3fs_meta.model import Ino, Txg
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Unreadable
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.progress import Progress
+
+
+async def changed_between(
+    search: HistorySearch,
+    changelogs: ChangelogReader,
+    after: Txg,
+    last: Txg,
+    progress: Progress,
+) -> set[Ino] | None:
+    """Return the inodes, and the directories of names, that some txgs changed.
+
+    Args:
+        search: the history.
+        changelogs: reads changes that the index lacks.
+        after: the txg before the first one.
+        last: the last one.
+        progress: called with the number of changelogs that were read.
+
+    Returns:
+        None if the changes of a txg are unknown, or if there are more than DIFF_CHANGES_MAX.
+
+    Raises:
+        StoreError: the bucket cannot be read.
+    """
+    found: set[Ino] = set()
+
+    def take(index: HistoryIndex, mask: int) -> None:
+        found.update(row.ino for row in index.inodes if (row.content | row.other) & mask)
+        found.update(row.parent for row in index.names if row.mask & mask)
+
+    missing = await search.collect(Txg(after + 1), last, take)
+    for at in range(0, len(missing), HISTORY_FETCHES_MAX):
+        for one in await changelogs.scan(missing[at : at + HISTORY_FETCHES_MAX], _changed):
+            if isinstance(one, Unreadable):
+                return None
+            found.update(*one.results)
+        progress("changelogs", min(at + HISTORY_FETCHES_MAX, len(missing)), len(missing))
+        if len(found) > DIFF_CHANGES_MAX:
+            return None
+    return found
+
+
+def _changed(changeset: bytes, is_whole: bool) -> set[Ino]:
+    rows: ChangedRows = row_history.changed_rows(changeset, is_whole=is_whole)
+    parents: Iterable[Ino] = (lost.parent for lost in rows.names)
+    return {*rows.content, *rows.other, *parents}

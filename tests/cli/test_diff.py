@@ -1,0 +1,68 @@
+"""The diff command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+
+def differences(program: Program, *words: str | Path) -> dict[str, tuple[Any, ...]]:
+    """Return the differences that the command prints as JSON, by path."""
+    found = json.loads(program.ok("diff", "--json", *words))["differences"]
+    return {
+        one["path"]: (one["kind"], one["former_path"], one["before_bytes"], one["after_bytes"])
+        for one in found
+    }
+
+
+@pytest.mark.mount
+def test_changes_between_two_points_in_time_are_listed(program: Program, mounted: Place) -> None:
+    mnt = mounted.mountpoint
+    (mnt / "d" / "below").mkdir(parents=True)
+    for name in ("kept", "changed", "removed", "old name", "d/below/f", "mode"):
+        (mnt / name).write_bytes(b"x" * 10)
+    program.ok("flush", mnt)
+    (mnt / "changed").write_bytes(b"x" * 2000)
+    (mnt / "removed").unlink()
+    (mnt / "old name").rename(mnt / "new name")
+    (mnt / "d").rename(mnt / "e")
+    (mnt / "mode").chmod(0o600)
+    (mnt / "kept").read_bytes()
+    program.ok("flush", mnt)
+    (mnt / "added").write_bytes(b"123")
+    program.ok("flush", mnt)
+
+    everything = differences(program, mounted.url, "txg=2")
+    printed = program.ok("diff", mnt, "txg=2", "txg=3").splitlines()
+    totals = json.loads(program.ok("diff", "--stat", "--json", mnt, "txg=2"))
+
+    assert everything == {
+        "added": ("added", None, None, 3),
+        "changed": ("changed", None, 10, 2000),
+        "removed": ("removed", None, 10, None),
+        "new name": ("renamed", "old name", 10, 10),
+        "e": ("renamed", "d", 1, 1),
+        "mode": ("attributes", None, 10, 10),
+    }
+    assert [line.split()[0] for line in printed] == ["M", "R", "A", "R", "-", "1"]
+    assert "old name -> new name" in printed[3]
+    assert "d/ -> e/" in printed[1]
+    assert differences(program, "--path", "e", mounted.url, "txg=2") == {"e": everything["e"]}
+    assert differences(program, mounted.url, "txg=3", "txg=3") == {}
+    assert program.ok("diff", mounted.url, "txg=3", "txg=3") == "no differences\n"
+    assert "differences" not in totals
+    assert totals["totals"]["added"] == totals["totals"]["removed"] == 1
+
+
+@pytest.mark.mount
+def test_points_in_the_wrong_order_are_refused(program: Program, mounted: Place) -> None:
+    (mounted.mountpoint / "f").touch()
+    program.ok("flush", mounted.mountpoint)
+    refused = program.run("diff", mounted.url, "txg=2", "txg=1")
+    assert refused.returncode == ExitStatus.USAGE
+    assert "txg=2 is later than txg=1" in refused.stderr

@@ -1,0 +1,258 @@
+"""The differences between two states of a tree, compared with a model of the operations."""
+
+import random
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import block_map, dentries, hard_links, inodes, symlinks, xattrs
+from s3fs_meta.meta.trees.tree_diff import (
+    ADDED,
+    ATTRIBUTES,
+    CHANGED,
+    REMOVED,
+    RENAMED,
+    Difference,
+    TreeDiff,
+    changed_inodes,
+)
+from s3fs_meta.model import ROOT_INO, BlockIndex, Ino
+
+MakeDatabase = Callable[..., Database]
+FILE, DIRECTORY = 0o100644, 0o40755
+
+
+@dataclass(frozen=True)
+class Node:
+    """One inode of the model."""
+
+    parent: Ino
+    name: bytes
+    mode: int
+    size: int
+
+
+class Model:
+    """A database with random files and directories, and what they should be."""
+
+    def __init__(self, db: Database, seed: int) -> None:
+        self.db = db
+        self.rnd = random.Random(seed)
+        self.nodes: dict[Ino, Node] = {}
+        self.now_ns = 10**18
+
+    def directories(self) -> list[Ino]:
+        """Return all directories."""
+        found = [ino for ino, node in self.nodes.items() if stat.S_ISDIR(node.mode)]
+        return [ROOT_INO, *found]
+
+    def path(self, ino: Ino) -> bytes:
+        """Return the path of an inode."""
+        node = self.nodes[ino]
+        return node.name if node.parent == ROOT_INO else self.path(node.parent) + b"/" + node.name
+
+    def is_below(self, ino: Ino, above: Ino) -> bool:
+        """Return whether an inode is another one, or below it."""
+        while ino != ROOT_INO:
+            if ino == above:
+                return True
+            ino = self.nodes[ino].parent
+        return False
+
+    def step(self) -> None:
+        """Run one random operation."""
+        self.now_ns += 1
+        self.db.begin()
+        operations: list[Callable[[Ino], None]] = [
+            self.create,
+            self.rename,
+            self.remove,
+            self.write,
+            self.chmod,
+        ]
+        if self.nodes:
+            self.rnd.choice(operations)(self.rnd.choice(sorted(self.nodes)))
+        else:
+            self.create(ROOT_INO)
+
+    def create(self, _ino: Ino) -> None:
+        """Create a file or a directory."""
+        parent = self.rnd.choice(self.directories())
+        mode = self.rnd.choice([FILE, FILE, DIRECTORY])
+        name = b"%d" % self.rnd.randrange(30)
+        if dentries.find(self.db, parent, name) is not None:
+            return
+        ino = inodes.create(self.db, mode, 0, 0, parent, self.now_ns).ino
+        dentries.add(self.db, parent, name, ino)
+        inodes.change_directory(self.db, parent, self.now_ns, entries=1)
+        self.nodes[ino] = Node(parent, name, mode, 0)
+
+    def rename(self, ino: Ino) -> None:
+        """Move a file or a directory to a free name, or a file over another file."""
+        node = self.nodes[ino]
+        parent = self.rnd.choice(self.directories())
+        name = b"%d" % self.rnd.randrange(30)
+        if self.is_below(parent, ino) or (parent, name) == (node.parent, node.name):
+            return
+        there = dentries.find(self.db, parent, name)
+        if there is not None:
+            if node.mode & stat.S_IFMT(DIRECTORY) or stat.S_ISDIR(self.nodes[there].mode):
+                return
+            self.remove(there)
+        dentries.remove(self.db, node.parent, node.name)
+        dentries.add(self.db, parent, name, ino)
+        inodes.change_directory(self.db, node.parent, self.now_ns, entries=-1)
+        inodes.change_directory(self.db, parent, self.now_ns, entries=1)
+        inodes.set_parent(self.db, ino, parent)
+        self.nodes[ino] = replace(node, parent=parent, name=name)
+
+    def remove(self, ino: Ino) -> None:
+        """Remove a file or an empty directory."""
+        node = self.nodes[ino]
+        if any(one.parent == ino for one in self.nodes.values()):
+            return
+        dentries.remove(self.db, node.parent, node.name)
+        inodes.change_directory(self.db, node.parent, self.now_ns, entries=-1)
+        inodes.delete(self.db, ino)
+        del self.nodes[ino]
+
+    def write(self, ino: Ino) -> None:
+        """Change the size of a file."""
+        node = self.nodes[ino]
+        if not stat.S_ISDIR(node.mode):
+            inodes.set_size(self.db, ino, node.size + 1, 0)
+            self.nodes[ino] = replace(node, size=node.size + 1)
+
+    def chmod(self, ino: Ino) -> None:
+        """Change the permissions."""
+        node = self.nodes[ino]
+        mode = node.mode ^ 0o11
+        self.db.inodes.run("UPDATE inodes SET mode = ? WHERE ino = ?", (mode, ino))
+        self.nodes[ino] = replace(node, mode=mode)
+
+
+def expected(before: "dict[Ino, Node]", paths: dict[Ino, bytes], after: Model) -> set[Difference]:
+    """Return the differences between an earlier state, with its paths, and a model."""
+    found: set[Difference] = set()
+    created = {(node.parent, node.name): ino for ino, node in after.nodes.items()}
+    for ino, old in before.items():
+        new = after.nodes.get(ino)
+        if new is None:
+            other = created.get((old.parent, old.name))
+            if other is not None and other not in before:
+                fresh = after.nodes[other]
+                if stat.S_IFMT(old.mode) == stat.S_IFMT(fresh.mode):
+                    path = after.path(other)
+                    found.add(
+                        Difference(path, CHANGED, None, fresh.mode, old.size, fresh.size, True)
+                    )
+                    continue
+            found.add(Difference(paths[ino], REMOVED, None, old.mode, old.size, None, False))
+        elif (old.parent, old.name) != (new.parent, new.name):
+            is_new = old.size != new.size
+            former = paths[ino]
+            found.add(
+                Difference(after.path(ino), RENAMED, former, new.mode, old.size, new.size, is_new)
+            )
+        elif old.size != new.size:
+            path = after.path(ino)
+            found.add(Difference(path, CHANGED, None, new.mode, old.size, new.size, True))
+        elif old.mode != new.mode:
+            path = after.path(ino)
+            found.add(Difference(path, ATTRIBUTES, None, new.mode, old.size, new.size, False))
+    taken = {
+        (node.parent, node.name, stat.S_IFMT(node.mode))
+        for ino, node in before.items()
+        if ino not in after.nodes
+    }
+    for ino, new in after.nodes.items():
+        if ino in before or (new.parent, new.name, stat.S_IFMT(new.mode)) in taken:
+            continue
+        found.add(Difference(after.path(ino), ADDED, None, new.mode, None, new.size, False))
+    return found
+
+
+def without_sizes_of_directories(found: "set[Difference] | list[Difference]") -> set[Difference]:
+    """Return differences in which directories have the size 0, as in the model."""
+    return {
+        one._replace(
+            before_bytes=None if one.before_bytes is None else 0,
+            after_bytes=None if one.after_bytes is None else 0,
+        )
+        if stat.S_ISDIR(one.mode)
+        else one
+        for one in found
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_differences_are_those_of_a_model(
+    make_database: MakeDatabase, tmp_path: Path, seed: int
+) -> None:
+    db = make_database()
+    model = Model(db, seed)
+    for _ in range(60):
+        model.step()
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    before, paths = dict(model.nodes), {ino: model.path(ino) for ino in model.nodes}
+    for _ in range(40):
+        model.step()
+    db.commit()
+    try:
+        found = list(TreeDiff(earlier, db).differences({*changed_inodes(earlier, db)}))
+    finally:
+        earlier.close()
+
+    assert len(found) == len(set(found))
+    # A directory that replaced another one of the same name is listed once, as changed.
+    assert without_sizes_of_directories(found) == without_sizes_of_directories(
+        expected(before, paths, model)
+    )
+
+
+def copy_of(db: Database, tmp_path: Path) -> Database:
+    """Return a copy of the committed state of a database."""
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(tmp_path / "earlier.db")
+    snapshot.close()
+    return Database.open(tmp_path / "earlier.db", Pragmas(journal_mode="off"))
+
+
+def test_content_links_targets_and_xattrs_are_compared(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Content differs also if size and mtime are equal."""
+    db = make_database()
+    db.begin()
+    made = {
+        name: inodes.create(db, mode, 0, 0, ROOT_INO, 5).ino
+        for name, mode in ((b"f", FILE), (b"x", FILE), (b"link", 0o120777), (b"same", FILE))
+    }
+    for name, ino in made.items():
+        dentries.add(db, ROOT_INO, name, ino)
+        block_map.set(db, ino, BlockIndex(0), db.counters.take_block())
+    symlinks.create(db, made[b"link"], b"old")
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    block_map.set(db, made[b"f"], BlockIndex(0), db.counters.take_block())
+    xattrs.set(db, made[b"x"], b"user.x", b"1")
+    symlinks.delete(db, made[b"link"])
+    symlinks.create(db, made[b"link"], b"new")
+    hard_links.link_added(db, inodes.get(db, made[b"same"]), ROOT_INO)
+    inodes.add_links(db, made[b"same"], 1, 5)
+    dentries.add(db, ROOT_INO, b"other name", made[b"same"])
+    db.commit()
+    try:
+        changed = {*changed_inodes(earlier, db)}
+        found = {one.path: one.kind for one in TreeDiff(earlier, db).differences(changed)}
+    finally:
+        earlier.close()
+
+    assert found == {b"f": CHANGED, b"x": ATTRIBUTES, b"link": CHANGED, b"other name": ADDED}

@@ -1,0 +1,72 @@
+"""The inodes that changed between two txgs."""
+
+import random
+
+import pytest
+
+from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.objects.billing import Meter, MeteredStore
+from s3fs_meta.sync.history import changed_between as module
+from s3fs_meta.sync.history.changed_between import changed_between
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, write_file
+from tests.sync.history.index_matches import index_all
+
+RUN = HISTORY_FAN_OUT
+
+
+async def between(
+    session: Session, power: Power, after: int, last: int, meter: Meter | None = None
+) -> set[Ino] | None:
+    """Return the inodes that changed after a txg and up to another one."""
+    opened = session.volume
+    store = MeteredStore(power.store, meter or Meter())
+    return await changed_between(
+        HistorySearch(store, opened.keyring, opened.uuid, session.link),
+        ChangelogReader(store, opened.keyring, opened.uuid),
+        Txg(after),
+        Txg(last),
+        no_progress,
+    )
+
+
+async def test_changed_inodes_are_exactly_those_of_the_range(power: Power) -> None:
+    """Ranges begin and end within indexed runs, at their borders, and after the last run."""
+    async with power.session("a", tasks=False) as session:
+        made: dict[int, Ino] = {}
+        for _ in range(2 * RUN + 5):
+            ino = write_file(session, b"x")
+            await session.shipper.ship(anyway=True)
+            made[session.link.txg] = ino
+        await index_all(session)
+        rnd, end = random.Random(1), session.link.txg
+        ranges = [(0, end), (RUN, 2 * RUN), (RUN - 1, RUN), (end - 1, end), (5, 5)]
+        ranges += [tuple(sorted(rnd.sample(range(end + 1), 2))) for _ in range(8)]  # type: ignore[misc]
+        for after, last in ranges:
+            found = await between(session, power, after, last)
+            assert found is not None
+            assert found - {ROOT_INO} == {made[t] for t in made if after < t <= last}
+        meter = Meter()
+        await between(session, power, 0, 2 * RUN, meter)
+
+    sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
+    assert sent == 3  # a listing and two index objects
+
+
+async def test_unknown_and_too_many_changes_give_no_result(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"x")
+        write_file(session, b"y")
+        await session.shipper.ship(anyway=True)
+        shipped = session.link.txg
+        image = await session.publish_anew()
+        assert await between(session, power, shipped, image.txg) is None
+        assert await between(session, power, 0, shipped) is not None
+        monkeypatch.setattr(module, "DIFF_CHANGES_MAX", 1)
+        assert await between(session, power, 0, shipped) is None

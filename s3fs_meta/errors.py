@@ -239,12 +239,17 @@ class StoreError(S3fsError):
 class TransientStoreError(StoreError):
     """A retry may succeed.
 
-    If the store's name cannot be resolved, a retry follows only if the store has answered before.
+    If the store has never answered, a wrong endpoint is more likely than an outage. Then a retry
+    does not follow an unresolved name, and for a few seconds only a failed connection.
     """
 
-    def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
+    def __init__(
+        self, key: str, code: str, *, unresolved: bool = False, unconnected: bool = False
+    ) -> None:
         super().__init__(f"store failed for {_object(key)}: {code}")
-        self.key, self.code, self.unresolved = key, code, unresolved
+        self.key, self.code = key, code
+        self.unresolved = unresolved  # the server's name cannot be resolved
+        self.unconnected = unconnected  # no server accepts a connection at the address
 
 
 class PermanentStoreError(StoreError):

@@ -211,6 +211,9 @@ STORE_THREADS_MAX: Final = 4
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # time after the first attempt in which retries may begin
+# The same while the store has never answered and its address refuses connections. The last attempt
+# begins by then; a server that restarts may be back.
+STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # wait before a store that has never answered is reported
 SILENCE_SHOWN_S_MIN: Final = 5.0  # a shorter time without any answer is shown to no user of a mount
 OFFLINE_AFTER_S: Final = 10.0  # wait before a read-only mount uses complete local state

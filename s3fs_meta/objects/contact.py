@@ -6,7 +6,7 @@ Does not know: retries (``retry``), requests.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -32,21 +32,27 @@ class Outage(NamedTuple):
 NO_OUTAGE = Outage(0.0, "", 0.0)
 
 
+class Bounds(Protocol):
+    """The limits of retries."""
+
+    def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
+        """Return the longest time of a request, from the time and the failure of one attempt."""
+        ...
+
+
 class Contact:
     """Records the answers and failures of a store; until its first answer, reports delays."""
 
-    def __init__(
-        self, store: ObjectStore, bound_s: Callable[[float], float], notify: Callable[[str], None]
-    ) -> None:
+    def __init__(self, store: ObjectStore, bounds: Bounds, notify: Callable[[str], None]) -> None:
         """Record nothing yet.
 
         Args:
             store: the store, which makes one attempt per request.
-            bound_s: returns the longest time of a request, from the time of one attempt.
+            bounds: the limits of retries.
             notify: called once with a message if the store is slow or fails before its first
                 answer.
         """
-        self._store, self._bound_s, self._notify = store, bound_s, notify
+        self._store, self._bounds, self._notify = store, bounds, notify
         self._is_notified = False
         self._waiting = 0  # number of attempts that have no answer yet
         self._silent_since_s = 0.0
@@ -106,7 +112,7 @@ class Contact:
 
     def _report_silence(self) -> None:
         # If a server accepts connections but never answers, an attempt takes both timeouts.
-        bound_s = self._bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
+        bound_s = self._bounds.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(
             f"{described(self._store)} has not answered yet, trying for up to {bound_s:.0f} s"
         )
@@ -114,7 +120,7 @@ class Contact:
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
         if error.unresolved:
             return  # the request is not retried, and the caller shows the error
-        bound_s = self._bound_s(attempt_s)
+        bound_s = self._bounds.bound_s(attempt_s, unconnected=error.unconnected)
         url = self._store.url
         self._report(f"cannot reach {url}, trying for up to {bound_s:.0f} s: {error.code}")
 

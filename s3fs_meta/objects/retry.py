@@ -31,6 +31,7 @@ from s3fs_meta.limits import (
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
     STORE_TOTAL_S_MAX,
+    STORE_UNCONNECTED_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contact import Contact, Outage
@@ -49,6 +50,8 @@ class RetryPolicy:
     total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
+    # As total_s_max, while no server at the address has ever accepted a connection.
+    unconnected_s_max: float = STORE_UNCONNECTED_S_MAX
 
     def delay_s(self, attempts_made: int, jitter: float) -> float:
         """Return the pause before the next attempt.
@@ -61,10 +64,16 @@ class RetryPolicy:
         full = min(self.delay_s_max, self.delay_s_min * 2.0 ** (attempts_made - 1))
         return full * (1 + jitter) / 2
 
-    def bound_s(self, attempt_s: float) -> float:
-        """Return the longest time until a request fails if every attempt takes *attempt_s*."""
+    def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
+        """Return the longest time until a request fails if every attempt takes *attempt_s*.
+
+        Args:
+            attempt_s: the time of an attempt.
+            unconnected: the attempts fail because no server accepts a connection.
+        """
         pauses_s = sum(self.delay_s(made, 1.0) for made in range(1, self.attempts_max))
-        return min(self.attempts_max * attempt_s + pauses_s, self.total_s_max + attempt_s)
+        last_s = min(self.total_s_max, self.unconnected_s_max) if unconnected else self.total_s_max
+        return min(self.attempts_max * attempt_s + pauses_s, last_s + attempt_s)
 
 
 class _Attempts:
@@ -88,7 +97,9 @@ class _Attempts:
             self._give_up(error, trio.current_time() - self._began_s)
         delay_s = self._policy.delay_s(self._made, self._jitter.random())
         waited_s = trio.current_time() - self._began_s
-        if self._made >= self._policy.attempts_max or waited_s + delay_s > self._policy.total_s_max:
+        is_wrong = error.unconnected and not self._contact.is_made
+        limit_s = self._policy.unconnected_s_max if is_wrong else self._policy.total_s_max
+        if self._made >= self._policy.attempts_max or waited_s + delay_s > limit_s:
             self._give_up(error, waited_s)
         await trio.sleep(delay_s)
 
@@ -133,7 +144,7 @@ class RetryingStore(StoreWrapper):
         self.retries = 0  # number of retries since construction, of all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
-        self._contact = Contact(inner, self._policy.bound_s, notify)
+        self._contact = Contact(inner, self._policy, notify)
 
     @property
     def outage(self) -> Outage:

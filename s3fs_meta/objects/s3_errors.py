@@ -5,6 +5,7 @@ Does not know: how requests are made. An error that no table lists becomes Unexp
 Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
 """
 
+import errno
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -124,6 +125,7 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.SSLError, "the TLS connection to {0} failed"),
     (boto.EndpointConnectionError, "cannot connect to {0}"),
 )
+_UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _CHECK: Final = "check the network and the endpoint URL"
 # Parts of OpenSSL's messages, and the code and advice of our error.
 _TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
@@ -169,7 +171,7 @@ def _translate(exc: Exception, key: str) -> S3fsError:
         text = f"{what}: {unresolved.strerror}; {_CHECK}"
         return TransientStoreError(key, text, unresolved=True)
     if isinstance(exc, _TRANSIENT_EXCEPTIONS):
-        return TransientStoreError(key, text)
+        return TransientStoreError(key, text, unconnected=_is_unconnected(exc))
     return UnexpectedStoreError(key, f"{type(exc).__name__}: {text}")
 
 
@@ -210,6 +212,13 @@ def _has_timed_out(exc: Exception) -> bool:
     botocore reports this as a closed connection.
     """
     return any(isinstance(cause, TimeoutError) for cause in _causes(exc))
+
+
+def _is_unconnected(exc: Exception) -> bool:
+    """Return whether no server accepted the connection; the failure was immediate."""
+    return isinstance(exc, boto.EndpointConnectionError) and any(
+        isinstance(cause, OSError) and cause.errno in _UNCONNECTED for cause in _causes(exc)
+    )
 
 
 def _causes(exc: Exception) -> Iterator[BaseException]:

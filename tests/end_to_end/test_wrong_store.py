@@ -1,5 +1,6 @@
 """Commands with a wrong endpoint, bucket name or access key: messages name what to correct."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -56,6 +57,21 @@ def test_closed_port_is_reported_at_the_first_attempt(
 
     assert "cannot reach s3://photos-2019" in line
     assert f"cannot connect to {endpoint} (Connection refused)" in line
+
+
+@pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain"), ("destroy",)])
+def test_closed_port_fails_after_few_seconds(quick: QuickProgram, words: tuple[str, ...]) -> None:
+    """The first line has the limit; the last one has the URL and the server."""
+    with s3_double() as gone:
+        endpoint = gone.url
+
+    done = quick.run(*words, "--endpoint-url", endpoint, URL)
+
+    first, last = done.stderr.splitlines()
+    assert re.search(r"cannot reach s3://photos-2019\S*, trying for up to [23] s: ", first)
+    assert last.startswith("s3fs-meta: s3://photos-2019")
+    assert f"cannot connect to {endpoint} (Connection refused)" in last
+    assert done.returncode == (8 if words[0] == "fsck" else ExitStatus.STORE)
 
 
 def test_silent_port_is_reported_while_the_first_request_waits(quick: QuickProgram) -> None:

@@ -9,6 +9,7 @@ from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contact import NO_OUTAGE, Contact
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.retry import RetryPolicy
 
 KEY = ObjectKey("lease")
 
@@ -16,7 +17,7 @@ KEY = ObjectKey("lease")
 @pytest.fixture
 def contact() -> Contact:
     """Return the contact with a store that has never answered."""
-    return Contact(MemoryStore(), lambda attempt_s: attempt_s, lambda _text: None)
+    return Contact(MemoryStore(), RetryPolicy(), lambda _text: None)
 
 
 async def refused(after_s: float = 0.0) -> None:

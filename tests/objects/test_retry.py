@@ -26,6 +26,7 @@ from s3fs_meta.limits import (
     STORE_READ_TIMEOUT_S,
     STORE_SILENCE_S_MAX,
     STORE_TOTAL_S_MAX,
+    STORE_UNCONNECTED_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched, ObjectStore
@@ -254,10 +255,18 @@ STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
 class _Distant(MemoryStore):
     """A store whose next requests fail or take long."""
 
-    def __init__(self, *, fails: int = 0, takes_s: float = 0.0, unresolved: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        fails: int = 0,
+        takes_s: float = 0.0,
+        unresolved: bool = False,
+        unconnected: bool = False,
+    ) -> None:
         super().__init__()
         self.objects[KEY] = b"content"
-        self.fails, self.takes_s, self.unresolved = fails, takes_s, unresolved
+        self.fails, self.takes_s = fails, takes_s
+        self.unresolved, self.unconnected = unresolved, unconnected
         self.asked = 0
 
     @override
@@ -266,7 +275,12 @@ class _Distant(MemoryStore):
         await trio.sleep(self.takes_s)
         if self.fails:
             self.fails -= 1
-            raise TransientStoreError(key, "connection refused", unresolved=self.unresolved)
+            raise TransientStoreError(
+                key,
+                "connection refused",
+                unresolved=self.unresolved,
+                unconnected=self.unconnected,
+            )
         return await super().get(key, max_bytes)
 
 
@@ -394,3 +408,39 @@ async def test_error_of_a_watched_attempt_is_not_grouped(
     assert scope.cancelled_caught
     with pytest.raises(ObjectMissingError):
         await retrying.get(ObjectKey("missing"), PACK_BYTES_MAX)
+
+
+async def test_refused_connection_ends_the_first_request_within_seconds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A wrong endpoint is more likely than an outage; the limit is reported at once."""
+    notices: list[str] = []
+    began_s = trio.current_time()
+    store = _Distant(fails=100, unconnected=True)
+    retrying = RetryingStore(store, notify=notices.append)
+
+    with pytest.raises(StoreUnavailableError):
+        await retrying.get(KEY, PACK_BYTES_MAX)
+
+    assert 1.0 < trio.current_time() - began_s <= STORE_UNCONNECTED_S_MAX
+    assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]
+
+
+async def test_store_that_has_answered_is_retried_longer(
+    autojump_clock: trio.testing.MockClock, retrying: RetryingStore
+) -> None:
+    """A running mount is patient with a server that restarts."""
+    store = _Distant(unconnected=True)
+    retrying = RetryingStore(store)
+    await retrying.get(KEY, PACK_BYTES_MAX)
+    store.fails = STORE_ATTEMPTS_MAX - 1
+
+    assert (await retrying.get(KEY, PACK_BYTES_MAX)).data == b"content"
+
+
+async def test_server_that_starts_within_the_first_seconds_is_reached(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = _Distant(fails=3, unconnected=True)
+
+    assert (await RetryingStore(store).get(KEY, PACK_BYTES_MAX)).data == b"content"

@@ -178,8 +178,11 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
     with s3_double() as gone:
         url = gone.url
 
-    with pytest.raises(TransientStoreError, match=rf"cannot connect to {url} \(Connection refused"):
+    text = rf"cannot connect to {url} \(Connection refused"
+    with pytest.raises(TransientStoreError, match=text) as failed:
         await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
+
+    assert failed.value.unconnected
 
 
 async def test_unresolvable_server_is_named() -> None:

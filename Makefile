@@ -142,18 +142,18 @@ docs-check: venv  ## fail if a generated page is stale
 	$(BIN)/python -m contrib.docs.reference --check docs/reference
 	$(BIN)/python -m tests.damage_matrix.page --check docs/design/durability.md
 
-man: venv  ## write man pages to build/man and shell completion to build/completion
-	$(BIN)/python -m contrib.docs.reference --man build/man
-	$(BIN)/python -m contrib.docs.reference --completion build/completion
+man: venv  ## write man pages to generated/man and shell completion to generated/completion
+	$(BIN)/python -m contrib.docs.reference --man generated/man
+	$(BIN)/python -m contrib.docs.reference --completion generated/completion
 
 # --- use ---------------------------------------------------------------------------------------
 
 demo: $(DEMO_VENV)/$(STAMP)  ## install, make a filesystem on a directory, use it, compare every byte
 	$(DEMO_VENV)/bin/python contrib/demo/demo.py
 
-wheel: man  ## dist/*.whl, with man pages and completion
+wheel: man  ## dist/: sdist, and the wheel made of it, with man pages and completion
 	rm -rf build/lib
-	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build
 
 VERSION ?=
 release: venv  ## VERSION=0.2.0: changelog, sdist, wheel, tried in a new environment; then commit and tag
@@ -163,7 +163,7 @@ pins: venv  ## renew requirements/dev.txt from setup.cfg and dev.in; needs Pytho
 	$(BIN)/python contrib/setup/pins.py
 
 clean:  ## remove what was built, the environments too
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) build dist generated *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache .flake8_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f s3fs_meta/fuse/*.so

@@ -75,13 +75,14 @@ class Build(build_ext):
         super().run()
 
 
-# Relative to sys.prefix; setup.cfg cannot leave out what was not generated.
+# Relative to sys.prefix; setup.cfg cannot leave out what was not generated. An sdist never has files
+# of build/, so they are generated elsewhere.
 SHARED = {
-    "share/man/man1": "build/man/*.1",
-    "share/man/man8": "build/man/*.8",
-    "share/bash-completion/completions": "build/completion/s3fs-meta",
-    "share/zsh/site-functions": "build/completion/_s3fs-meta",
-    "share/fish/vendor_completions.d": "build/completion/*.fish",
+    "share/man/man1": "generated/man/*.1",
+    "share/man/man8": "generated/man/*.8",
+    "share/bash-completion/completions": "generated/completion/s3fs-meta",
+    "share/zsh/site-functions": "generated/completion/_s3fs-meta",
+    "share/fish/vendor_completions.d": "generated/completion/*.fish",
     "lib/systemd/system": "contrib/systemd/system/*.service",
     "lib/systemd/user": "contrib/systemd/user/*.service",
 }

@@ -1,8 +1,8 @@
 """The generated pages of docs/reference, and the command that writes them, man pages or completion.
 
     python -m contrib.docs.reference [--check] docs/reference
-    python -m contrib.docs.reference --man build/man
-    python -m contrib.docs.reference --completion build/completion
+    python -m contrib.docs.reference --man generated/man
+    python -m contrib.docs.reference --completion generated/completion
 
 Owns: the text of the pages around the texts of the commands, mount options and exit statuses.
 """

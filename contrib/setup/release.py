@@ -56,6 +56,13 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
+def present_version() -> str:
+    """Return the version in setup.cfg."""
+    found = re.search(r"(?m)^version = (.*)$", (ROOT / "setup.cfg").read_text())
+    assert found is not None, "setup.cfg has a version"
+    return found[1]
+
+
 def set_version(version: str) -> None:
     """Write the version to setup.cfg."""
     path = ROOT / "setup.cfg"
@@ -88,16 +95,26 @@ def write_changelog(version: str) -> None:
 
 def build() -> tuple[Path, Path]:
     """Build wheel, sdist and the page of the benchmarks; return wheel and sdist."""
-    for path in (DIST, *(ROOT / "build" / name for name in ("lib", "man", "completion"))):
+    for path in (DIST, ROOT / "build" / "lib", ROOT / "generated"):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
-    run(sys.executable, "-m", "build", "--sdist", "--wheel", "--outdir", DIST)
+    run(sys.executable, "-m", "build", "--outdir", DIST)  # the wheel is built from the sdist
     run("make", "bench-page", f"ARGS=--to {DIST / 'benchmarks.html'}")
     [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
     return wheel, sdist
 
 
-def try_out(distribution: Path, version: str, shared: Sequence[str] = ()) -> None:
+def check_installed(environment: Path, version: str, shared: Sequence[str] = SHARED) -> None:
+    """Refuse an environment without the program, its extension, or a file outside of the package."""
+    found = run(environment / "bin" / "s3fs-meta", "--version")
+    assert version in found.split(), f"{found} instead of {version}"
+    missing = [name for name in shared if not (environment / name).is_file()]
+    assert not missing, f"not installed: {missing}"
+    # Fails if the extension was not built, or from another source.
+    run(environment / "bin/python", "-I", "-c", "import s3fs_meta.fuse.extension")
+
+
+def try_out(distribution: Path, version: str) -> None:
     """Install a distribution in a new environment, check its files, and run the program."""
     with tempfile.TemporaryDirectory() as folder:
         venv, bucket, state = (Path(folder, name) for name in ("venv", "bucket", "state"))
@@ -105,14 +122,8 @@ def try_out(distribution: Path, version: str, shared: Sequence[str] = ()) -> Non
         run(sys.executable, "-m", "venv", venv)
         pins = ROOT / "requirements" / "dev.txt"
         run(venv / "bin/pip", "install", "--quiet", "--constraint", pins, distribution)
+        check_installed(venv, version)
         program = venv / "bin" / "s3fs-meta"
-        found = run(program, "--version")
-        assert version in found.split(), f"{found} instead of {version}"
-        missing = [name for name in shared if not (venv / name).is_file()]
-        assert not missing, f"not installed: {missing}"
-        run(
-            venv / "bin/python", "-I", "-c", "import s3fs_meta.fuse.extension"
-        )  # fails if not built
         run(program, "mkfs", "--plain", f"local://{bucket}", "--cachedir", state)
         run(program, "fsck", "-n", f"local://{bucket}", "--cachedir", state)
 
@@ -124,7 +135,7 @@ def main() -> None:
     set_version(version)
     write_changelog(version)
     wheel, sdist = build()
-    try_out(wheel, version, SHARED)
+    try_out(wheel, version)
     try_out(sdist, version)
     run("git", "commit", "--quiet", "--all", "--message", f"release: {version}")
     run("git", "tag", "--annotate", f"v{version}", "--message", f"s3fs-meta {version}")

@@ -13,6 +13,7 @@ import pytest
 
 from contrib.docs import man_pages
 from contrib.setup import release
+from tests.docs.pages import blocks_of
 from tests.programs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -121,6 +122,26 @@ def test_bash_loads_the_installed_completion(installed: Installed) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["_s3fs_meta"])
+
+
+def test_pages_link_man_pages_and_completion_and_remove_the_links(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """The commands of the pages about installing and uninstalling, with another home directory."""
+    [link] = [one for one in blocks_of(ROOT / "docs/start/install.md") if "readlink" in one]
+    uninstall = (ROOT / "docs/guide/upgrading.md").read_text()
+    [remove] = [line for line in uninstall.splitlines() if line.startswith("rm -f ~/.local/share")]
+    environment = {"HOME": str(tmp_path), "PATH": f"{installed.path}/bin:{os.environ['PATH']}"}
+
+    def run(commands: str) -> list[Path]:
+        subprocess.run(["bash", "-euc", commands], check=True, env=environment)
+        return [path for path in tmp_path.rglob("*") if path.is_symlink()]
+
+    linked = run(link)
+    pages = {path.name for path in linked if path.is_file() and path.suffix == ".1"}
+    assert pages == {name for name in man_pages.pages() if name.endswith(".1")}
+    assert (tmp_path / ".local/share/bash-completion/completions/s3fs-meta").is_file()
+    assert run(remove) == []
 
 
 def test_uninstalling_leaves_no_file(installed: Installed) -> None:

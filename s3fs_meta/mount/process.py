@@ -60,6 +60,6 @@ def notify(state: str, address: str | None = None) -> bool:
     name = "\0" + address[1:] if address[0] == "@" else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        sender.sendto(state.encode(), name)
+        sender.sendto(state.encode(errors="backslashreplace"), name)
         return True
     return False

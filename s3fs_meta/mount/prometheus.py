@@ -5,6 +5,7 @@ command status). prometheus_client is imported when a page is made, because most
 Source: https://prometheus.io/docs/practices/naming, https://openmetrics.io.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -136,6 +137,7 @@ def text(readings: Sequence[Reading], *, open_metrics: bool) -> bytes:
 
 def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
     """Yield the metrics of mounts; each sample has the label ``mountpoint``."""
+    readings = [one._replace(mountpoint=_shown(one.mountpoint)) for one in readings]
     yield _family("up", "1 if the daemon answers.", _up(readings))
     alive = [(one.mountpoint, one.figures) for one in readings if one.figures is not None]
     if not alive:
@@ -150,6 +152,11 @@ def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
     yield from _store(alive)
     yield from _billed(alive)
     yield _durations(alive)
+
+
+def _shown(text: str) -> str:
+    r"""Return a path as valid Unicode: bytes that are not UTF-8 as ``\xff``, which labels require."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 _Alive = Sequence[tuple[str, Mapping[str, Any]]]
@@ -175,7 +182,7 @@ def _info(alive: _Alive) -> "Metric":
     made = Metric(f"{PREFIX}mount", "The filesystem that is mounted.", "info")
     for mountpoint, figures in alive:
         labels = {"mountpoint": mountpoint} | {
-            name: str(figures[name]) for name in ("url", "uuid", "label")
+            name: _shown(str(figures[name])) for name in ("url", "uuid", "label")
         }
         made.add_sample(f"{PREFIX}mount_info", labels, 1)
     return made

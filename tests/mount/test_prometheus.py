@@ -1,5 +1,6 @@
 """Figures as metrics, read by the parsers of prometheus_client."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -141,3 +142,17 @@ def test_commands_start_without_the_library() -> None:
     )
 
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+def test_mountpoint_that_is_not_utf8_hides_no_mount(open_metrics: bool) -> None:
+    """One such mount would otherwise make the page of all mounts an error."""
+    strange = os.fsdecode(b"/m\xff\n")
+    page = text(
+        [*READINGS, Reading(strange, FIGURES | {"url": strange})], open_metrics=open_metrics
+    )
+    parse = open_parser if open_metrics else parser
+    found = {one.name: one for one in parse.text_string_to_metric_families(page.decode())}
+
+    assert _values(found.values(), mountpoint="/b")["s3fs_meta_inodes"] == 5
+    assert _values(found.values(), mountpoint="/m\\xff\n")["s3fs_meta_inodes"] == 5

@@ -1,5 +1,6 @@
 """Messages to a service manager, read from a real socket."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,15 @@ def test_status_is_one_line(shown: dict[str, Any], text: str) -> None:
 
 def test_status_quotes_only_the_beginning_of_a_long_error() -> None:
     assert len(status_text(figures(error="x" * 10_000))) == SUPERVISED_CHARS_MAX
+
+
+def test_path_that_is_not_utf8_is_sent_as_text(manager: Manager) -> None:
+    """A service manager ignores a status that is not UTF-8."""
+    manager.shown = figures("degraded", os.fsdecode(b"disk of /\xff full"))
+    manager.supervisor().report()
+
+    [[status]] = manager.received()
+    assert status.startswith("STATUS=degraded; disk of /\\udcff full")
 
 
 def test_watchdog_of_this_process_is_found() -> None:

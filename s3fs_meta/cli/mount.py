@@ -3,9 +3,11 @@
 import contextlib
 import logging
 import os
+import sys
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import trio
 import typer
@@ -21,8 +23,11 @@ from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
+from s3fs_meta.option_table import OPTIONS
 from s3fs_meta.settings import MountOptions
 from s3fs_meta.sync.state_dir import StateDir, remove_unused, without_new_remains
+
+_WIDTH: Final = 92  # of the lines that describe an option
 
 HELP = CommandHelp(
     name="mount",
@@ -30,9 +35,9 @@ HELP = CommandHelp(
     description=(
         "The command returns when the filesystem is usable; its daemon continues in the "
         "background and logs to mount.log in the state directory. A mount after a crash recovers "
-        "by itself. -o takes the options of fstab(5), separated by commas; "
-        "docs/reference/settings.md documents the effect, the cost and the loss in a crash of "
-        "each.",
+        "by itself. -o takes the options of fstab(5), separated by commas: "
+        "mount --list-options lists them, and docs/reference/settings.md has the effect, the cost "
+        "and the loss in a crash of each.",
     ),
     examples=(
         Example("s3fs-meta mount s3://bucket/home ~/home", "asks for the passphrase"),
@@ -58,6 +63,19 @@ HELP = CommandHelp(
 )
 
 
+def _list_options(wanted: bool) -> None:
+    """Print the options of -o and exit, if *wanted*."""
+    if not wanted:
+        return
+    for option in OPTIONS:
+        value = f"={option.takes}" if option.takes else ""
+        default = f"  default: {option.default}" if option.takes and option.default else ""
+        does = textwrap.wrap(option.does.replace("`", ""), _WIDTH)
+        lines = [f"{option.word}{value}{default}", *(f"    {line}" for line in does)]
+        sys.stdout.write("\n".join([*lines, ""]))
+    raise typer.Exit
+
+
 def mount(
     url: options.Url,
     mountpoint: Annotated[
@@ -68,7 +86,7 @@ def mount(
         typer.Option(
             "-o",
             metavar="OPTION,...",
-            help="Mount options, as in fstab.",
+            help="Mount options, as in fstab; --list-options lists them.",
             show_default=False,
             autocompletion=completion.mount_options,
         ),
@@ -86,6 +104,15 @@ def mount(
     ] = False,
     *,
     access: options.Access,
+    _list: Annotated[
+        bool,
+        typer.Option(
+            "--list-options",
+            help="List the options of -o and exit.",
+            callback=_list_options,
+            is_eager=True,
+        ),
+    ] = False,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
     at_least: Annotated[

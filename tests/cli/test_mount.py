@@ -16,6 +16,7 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
+from s3fs_meta.option_table import OPTIONS
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 from tests.servers import running_s3
@@ -304,3 +305,13 @@ def test_mount_waits_for_a_killed_daemon_that_has_not_exited_yet(
             again.wait(timeout=30)
     assert again.returncode == 0
     assert program.status(mounted.mountpoint)["state"] == "serving"
+
+
+def test_list_options_needs_no_url_and_describes_every_option(program: Program) -> None:
+    """A user who has only the installed program finds all options of -o."""
+    listed = program.run("mount", "--list-options", here=False).stdout
+
+    assert [one.word for one in OPTIONS if f"\n{one.word}" not in f"\n{listed}"] == []
+    assert "\ncommit=SECONDS  default: 5\n    " in listed
+    assert "`" not in listed
+    assert max(map(len, listed.splitlines())) <= 100

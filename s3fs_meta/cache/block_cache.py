@@ -9,6 +9,7 @@ group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -254,6 +255,21 @@ class BlockCache:
         if self.index.get(located.block) is not None:
             self.index.put_unasked(located.block, located.plain_bytes)
             self.evictor.make_room(0)
+
+    async def keep_duplicates(self) -> None:
+        """Cache equal blocks that replaced new blocks of pinned trees, from the files of those.
+
+        A block whose file is removed already, or that has no room, must be downloaded later.
+        """
+        for block, of in self.pinned.take_replaced():
+            row = blocks.find(self._db, of)
+            if row is None or self.index.get(of) is not None:
+                continue
+            with contextlib.suppress(LostBlockError, NoSpaceLeftError):
+                self.disk.spend(row.plain_bytes)
+                await trio.to_thread.run_sync(self._files.copy_clean, block, of, row.plain_bytes)
+                self._arrived(of_row(row))
+                self.pinned.pin(of, row.plain_bytes)
 
     @property
     def fetched_blocks(self) -> int:

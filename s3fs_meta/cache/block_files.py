@@ -268,6 +268,15 @@ class BlockFiles:
             path.unlink(missing_ok=True)
             raise _translate(exc, block) from exc
 
+    def copy_clean(self, source: BlockId, target: BlockId, plain_bytes: int) -> None:
+        """Copy a block file to that of an equal block, as ``adopt``. In a thread.
+
+        Raises:
+            LostBlockError: the file of *source* is missing or too short.
+            NoSpaceLeftError: the disk is full; no file was made.
+        """
+        self.adopt(target, self.read(source, 0, plain_bytes))
+
     def remove(self, block: BlockId) -> None:
         """Remove the file of a block, if it exists, and its directory if empty. On the event loop."""
         self.let_go([block])

@@ -1,7 +1,7 @@
 """Pinned trees as the cache sees them: the inodes at their tops, and how many bytes pins may use.
 
-Owns: the bound on pinned bytes, and pinning blocks that were written on this host into a pinned
-tree. Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
+Owns: the bound on pinned bytes, pinning blocks that were written on this host into a pinned tree,
+and the list of such blocks that deduplication replaces by a block that is not cached. Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
 A block that eviction considers is adopted if its file is below a pinned inode. So new content is
 pinned without a cost for writers.
 Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
@@ -38,6 +38,7 @@ class PinnedTrees:
         self._db = db
         self._index = index
         self._roots: frozenset[Ino] = frozenset()
+        self._replaced: list[tuple[BlockId, BlockId]] = []
         self.resize(cache_bytes)
 
     def resize(self, cache_bytes: int) -> None:
@@ -72,6 +73,16 @@ class PinnedTrees:
         if block_map.find(self._db, written.ino, written.block_index) != block:
             return False
         return self.pin(block, held.size_bytes)
+
+    def note_duplicate(self, block: BlockId, ino: Ino, of: BlockId) -> None:
+        """Note that a part of a file has an equal block now, instead of a cached block of its own."""
+        if self._roots and self._index.get(of) is None and self._is_below_a_root(ino):
+            self._replaced.append((block, of))
+
+    def take_replaced(self) -> list[tuple[BlockId, BlockId]]:
+        """Return the noted blocks of pinned trees, each with the equal block; forget them."""
+        replaced, self._replaced = self._replaced, []
+        return replaced
 
     def _is_below_a_root(self, ino: Ino) -> bool:
         for _ in range(PIN_DEPTH_MAX):

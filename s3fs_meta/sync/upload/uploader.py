@@ -223,6 +223,7 @@ class Uploader:
             hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
             self._note_lost(lost)
             fresh, doubles = await self._place_known(hashed)
+            await self._cache.keep_duplicates()
             packs_made = await trio.to_thread.run_sync(self._packer.fill, fresh)
             stored: dict[bytes, tuple[Placed, PackRecord]] = {}
             for pack in packs_made:
@@ -401,6 +402,7 @@ class Uploader:
                 )
             ],
         )
+        self._cache.pinned.note_duplicate(place.block, ino, of)
         self._cache.doom(place.block)
 
     async def _upload(self, pack: Pack) -> PackRecord:

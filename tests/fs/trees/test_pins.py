@@ -115,6 +115,29 @@ async def test_new_content_of_a_pinned_tree_stays(
     assert await _is_cached(volume, fs, old, new)
 
 
+async def test_new_content_that_equals_uncached_content_is_not_downloaded(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """Deduplication replaces the new block by the equal one, which gets the cached content."""
+    other = make_file(fs, b"other")
+    content = await fill(fs, other, 2 * BLOCK_BYTES)
+    await volume.evict()
+    top = make_directory(fs, b"top")
+    await pins.add([top])
+    same, outside = make_file(fs, b"same", top), make_file(fs, b"outside")
+    await fs.write(same, 0, content[:BLOCK_BYTES])
+    await fs.write(outside, 0, content[BLOCK_BYTES:])
+    volume.store.calls.clear()
+    await volume.evict()
+
+    assert await _is_cached(volume, fs, same)
+    assert not await _is_cached(volume, fs, outside)
+    assert await fs.read(same, 0, BLOCK_BYTES) == content[:BLOCK_BYTES]
+    assert not [
+        one for one in volume.store.calls if one.method == "get_range" and "pack/" in one.key
+    ]
+
+
 async def test_check_downloads_what_is_missing(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -7,6 +7,7 @@ daemon         the process in the background, and its parent that waits for it
 control_api    the requests that commands send to a running mount, and the responses
 figures        the figures that ``status`` reports; ``latency`` has the arithmetic of histograms
 prometheus     the figures as metrics of Prometheus
+metrics_server the metrics over HTTP; ``metrics_option`` listens for it
 requesters     the processes that send most requests
 supervisor     status, watchdog and requests for time to a service manager, such as systemd
 upload_watch   the lines of a command that waits for uploads

@@ -41,6 +41,14 @@ _HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # RFC 9110, 7.
 _OK, _BAD, _NOT_FOUND, _METHOD, _MISDIRECTED = 200, 400, 404, 405, 421
 
 
+Collect = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+async def _nothing() -> Mapping[str, Any]:
+    """Return no figures."""
+    return {}
+
+
 class _Reply(NamedTuple):
     """The reply to one request."""
 
@@ -52,25 +60,19 @@ class _Reply(NamedTuple):
 class MetricsServer:
     """Serves the figures of one mount."""
 
-    def __init__(
-        self, mountpoint: str, collect: Callable[[], Awaitable[Mapping[str, Any]]]
-    ) -> None:
-        """Make a server that does not listen yet.
-
-        Args:
-            mountpoint: the label of all samples.
-            collect: returns the figures of the mount.
-        """
+    def __init__(self, mountpoint: str) -> None:
+        """Make a server that does not listen yet; *mountpoint* is the label of all samples."""
         self._mountpoint = mountpoint
-        self._collect = collect
+        self.address = ""  # where it listens
+        self._collect: Collect = _nothing
         self._listener: trio.SocketListener | None = None
         self._is_loopback = True
         self._connections = 0
         self._making = trio.Lock()
         self._pages: dict[bool, tuple[float, bytes]] = {}  # when it was made, by format
 
-    async def listen(self, address: Address) -> str:
-        """Listen on an address; return it with the port that was chosen.
+    async def listen(self, address: Address) -> None:
+        """Listen on an address; clients wait until ``serve`` answers them.
 
         Raises:
             SettingsError: the address cannot be used.
@@ -82,11 +84,21 @@ class MetricsServer:
             raise SettingsError(f"cannot serve metrics={address}: {why}; choose another") from exc
         (self._listener,) = found
         self._is_loopback = address.is_loopback
-        return str(Address(address.host, self._listener.socket.getsockname()[1]))
+        self.address = str(Address(address.host, self._listener.socket.getsockname()[1]))
 
-    async def serve(self) -> None:
-        """Answer requests until cancelled. Call ``listen`` first."""
+    def close(self) -> None:
+        """End listening. Schedule point: never."""
+        if self._listener is not None:
+            self._listener.socket.close()
+
+    async def serve(self, collect: Collect) -> None:
+        """Answer requests until cancelled. Call ``listen`` first.
+
+        Args:
+            collect: returns the figures of the mount.
+        """
         assert self._listener is not None, "it listens"
+        self._collect = collect
         await trio.serve_listeners(self._converse, [self._listener])
 
     async def _converse(self, stream: trio.SocketStream) -> None:

@@ -14,7 +14,7 @@ import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
@@ -58,6 +58,7 @@ from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
+from s3fs_meta.mount.metrics_option import listening
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
@@ -85,6 +86,9 @@ from s3fs_meta.sync.state_dir import (
     remove_stale_snapshots,
 )
 
+if TYPE_CHECKING:
+    from s3fs_meta.mount.metrics_server import MetricsServer
+
 _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # time for clients of the control socket to read the last response
@@ -103,6 +107,7 @@ class Sides(NamedTuple):
     kernel: KernelSide
     watchers: Watchers
     throttles: Throttles
+    metrics: "MetricsServer | None"  # None: without the option
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
@@ -123,15 +128,18 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
     try:
-        async with opened_store(
-            plan.place.url,
-            plan.s3,
-            may_be_absent=may_be_offline(plan),
-            notify=front.notice,
-            counts=counts,
-            charge=throttles.charge,
-        ) as store:
-            sides = Sides(KernelSide(), Watchers(), throttles)
+        async with (
+            listening(plan.options.metrics, str(plan.mountpoint)) as metrics,
+            opened_store(
+                plan.place.url,
+                plan.s3,
+                may_be_absent=may_be_offline(plan),
+                notify=front.notice,
+                counts=counts,
+                charge=throttles.charge,
+            ) as store,
+        ):
+            sides = Sides(KernelSide(), Watchers(), throttles, metrics)
             session = await _open(plan, store, front, sides)
             requests = RequestLog(counts, store.meter, lambda: session.db.counters.stored_bytes)
             try:
@@ -275,7 +283,7 @@ class Mount:
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
-        self._metrics: str | None = None  # where the figures are served over HTTP
+        self._metrics = sides.metrics
         self._kernel = kernel = sides.kernel
         self._watchers = sides.watchers
         self._request_log = request_log
@@ -321,7 +329,8 @@ class Mount:
         self._kernel.serve(operations.write_back, KernelCache(converter, self._filesystem))
         async with trio.open_nursery() as nursery:
             await nursery.start(self._control.serve)
-            await self._serve_metrics(nursery)
+            if self._metrics is not None:
+                nursery.start_soon(self._metrics.serve, lambda: self._on_status({}, no_report))
             await self._detach_dead_mount()
             await self._cache.load()
             nursery.start_soon(session.run)
@@ -360,18 +369,6 @@ class Mount:
         if await dead_mount.is_left(mountpoint, self._plan.place.url):
             self._front.notice(f"detaching the mount of a killed daemon from {mountpoint}")
             await fuse.detach(mountpoint)
-
-    async def _serve_metrics(self, nursery: trio.Nursery) -> None:
-        """Serve the figures over HTTP, if the option was given."""
-        address = self._plan.options.metrics
-        if address is not None:
-            from s3fs_meta.mount.metrics_server import MetricsServer  # other mounts need no HTTP
-
-            server = MetricsServer(
-                str(self._plan.mountpoint), lambda: self._on_status({}, no_report)
-            )
-            self._metrics = await server.listen(address)
-            nursery.start_soon(server.serve)
 
     def _ready(self) -> None:
         """Begin to accept changes; notify the parent process and systemd. Schedule point: never."""
@@ -475,7 +472,7 @@ class Mount:
         found["extension"] = "used"  # always; scripts may query it
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
-        found["metrics"] = self._metrics
+        found["metrics"] = None if self._metrics is None else self._metrics.address
         found["latency"] = request_times.figures()
         found["trees"] = self._trees.figures()
         found["kernel_read_only"] = self._is_kernel_read_only()

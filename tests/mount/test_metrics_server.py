@@ -57,10 +57,10 @@ class Served(NamedTuple):
 async def served(nursery: trio.Nursery) -> AsyncIterator[Served]:
     """Return a server that runs on a free port of loopback."""
     source = Source()
-    server = MetricsServer("/m", source.collect)
-    address = await server.listen(Address("127.0.0.1", 0))
-    nursery.start_soon(server.serve)
-    yield Served(int(address.rpartition(":")[2]), source)
+    server = MetricsServer("/m")
+    await server.listen(Address("127.0.0.1", 0))
+    nursery.start_soon(server.serve, source.collect)
+    yield Served(int(server.address.rpartition(":")[2]), source)
     nursery.cancel_scope.cancel()
 
 
@@ -193,17 +193,17 @@ async def test_silent_client_is_disconnected(
 
 async def test_port_in_use_is_an_error_that_names_it(served: Served) -> None:
     with pytest.raises(SettingsError, match=rf"metrics=127.0.0.1:{served.port}: .*in use"):
-        await MetricsServer("/m", Source().collect).listen(Address("127.0.0.1", served.port))
+        await MetricsServer("/m").listen(Address("127.0.0.1", served.port))
 
 
 async def test_bug_in_the_figures_does_not_end_the_server(nursery: trio.Nursery) -> None:
     async def collect() -> Mapping[str, Any]:
         raise ValueError
 
-    server = MetricsServer("/m", collect)
-    address = await server.listen(Address("::1", 0))
-    nursery.start_soon(server.serve)
-    port = int(address.removeprefix("[::1]:"))
+    server = MetricsServer("/m")
+    await server.listen(Address("::1", 0))
+    nursery.start_soon(server.serve, collect)
+    port = int(server.address.removeprefix("[::1]:"))
 
     for _ in range(2):
         stream = await trio.open_tcp_stream("::1", port)

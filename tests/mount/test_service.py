@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -112,6 +113,19 @@ def test_running_mount_is_not_replaced(
     assert done.returncode == ExitStatus.HELD
     assert f"already mounted on {mounted.mountpoint}" in done.stderr
     assert (mounted.mountpoint / "f").read_text() == "served"
+
+
+@pytest.mark.mount
+def test_port_of_the_figures_that_is_in_use_changes_nothing(program: Program, place: Place) -> None:
+    """The mount fails before it takes the lease."""
+    before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*")}
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        done = program.run("mount", "-o", f"metrics={port}", place.url, place.mountpoint)
+
+    assert done.returncode == ExitStatus.SETTINGS
+    assert f"cannot serve metrics=127.0.0.1:{port}" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*")} == before
 
 
 @pytest.mark.mount

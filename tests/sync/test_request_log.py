@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,22 @@ def test_counts_of_several_processes_are_added_up(tmp_path: Path) -> None:
         {20_000: {("data", "put"): Billed(2, 4, 6), ("reads", "get"): Billed(8, 0, 12)}},
         {20_000: 50, 19_999: 7},
     )
+
+
+def test_counts_that_are_added_at_the_same_time_are_not_lost(tmp_path: Path) -> None:
+    """Each has its own descriptor of the directory, as processes have."""
+
+    def add() -> None:
+        for _ in range(10):
+            request_log.add(tmp_path, USAGE, {}, NOW_NS)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(add) for _ in range(4)]:
+            done.result()
+
+    ledger = request_log.read(tmp_path)
+    assert ledger is not None
+    assert ledger.usage[20_000]["data", "put"] == Billed(40, 80, 120)
 
 
 def test_file_is_readable_text_and_the_state_directory_accepts_it(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""The mount option ``metrics=``: listening for clients of the figures.
+
+Owns: the order. A mount listens before it changes the bucket, because the port may be in use. Does
+not know: requests (``metrics_server``, which only mounts with the option import).
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from s3fs_meta.model import Address
+
+if TYPE_CHECKING:
+    from s3fs_meta.mount.metrics_server import MetricsServer
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    address: Address | None, mountpoint: str
+) -> AsyncIterator["MetricsServer | None"]:
+    """Listen on an address in a context; yield None without an address.
+
+    Raises:
+        SettingsError: the address cannot be used.
+    """
+    if address is None:
+        yield None
+        return
+    from s3fs_meta.mount.metrics_server import MetricsServer  # other mounts need no HTTP
+
+    server = MetricsServer(mountpoint)
+    await server.listen(address)
+    try:
+        yield server
+    finally:
+        server.close()

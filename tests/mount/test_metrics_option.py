@@ -1,0 +1,21 @@
+"""Listening for clients of the figures."""
+
+from s3fs_meta.model import Address
+from s3fs_meta.mount.metrics_option import listening
+
+LOOPBACK = "127.0.0.1"
+
+
+async def test_mount_without_the_option_listens_nowhere() -> None:
+    async with listening(None, "/m") as server:
+        assert server is None
+
+
+async def test_mount_that_ends_frees_its_port() -> None:
+    async with listening(Address(LOOPBACK, 0), "/m") as server:
+        assert server is not None
+        port = int(server.address.rpartition(":")[2])
+
+    async with listening(Address(LOOPBACK, port), "/m") as server:
+        assert server is not None
+        assert server.address == f"{LOOPBACK}:{port}"

@@ -31,8 +31,12 @@ class S3fsError(Exception):
     def put_before(self, text: str) -> None:
         """Begin the message with *text*, unless the message contains it."""
         if text not in self.message:
-            self.message = f"{text}: {self.message}"
-            self.args = (self.message,)
+            self.reword(f"{text}: {self.message}")
+
+    def reword(self, message: str) -> None:
+        """Replace the message."""
+        self.message = message
+        self.args = (message,)
 
 
 # --- requests ----------------------------------------------------------------------------------

@@ -48,11 +48,12 @@ class OtherUserError(NotMountedError):
 
 
 class InUseError(SettingsError):
-    """The filesystem was unmounted, but processes still use it, so its daemon continues."""
+    """The filesystem was unmounted, but it is still in use, so its daemon continues."""
 
     def __init__(self, by: str, mountpoint: str) -> None:
         super().__init__(
-            f"unmounted here, but the filesystem is still in use {by}; until these processes end, the daemon continues, uploads"
-            f" their changes and keeps the lease. To end it now, with errors for these processes: s3fs-meta umount --force {mountpoint}"
+            f"unmounted here, but the filesystem is still in use {by}; until this use ends, the daemon"
+            " continues, uploads changes and keeps the lease. To end it now, with errors for programs"
+            f" that use it: s3fs-meta umount --force {mountpoint}"
         )
         self.by = by

@@ -80,6 +80,7 @@ class _Wanted(NamedTuple):
     secret: Secret | None
     confirm: str | None
     force_takeover: bool
+    mount: str  # the command that mounts the filesystem, which a killed mount needs
 
 
 def destroy(
@@ -113,7 +114,8 @@ def destroy(
         TerminalFront(quiet=json) as front,
     ):
         secret = None if by_name else access.secret(front.ask)
-        wanted = _Wanted(place, access.s3, secret, confirm, force_takeover)
+        mount = options.command("mount", *access.words, url, "MOUNTPOINT")
+        wanted = _Wanted(place, access.s3, secret, confirm, force_takeover, mount)
         found = trio.run(_destroy, wanted, front, remains)
     if json:
         removed, foreign = len(found.own), len(found.foreign)
@@ -130,20 +132,20 @@ def destroy(
 
 
 async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
-    place, force_takeover = wanted.place, wanted.force_takeover
+    place = wanted.place
     # The question and the removal share one event loop, which also reads the terminal.
     async with opened_store(place.url, wanted.s3) as store:
         contents = await removal.list_contents(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
-        lease = await _refuse_held(store, force_takeover=force_takeover)
+        lease = await _refuse_held(store, wanted)
         found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
         front.ready()  # no progress bar while the question is asked
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)
         try:
-            await _require_unchanged(store, lease, force_takeover=force_takeover)
+            await _require_unchanged(store, lease, wanted)
             remains.change(
                 "some objects may be removed already; to remove the others, run destroy again"
             )
@@ -160,7 +162,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
     return found
 
 
-async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> Lease | None:
+async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
     """Return the lease; None if it is missing or damaged.
 
     Raises:
@@ -171,33 +173,31 @@ async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> Lease | N
         lease = lease_codec.decode(lease_codec.KEY, data)
     except (ObjectMissingError, CorruptionError):
         return None
-    if not lease.released and not force_takeover:
-        raise HeldError(_describe_ended(lease) or describe_holder(lease))
+    if not lease.released and not wanted.force_takeover:
+        raise HeldError(_describe_ended(lease, wanted.mount) or describe_holder(lease))
     return lease
 
 
-def _describe_ended(lease: Lease) -> str:
+def _describe_ended(lease: Lease, mount: str) -> str:
     """Return the message if the holder seems to be a killed mount of this host, else empty."""
     if lease.host != socket.gethostname() or targets.is_running(lease.pid):
         return ""
     return (
         f"held by host {lease.host!r}, which is the name of this host, and process {lease.pid} does "
-        "not run here: a mount was killed. Mount the filesystem again, which recovers it, and "
-        "unmount it; or use --takeover to remove it with all changes that are only on this host"
+        f"not run here: a mount was killed. Mount the filesystem again ({mount}), which recovers it, "
+        "and unmount it; or use --takeover to remove it with all changes that are only on this host"
     )
 
 
-async def _require_unchanged(
-    store: ObjectStore, before: Lease | None, *, force_takeover: bool
-) -> None:
+async def _require_unchanged(store: ObjectStore, before: Lease | None, wanted: _Wanted) -> None:
     """Check the lease once more: the user may have answered the question hours later.
 
     Raises:
         HeldError: a host has acquired the lease meanwhile.
         UsageError: a host has written meanwhile, so the list of objects is not complete.
     """
-    lease = await _refuse_held(store, force_takeover=force_takeover)
-    if lease != before and not force_takeover:
+    lease = await _refuse_held(store, wanted)
+    if lease != before and not wanted.force_takeover:
         raise UsageError(
             f"a host has written to {store.url} since its objects were listed; nothing was removed,"
             " run the command again"

@@ -102,6 +102,7 @@ def mkfs(
     passphrase = None
     if not plain:
         environment = passphrase_source.from_environment()
+        options.warn_if_readable(access.passphrase_file)
         passphrase = passphrase_source.new(environment, access.passphrase_file)
     wanted = NewFilesystem(
         label=label,
@@ -113,8 +114,8 @@ def mkfs(
     )
     cachedir = access.cachedir or own_cachedir()
     with interruption.explained(
-        f"run mkfs again; if it finds an unfinished filesystem, remove that first: s3fs-meta "
-        f"destroy {url}"
+        "run mkfs again; if it finds an unfinished filesystem, remove that first: "
+        + options.command("destroy", *access.words, url)
     ):
         superblock, recovery_key = trio.run(_make, url, access.s3, wanted, cachedir)
     _print(url, superblock, recovery_key, json=json)

@@ -1,7 +1,7 @@
 """Options and arguments that several commands share."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +9,7 @@ import typer
 
 from s3fs_meta.cli import completion
 from s3fs_meta.console import passphrase_source
+from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.console.passphrase_source import Ask, ask_terminal
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.unlocking import Passphrase
@@ -111,6 +112,13 @@ NoPrivileges = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
+def warn_if_readable(passphrase_file: Path | None) -> None:
+    """Print a line if other users can read a passphrase file."""
+    warning = passphrase_source.readable_by_others(passphrase_file)
+    if warning:
+        print_line(PROGRAM, warning)
+
+
 def command(*words: str | Path, cachedir: Path | None = None) -> str:
     """Return a command of this program as text for a shell."""
     state = () if cachedir is None else ("--cachedir", cachedir)
@@ -132,6 +140,15 @@ class Access:
         """Return the options of the S3 store."""
         return S3Options(self.endpoint_url, self.region, self.profile)
 
+    @property
+    def words(self) -> list[str]:
+        """Return the given options, for a command that a message advises."""
+        named = (
+            (f"--{one.name.replace('_', '-')}", getattr(self, one.name)) for one in fields(self)
+        )
+        return [word for name, value in named if value is not None for word in (name, str(value))]
+
     def secret(self, ask: Ask = ask_terminal) -> Passphrase:
         """Return the passphrase, which is read or asked for only when it is needed."""
+        warn_if_readable(self.passphrase_file)
         return passphrase_source.secret(self.passphrase_file, ask)

@@ -54,6 +54,7 @@ def passphrase(
 ) -> None:
     """Run ``s3fs-meta passphrase``."""
     place, mutate = targets.of_url(url, access.cachedir), new_passphrase(new_passphrase_file)
+    options.warn_if_readable(new_passphrase_file)
     trio.run(change_superblock, place, access.s3, access.secret(), mutate)
     output.print_text("passphrase changed")
     output.print_text(

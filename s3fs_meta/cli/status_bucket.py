@@ -47,10 +47,12 @@ async def facts(place: Target, access: options.Access) -> dict[str, Any]:
             found = await overview.examine(store, remembered, access.secret(), clock)
         counted = store.meter.seen().values()
     requests = sum(billed.requests for counts in counted for billed in counts.values())
-    return _fields(place, found, requests)
+    return _fields(place, access, found, requests)
 
 
-def _fields(place: Target, found: Overview, requests: int) -> dict[str, Any]:
+def _fields(
+    place: Target, access: options.Access, found: Overview, requests: int
+) -> dict[str, Any]:
     superblock, lease, head, newest = found.superblock, found.lease, found.head, found.newest
     ours = lease is not None and lease.holder in read_holder(place.state)[:1]
     return {
@@ -73,7 +75,7 @@ def _fields(place: Target, found: Overview, requests: int) -> dict[str, Any]:
         "reached_txg": found.reached,
         "faults": list(found.faults),
         "requests": requests,
-        "next": _next(place.url, found, ours=ours),
+        "next": options.command(*_next(found, ours=ours, access=access, url=place.url)),
     }
 
 
@@ -100,13 +102,13 @@ def _image(found: Overview) -> dict[str, Any]:
     }
 
 
-def _next(url: str, found: Overview, *, ours: bool) -> str:
-    """Return the command that the user runs next."""
+def _next(found: Overview, *, ours: bool, access: options.Access, url: str) -> list[str]:
+    """Return the words of the command that the user runs next."""
     if found.faults:
-        return f"s3fs-meta fsck -n {url}"
+        return ["fsck", "-n", *access.words, url]
     assert found.lease is not None, "a lost lease is a fault"
-    takeover = "" if found.lease.released or ours else "--takeover "
-    return f"s3fs-meta mount {takeover}{url} MOUNTPOINT"
+    takeover = [] if found.lease.released or ours else ["--takeover"]
+    return ["mount", *takeover, *access.words, url, "MOUNTPOINT"]
 
 
 # --- as text -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from s3fs_meta.errors import (
     StoreError,
 )
 from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
-from s3fs_meta.mount import killed_state, targets
+from s3fs_meta.mount import killed_state, mount_table, targets
 from s3fs_meta.mount.control_api import (
     DETACHED,
     ENDING,
@@ -37,6 +37,7 @@ from s3fs_meta.mount.control_api import (
     used_by,
     wait_finished,
 )
+from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.stores import naming_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.upload_watch import UploadWatch
@@ -133,10 +134,12 @@ async def _unmount_and_wait(place: Target, front: Front, force: bool, left: str)
 
         nursery.start_soon(wait)
         await waiting.wait()
+        mounted = mount_table.find(place.mountpoint) if place.mountpoint else None
         if place.mounted:
             await trio.to_thread.run_sync(_unmount, place.mountpoint, force)
+        used = _other_mountpoints(mounted)
         with asking:
-            used = await _used_by(place)
+            used = used or await _used_by(place)
         if used and not force:
             if left:
                 front.notice(left)
@@ -171,6 +174,16 @@ async def _is_detached(place: Target) -> bool:
         return bool((await request_status(place))["state"] == DETACHED)
     except (NotMountedError, ControlError):
         return False
+
+
+def _other_mountpoints(mounted: Mounted | None) -> str:
+    """Describe the mountpoints that an unmounted filesystem still has on this host, or return ""."""
+    found = [] if mounted is None else mount_table.same_filesystem(mounted)
+    if not found:
+        return ""
+    also = "; ".join(options.command("umount", one.mountpoint) for one in found)
+    places = " and ".join(one.mountpoint for one in found)
+    return f"at {places}, where it is mounted, too (bind mount): {also}"
 
 
 async def _used_by(place: Target) -> str:

@@ -5,6 +5,7 @@ Keeps: no passphrase is a command-line argument, which every user could read (pr
 """
 
 import getpass
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,16 @@ def from_file(file: Path) -> bytes:
     if not passphrase:
         raise PassphraseError(f"the first line of {str(file)!r} is empty")
     return passphrase
+
+
+def readable_by_others(file: Path | None) -> str:
+    """Return a warning if other users can read a passphrase file, else ""."""
+    try:
+        mode = 0 if file is None else file.stat().st_mode
+    except OSError:
+        return ""  # the error is reported when the file is read
+    is_open = bool(mode & stat.S_IROTH)
+    return f"other users can read the passphrase file {str(file)!r}: chmod 600" if is_open else ""
 
 
 def _not_empty(text: str) -> bytes:

@@ -57,7 +57,7 @@ def figures(
         "stored_bytes": counters.stored_bytes,
         "capacity_bytes": counters.capacity_bytes,
         "dedup_ratio": ratio(counters.file_bytes, counters.block_bytes),
-        "compression_ratio": ratio(counters.block_bytes, counters.stored_bytes),
+        "compression_ratio": _compression(session),
         "cache": _cache(session),
         "upload": _upload(session),
         "chain": _chain(session),
@@ -73,6 +73,18 @@ def figures(
         "billed": billed(session.volume.store),
         "outage": _outage(session.volume.store),
     }
+
+
+def _compression(session: Session) -> float | None:
+    """Return the size of uploaded blocks divided by that of their packs.
+
+    None while more than 1 % of all blocks are not uploaded: the packs in which they are counted
+    already, or not yet, would make the ratio wrong.
+    """
+    counters, pending_bytes = session.db.counters, session.cache.index.pending_bytes
+    if pending_bytes * 100 > counters.block_bytes:
+        return None
+    return ratio(counters.block_bytes - pending_bytes, counters.stored_bytes)
 
 
 def ratio(whole: int, part: int) -> float | None:

@@ -99,6 +99,11 @@ def find(mountpoint: str) -> Mounted | None:
     return None
 
 
+def same_filesystem(wanted: Mounted) -> list[Mounted]:
+    """Return the mounts of the same filesystem in this mount namespace, such as bind mounts."""
+    return [one for one in read() if one._replace(mountpoint=wanted.mountpoint) == wanted]
+
+
 def is_automount(mountpoint: str) -> bool:
     """Return whether the topmost mount at an absolute path is that of an automounter."""
     found = [one.fs_type for one in read() if one.mountpoint == mountpoint]

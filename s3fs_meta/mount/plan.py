@@ -6,13 +6,13 @@ warnings about risky settings. Does not know: carrying out a plan (``service``).
 
 import os
 import shlex
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from s3fs_meta.codec.compression import Compressor
+from s3fs_meta.console import passphrase_source
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fuse.convert import Overrides
 from s3fs_meta.fuse.kernel_session import FuseOptions
@@ -109,7 +109,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         overrides=Overrides(options.uid, options.gid, options.umask),
         warnings=_without_effect(options)
         + _hidden_entries(path)
-        + _readable_by_others(options.passphrase_file)
+        + tuple(filter(None, [passphrase_source.readable_by_others(options.passphrase_file)]))
         + _open_metrics(options)
         + (_warnings(pragmas) if options.at is None else _snapshot_warnings(said)),
     )
@@ -219,19 +219,6 @@ def _hidden_entries(path: str) -> tuple[str, ...]:
         ()
         if is_empty
         else (f"mountpoint {path!r} is not empty: its entries are hidden until the unmount",)
-    )
-
-
-def _readable_by_others(file: Path | None) -> tuple[str, ...]:
-    """Return a warning if other users can read a passphrase file."""
-    try:
-        mode = 0 if file is None else file.stat().st_mode
-    except OSError:
-        return ()  # the error is reported when the file is read
-    return (
-        (f"other users can read the passphrase file {str(file)!r}: chmod 600",)
-        if mode & stat.S_IROTH
-        else ()
     )
 
 

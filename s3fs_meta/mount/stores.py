@@ -1,10 +1,13 @@
 """Opening and closing the store of a command, and naming the store in its errors.
 
 Most errors of a store have only the key of an object, because the same store is used for all
-objects. A user who gave a wrong URL or endpoint needs the URL.
+objects. A user who gave a wrong URL or endpoint needs the URL. A command that an error advises needs
+the S3 options of the command that failed.
 """
 
 import contextlib
+import re
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import trio
 
 from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line
-from s3fs_meta.errors import ControlError, FormatError, StoreError
+from s3fs_meta.errors import ControlError, FormatError, S3fsError, StoreError
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, ignore_charge
@@ -20,6 +23,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import request_log
 
 _CLOSE_S_MAX = 10.0
+_NO_OPTIONS = S3Options()
 
 
 def _print(text: str) -> None:
@@ -66,7 +70,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         notify=notify,
         charge=charge,
     )
-    with naming_store(url):
+    with naming_store(url, options):
         try:
             yield store
         finally:
@@ -77,14 +81,26 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
 
 
 @contextlib.contextmanager
-def naming_store(url: str) -> Iterator[None]:
-    """Put the URL of a store before messages about the store that lack it."""
+def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
+    """Put the URL of a store before messages that lack it, and its options into their commands."""
     try:
         yield
     except BaseException as exc:
         for leaf in exits.leaves(exc):
+            if isinstance(leaf, S3fsError):
+                leaf.reword(with_options(leaf.message, url, options))
             if isinstance(leaf, (StoreError, FormatError)) or (
                 isinstance(leaf, ControlError) and exits.is_kind(leaf, StoreError, FormatError)
             ):
                 leaf.put_before(url)
         raise
+
+
+def with_options(text: str, url: str, options: S3Options) -> str:
+    """Return a message whose commands for a URL have the S3 options that the URL needs."""
+    given = zip(("--endpoint-url", "--region", "--profile"), options, strict=True)
+    flags = [word for name, value in given if value is not None for word in (name, value)]
+    if not flags:
+        return text
+    command = re.compile(rf"(s3fs-meta [a-z-]+(?: -[a-z-]+)*) (?={re.escape(url.rstrip('/'))})")
+    return command.sub(lambda found: f"{found[1]} {shlex.join(flags)} ", text)

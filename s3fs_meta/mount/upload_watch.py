@@ -68,6 +68,16 @@ class Left(NamedTuple):
         return "changes of the metadata" if self.has_changes else "the last changes"
 
     @property
+    def is_anything(self) -> bool:
+        """Return whether the daemon has changes to upload."""
+        return bool(self.blocks or self.has_changes)
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the bucket has not answered for a while."""
+        return self.silent_s >= SILENCE_SHOWN_S_MIN
+
+    @property
     def is_away(self) -> bool:
         """Return whether the bucket fails for longer than a retry takes, or refuses an upload."""
         return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
@@ -99,6 +109,7 @@ class UploadWatch:
         self._front = front
         self._remains = remains or Remains("")
         self._left: Left | None = None  # None until the first poll
+        self._is_announced = False
         self._is_away = False
         self._is_mute = False  # the daemon has not answered the last poll
         self._next_line_s = -math.inf
@@ -145,16 +156,17 @@ class UploadWatch:
 
     def note(self, left: Left) -> None:
         """Take the result of a poll, and print a line if one is due. Schedule point: never."""
-        is_first, now_s = self._left is None, trio.current_time()
+        now_s = trio.current_time()
         self._left = left
         self._describe_remains()
-        if is_first:
+        if not self._is_announced and left.is_anything:
+            self._is_announced = True
             self._print(f"uploading {left.described} to {left.where}")
         if left.is_away is not self._is_away:
             self._is_away = left.is_away
             self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
             self._print(_waiting(left) if left.is_away else f"{left.where} answers again")
-        elif now_s >= self._next_line_s:
+        elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
             self._print(_waiting(left) if left.is_away else _progress(left))
 
     def _print(self, text: str) -> None:
@@ -164,7 +176,7 @@ class UploadWatch:
 
     def _describe_remains(self) -> None:
         left = self._left
-        if left is None or not (left.blocks or left.has_changes):
+        if left is None or not left.is_anything:
             what = "the last changes may be only on this host"
         else:
             what = f"not in the bucket yet, only on this host: {left.described}"
@@ -173,7 +185,7 @@ class UploadWatch:
 
 def _progress(left: Left) -> str:
     parts = [f"{left.described} to upload", *left.rate]
-    if left.silent_s >= SILENCE_SHOWN_S_MIN:
+    if left.is_silent:
         parts.append(f"no answer from {left.where} since {left.silent_s:.0f} s")
     return ", ".join(parts)
 

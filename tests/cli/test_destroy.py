@@ -189,6 +189,8 @@ def test_destroy_after_a_kill_says_that_a_mount_of_this_host_was_killed(
 
     assert done.returncode == ExitStatus.HELD
     assert f"process {pid} does not run here: a mount was killed. Mount the" in done.stderr
+    command = f"s3fs-meta mount --cachedir {program.cachedir} {mounted.url} MOUNTPOINT"
+    assert f"again ({command})" in done.stderr
 
 
 @pytest.mark.mount

@@ -182,7 +182,7 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
         # A busy machine may report that the store has not answered yet.
     )
     assert "trying for up to" in first
-    assert "after 8 attempts" in last
+    assert " attempts in " in last
 
 
 @pytest.mark.mount

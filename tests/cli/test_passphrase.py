@@ -1,5 +1,7 @@
 """The passphrase command."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Place
@@ -32,3 +34,23 @@ def test_new_passphrase_is_never_taken_from_the_environment(program: Program, em
 
     assert done.returncode == 4
     assert "use --new-passphrase-file" in done.stderr
+
+
+def test_passphrase_file_that_others_can_read_gets_one_line(
+    program: Program, empty: Place, tmp_path: Path
+) -> None:
+    """Every command that reads the file prints the line, also for the file of a new passphrase."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for file in (old, new):
+        file.write_text(file.name)
+        file.chmod(0o644)
+
+    for words in (["mkfs"], ["status"], ["passphrase", "--new-passphrase-file", str(new)]):
+        done = program.run(*words, "--passphrase-file", old, empty.url)
+        assert done.returncode == 0
+        warned = [line for line in done.stderr.splitlines() if "other users can read" in line]
+        named = [file for file in (old, new) if str(file) in words or file == old]
+        assert sorted(warned) == sorted(
+            f"s3fs-meta: other users can read the passphrase file {str(file)!r}: chmod 600"
+            for file in named
+        )

@@ -140,6 +140,21 @@ def test_time_of_the_last_image_is_that_of_the_bucket(program: Program, mounted:
 
 
 @pytest.mark.mount
+def test_compression_is_not_shown_before_it_is_known(program: Program, mounted: Place) -> None:
+    """While blocks wait for their upload, the size of their packs is unknown."""
+    (mounted.mountpoint / "f").write_bytes(b"x" * (3 << 20))
+    before = program.status(mounted.mountpoint)
+    program.ok("flush", mounted.mountpoint)
+    after = program.status(mounted.mountpoint)
+
+    if before["upload"]["pending_blocks"]:  # a busy machine may have uploaded them already
+        assert before["compression_ratio"] is None
+    assert after["compression_ratio"] == pytest.approx(
+        after["block_bytes"] / after["stored_bytes"], abs=0.001
+    )
+
+
+@pytest.mark.mount
 def test_one_screen_begins_with_the_state_and_leaves_out_counters(
     program: Program, mounted: Place
 ) -> None:

@@ -56,9 +56,10 @@ def test_lost_machine_is_named_with_the_newest_txg_and_the_command_to_run(
     assert found["requests"] <= 12
     assert rows["newest state"].endswith(" ago")
     assert f"(process {before['pid']}), not released" in rows["lease"]
-    assert rows["next"] == f"s3fs-meta mount --takeover {mounted.url} MOUNTPOINT"
+    state = f"--cachedir {program.cachedir}"
+    assert rows["next"] == f"s3fs-meta mount --takeover {state} {mounted.url} MOUNTPOINT"
     words = rows["next"].replace("MOUNTPOINT", str(mounted.mountpoint)).split()[1:]
-    program.ok(*words)
+    program.ok(*words, here=False)
     assert (mounted.mountpoint / "f").read_bytes() == b"x" * 5000
 
 
@@ -76,7 +77,7 @@ def test_unmounted_filesystem_is_free_and_killed_mount_of_this_host_needs_no_tak
     program.ok("umount", mounted.mountpoint)
     free = table(program, mounted.url)
 
-    plain = f"s3fs-meta mount {mounted.url} MOUNTPOINT"
+    plain = f"s3fs-meta mount --cachedir {program.cachedir} {mounted.url} MOUNTPOINT"
     assert (killed["next"], free["next"]) == (plain, plain)
     assert killed["lease"].startswith("held by this host since ")
     assert free["lease"].startswith("free; host ")
@@ -97,7 +98,7 @@ def test_missing_changelog_has_status_12_and_is_named(program: Program, mounted:
     assert done.returncode == ExitStatus.CORRUPTION
     assert rows["missing"] == "changelog 3 is missing"
     assert rows["newest state"].endswith("but the bucket leads only to txg 2")
-    assert rows["next"] == f"s3fs-meta fsck -n {mounted.url}"
+    assert rows["next"] == f"s3fs-meta fsck -n --cachedir {program.cachedir} {mounted.url}"
 
 
 def test_new_filesystem_was_never_mounted(program: Program, place: Place) -> None:

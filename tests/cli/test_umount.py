@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
@@ -70,6 +71,25 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
     assert "still mounted" in done.stderr
     assert f"fuser -vm {mounted.mountpoint} lists the processes" in done.stderr
     assert program.status(mounted.mountpoint)["state"] == "serving"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes bind mounts")
+def test_bind_mount_that_keeps_the_filesystem_in_use_is_named(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """The printed command ends the use; the daemon ends then."""
+    other = tmp_path / "other place"
+    other.mkdir()
+    subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)
+    try:
+        done = program.run("umount", mounted.mountpoint)
+        assert mount_table.find(str(mounted.mountpoint)) is None
+        assert done.returncode == ExitStatus.IN_USE
+        assert f"in use at {other}, where it is mounted, too (bind mount)" in done.stderr
+        assert f"s3fs-meta umount '{other}'" in done.stderr
+    finally:
+        program.ok("umount", other)
+    assert program.status(mounted.url)["state"] == "free"
 
 
 def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -> None:

@@ -12,7 +12,7 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from s3fs_meta.mount.stores import naming_store, opened_store
+from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.objects.urls import S3Options
 
 
@@ -55,3 +55,20 @@ async def test_error_about_a_store_names_it_once(error: S3fsError, is_named: boo
             raise error
 
     assert (str(error), error.message) == 2 * ((f"local:///b: {before}" if is_named else before),)
+
+
+def test_advised_command_has_the_s3_options_of_the_failed_command() -> None:
+    """Only commands for the URL of the store are completed."""
+    options = S3Options("http://nas:9000", None, "my profile")
+    error = NotAFilesystemError("s3://bucket/home")
+
+    with pytest.raises(NotAFilesystemError) as caught, naming_store("s3://bucket/home/", options):
+        raise error
+
+    flags = "--endpoint-url http://nas:9000 --profile 'my profile'"
+    assert caught.value.message.endswith(f"with: s3fs-meta mkfs {flags} s3://bucket/home")
+    text = "s3fs-meta umount --force /mnt; s3fs-meta fsck -n s3://bucket/home"
+    assert with_options(text, "s3://bucket/home", options) == (
+        f"s3fs-meta umount --force /mnt; s3fs-meta fsck -n {flags} s3://bucket/home"
+    )
+    assert with_options(text, "s3://bucket/home", S3Options()) == text

@@ -164,6 +164,23 @@ async def test_metadata_without_content_is_described(
     assert lines.seen == [(0, f"uploading changes of the metadata to {WHERE}")]
 
 
+async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The daemon may take a second to end after its last upload."""
+    idle, lines = figures(0), Lines()
+    assert isinstance(idle["chain"], dict)
+    idle["chain"]["unshipped_since_ns"] = 0
+    watched = watch(lines)
+
+    watched.note(Left.of(idle))
+    assert lines.seen == []
+    watched.note(Left.of(idle | {"outage": {"age_s": 0.0, "silent_s": 6.0, "why": ""}}))
+
+    [(_time, line)] = lines.seen
+    assert line == f"the last changes to upload, no answer from {WHERE} since 6 s"
+
+
 async def test_figures_of_an_older_daemon_are_enough(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -42,6 +42,7 @@ _PID: Final = re.compile("[0-9]+")
 _NEW: Final = ".new"  # end of the name of an incomplete note
 _NAMESPACE: Final = "namespace-"
 _ENDED_S_MAX: Final = 3600.0  # how long the note of an ended mount is kept
+_SCHEMES: Final = frozenset({"s3", "local"})  # of URLs
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
 # The fields of a note. Programs of several versions write notes, so each field is checked.
@@ -106,7 +107,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
         for note in _notes():
             if note["mountpoint"] == path:
                 return _ending(note)
-        raise NotMountedError(path)
+        raise NotMountedError(path, _given_a_url(str(mountpoint)))
     if cachedir is None:
         found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
         if found is not None:
@@ -116,6 +117,24 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
     if snapshot.state.exists():  # the state directory is removed after the unmount
         place = snapshot
     return place._replace(mountpoint=path, mounted=True)
+
+
+def _given_a_url(mountpoint: str) -> str:
+    """Return the error of a command that was given a URL as mountpoint; "" for another path.
+
+    Of the two slashes after the scheme of a URL, ``Path`` keeps one.
+    """
+    scheme, colon, rest = mountpoint.partition(":/")
+    if not colon or scheme not in _SCHEMES:
+        return ""
+    url = f"{scheme}://{'/' if scheme == 'local' else ''}{rest}"
+    places = [one.mountpoint for one in mount_table.read() if _is_mount_of(one, url)]
+    where = f"it is mounted on {', '.join(places)}" if places else "it is not mounted on this host"
+    return f"{url} is a URL, and this command takes a mountpoint; {where}"
+
+
+def _is_mount_of(mounted: Mounted, url: str) -> bool:
+    return mounted.fs_type == mount_table.FS_TYPE and unquoted(mounted.source) == url
 
 
 def of_killed(mounted: Mounted) -> Target | None:

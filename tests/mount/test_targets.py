@@ -288,6 +288,28 @@ def test_urls_are_recognised(cachedir: Path) -> None:
         targets.of_either("s3", None)
 
 
+def test_url_in_place_of_a_mountpoint_is_explained(
+    cachedir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the mountpoint of the URL, if it is mounted."""
+    rows = [
+        Mounted("/srv/home", "0:99", FS_TYPE, "s3://bucket/home"),
+        Mounted("/srv/disk", "0:98", "ext4", "local:///srv/store"),
+    ]
+    monkeypatch.setattr(mount_table, "read", lambda: rows)
+    for url, where in {
+        "s3://bucket/home": "mounted on /srv/home",
+        "local:///srv/store": "not mounted on this host",
+    }.items():
+        with pytest.raises(NotMountedError) as raised:
+            targets.of_mountpoint(Path(url), None)
+        assert raised.value.message == (
+            f"{url} is a URL, and this command takes a mountpoint; it is {where}"
+        )
+    with pytest.raises(NotMountedError, match=r"^/nowhere is not mounted on this host$"):
+        targets.of_mountpoint(Path("/nowhere"), None)
+
+
 def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Fixtures: a cache with a real database, real files and a store that can be made to fail."""
 
+import random
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -78,6 +79,18 @@ class CacheBench:
         block = self.write(0, content)
         await self.upload(0)
         return block
+
+    async def store_evicted(self, count: int, size_bytes: int) -> list[bytes]:
+        """Upload blocks of the file INO in one pack, evict them, and return their contents."""
+        rng = random.Random(count)
+        contents = [rng.randbytes(size_bytes) for _ in range(count)]
+        for index, content in enumerate(contents):
+            self.write(index, content)
+        await self.upload(*range(count))
+        self.db.begin()
+        self.cache.evictor.evict_bytes(1 << 60)
+        self.store.calls.clear()
+        return contents
 
     async def pack_keys(self) -> AsyncIterator[ObjectKey]:
         """Yield the keys of all packs in the store."""

@@ -1,7 +1,6 @@
 """Fetches under ``download_limit``: who waits, and for how long."""
 
 import math
-import random
 
 import pytest
 import trio
@@ -16,14 +15,7 @@ BLOCK_BYTES = 64 * KIB  # such blocks are fetched without neighbours
 
 async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
     """Store blocks, evict them, and limit downloads from now on; return the contents."""
-    rng = random.Random(count)
-    contents = [rng.randbytes(BLOCK_BYTES) for _ in range(count)]
-    for index, content in enumerate(contents):
-        bench.write(index, content)
-    await bench.upload(*range(count))
-    bench.db.begin()
-    bench.cache.evictor.evict_bytes(1 << 60)
-    bench.store.calls.clear()
+    contents = await bench.store_evicted(count, BLOCK_BYTES)
     bench.cache.throttles.download.set(rate_limit("download_limit", rate))
     return contents
 

@@ -20,18 +20,7 @@ from s3fs_meta.model import BlockState
 from s3fs_meta.objects.metrics import CountingStore
 from tests.cache.conftest import CacheBench
 
-
-async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> list[bytes]:
-    """Upload blocks in one pack, evict them, and return their contents."""
-    rng = random.Random(count)
-    contents = [rng.randbytes(size_bytes) for _ in range(count)]
-    for index, content in enumerate(contents):
-        bench.write(index, content)
-    await bench.upload(*range(count))
-    bench.db.begin()
-    bench.cache.evictor.evict_bytes(1 << 60)
-    bench.store.calls.clear()
-    return contents
+_SMALL_BYTES = 2 * KIB
 
 
 async def _read(bench: CacheBench, index: int) -> bytes:
@@ -44,7 +33,7 @@ async def _read(bench: CacheBench, index: int) -> bytes:
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, count: int) -> None:
     """Reading a thousand small blocks of one pack takes few requests, in any order."""
-    contents = await _stored(bench, count)
+    contents = await bench.store_evicted(count, _SMALL_BYTES)
     bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
     bench.new_cache()
 
@@ -61,7 +50,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
 
 
 async def test_readers_of_neighbouring_small_blocks_share_one_request(bench: CacheBench) -> None:
-    contents = await _stored(bench, 50)
+    contents = await bench.store_evicted(50, _SMALL_BYTES)
     found: dict[int, bytes] = {}
 
     async def read(index: int) -> None:
@@ -77,7 +66,7 @@ async def test_readers_of_neighbouring_small_blocks_share_one_request(bench: Cac
 
 async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> None:
     """Neighbours are fetched only with small blocks; read-ahead serves large files."""
-    contents = await _stored(bench, 3, 64 * KIB)
+    contents = await bench.store_evicted(3, 64 * KIB)
 
     assert await _read(bench, 1) == contents[1]
 
@@ -87,7 +76,7 @@ async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> N
 
 async def test_damage_of_a_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
     """Only the reader of a damaged block gets an error, not the reader of its neighbour."""
-    contents = await _stored(bench, 3)
+    contents = await bench.store_evicted(3, _SMALL_BYTES)
     # The flipped bit, in the middle of the range, is in block 1.
     bench.store.corrupt("get_range", times=3)
 
@@ -110,7 +99,7 @@ async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
 
 async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
     """A wrong answer is requested once more, because bytes may change in transit."""
-    [content] = await _stored(bench, 1)
+    [content] = await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     bench.store.corrupt("get_range", times=2)
     assert await _heard(bench) == [(block, False)]
@@ -120,7 +109,7 @@ async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench)
 
 async def test_missing_pack_is_damage_only_if_the_superblock_exists(bench: CacheBench) -> None:
     """Without the superblock the bucket may be another one, or its disk may not be mounted."""
-    await _stored(bench, 1)
+    await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]
     await bench.store.delete([key])
@@ -132,7 +121,7 @@ async def test_missing_pack_is_damage_only_if_the_superblock_exists(bench: Cache
 
 async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) -> None:
     """If the newer location is damaged, too, the reader gets the error of the first location."""
-    [content] = await _stored(bench, 1)
+    [content] = await bench.store_evicted(1, _SMALL_BYTES)
     bench.write(7, content)
     other = await bench.upload(7)
     bench.db.begin()
@@ -172,7 +161,7 @@ async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: Cache
 
 async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBench) -> None:
     """A reader that waits for another reader's request makes its own if that request fails."""
-    contents = await _stored(bench, 2)
+    contents = await bench.store_evicted(2, _SMALL_BYTES)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
     errors: list[UnexpectedStoreError] = []
@@ -198,7 +187,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A reader whose shared request timed out gets the error without a second timeout."""
-    await _stored(bench, 2)
+    await bench.store_evicted(2, _SMALL_BYTES)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
     failed: list[int] = []
@@ -220,7 +209,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
 async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) -> None:
     """Fetched neighbours that no reader has used take at most a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
-    contents = await _stored(bench, 400)
+    contents = await bench.store_evicted(400, _SMALL_BYTES)
     used = range(400, 900)
     for index in used:
         bench.write(index, random.Random(index).randbytes(2 * KIB))
@@ -240,7 +229,7 @@ async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) ->
 async def test_neighbour_removed_during_its_fetch_leaves_no_file_and_no_row(
     bench: CacheBench,
 ) -> None:
-    await _stored(bench, 3)
+    await bench.store_evicted(3, _SMALL_BYTES)
     gate = bench.store.hold("get_range")
     gone = bench.located(1).block
     async with trio.open_nursery() as nursery:
@@ -264,7 +253,7 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
 
 async def test_run_of_blocks_is_fetched_with_one_request(bench: CacheBench) -> None:
     """A run of adjacent blocks is one request, and a reader of its last block waits for it."""
-    contents = await _stored(bench, 6, 64 * KIB)
+    contents = await bench.store_evicted(6, 64 * KIB)
     found: list[bytes] = []
 
     async def read(index: int) -> None:
@@ -286,7 +275,7 @@ async def test_run_of_blocks_is_fetched_with_one_request(bench: CacheBench) -> N
 async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block(
     bench: CacheBench,
 ) -> None:
-    contents = await _stored(bench, 3)
+    contents = await bench.store_evicted(3, _SMALL_BYTES)
     # The flipped bit, in the middle of the range, is in block 1.
     bench.store.corrupt("get_range", times=3)
 
@@ -302,7 +291,7 @@ async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block
 async def test_readers_request_their_blocks_themselves_after_a_run_failed(
     bench: CacheBench,
 ) -> None:
-    contents = await _stored(bench, 2, 64 * KIB)
+    contents = await bench.store_evicted(2, 64 * KIB)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
     found: list[bytes] = []
@@ -324,7 +313,7 @@ async def test_readers_of_a_run_wait_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A reader that waits for a run of blocks gets its timeout without a second timeout."""
-    await _stored(bench, 2, 64 * KIB)
+    await bench.store_evicted(2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
 
@@ -338,7 +327,7 @@ async def test_readers_of_a_run_wait_for_an_outage_only_once(
 
 
 async def test_blocks_being_fetched_are_not_requested_again(bench: CacheBench) -> None:
-    await _stored(bench, 2, 64 * KIB)
+    await bench.store_evicted(2, 64 * KIB)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_fetch_run, bench, 0, 1)

@@ -44,6 +44,18 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
 
 
 @pytest.fixture
+def quick(tmp_path: Path) -> QuickProgram:
+    """Return the command, with no local state, and with credentials that no server knows."""
+    program = QuickProgram(tmp_path / "state")
+    program.environment |= {
+        "AWS_ACCESS_KEY_ID": "unknown",
+        "AWS_SECRET_ACCESS_KEY": "wrong",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    return program
+
+
+@pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Place]:
     """Return a URL without a filesystem, and unmount at the end of the test."""
     mountpoint = tmp_path / "mnt"

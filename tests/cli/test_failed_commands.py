@@ -27,18 +27,6 @@ COMMANDS = [
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> QuickProgram:
-    """Return the command, whose state directories are below a directory that does not exist."""
-    program = QuickProgram(tmp_path / "state")
-    program.environment |= {
-        "AWS_ACCESS_KEY_ID": "unknown",
-        "AWS_SECRET_ACCESS_KEY": "wrong",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    return program
-
-
-@pytest.fixture
 def silent_endpoint() -> Iterator[str]:
     """Return the URL of a port at which the kernel accepts connections, and no server answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

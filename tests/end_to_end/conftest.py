@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, empty, mounted, place
+from tests.cli.conftest import Place, empty, mounted, place, quick
 from tests.conftest import REQUIRED
 from tests.programs import QuickProgram
 from tests.servers import S3Server, s3_server, server_folder
 
-__all__ = ["empty", "mounted", "place", "s3_server", "server_folder"]
+__all__ = ["empty", "mounted", "place", "quick", "s3_server", "server_folder"]
 
 _numbers = itertools.count(1)
 

@@ -15,18 +15,6 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 URL = "s3://photos-2019/home"
 
 
-@pytest.fixture
-def quick(tmp_path: Path) -> QuickProgram:
-    """Return the command, with credentials that no server knows."""
-    program = QuickProgram(tmp_path / "state")
-    program.environment |= {
-        "AWS_ACCESS_KEY_ID": "unknown",
-        "AWS_SECRET_ACCESS_KEY": "wrong",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    return program
-
-
 def first_line(process: "subprocess.Popen[str]") -> str:
     """Return the first line of a command's errors, and interrupt the command."""
     assert process.stderr is not None

@@ -348,25 +348,39 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(fd)
 
 
-def write_again(path: str | Path) -> None:
-    """Write a file's bytes over themselves, and sync them; holes stay. In a thread.
+def write_again(path: Path, copy: Path, prepare: Callable[[int], object] | None = None) -> None:
+    """Replace a file by a durable copy, whose name the caller syncs; holes stay. In a thread.
 
-    A sync that failed leaves pages that differ from the disk but count as written.
+    A sync that failed leaves pages that differ from the disk but count as written. Writing into the
+    same file does not help: ext4 then writes the bytes into blocks that still count as unwritten.
+
+    Args:
+        path: the file.
+        copy: an unused path on the same disk.
+        prepare: called with the descriptor of the empty copy.
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: the file cannot be read, or not be written to the disk.
+        OSError: the file cannot be read, or the copy not be written to the disk.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        for start, stop in _data_ranges(fd):
-            offset = start
-            while offset < stop:  # bounded: each iteration writes at least one byte or raises
-                data = os.pread(fd, min(WRITTEN_AGAIN_BYTES, stop - offset), offset)
-                offset += os.pwrite(fd, data, offset)
-        os.fsync(fd)
+        target = os.open(copy, _NEW, FILE_MODE)
+        try:
+            if prepare is not None:
+                prepare(target)
+            for start, stop in _data_ranges(source):
+                offset = start
+                while offset < stop:  # bounded: each iteration writes at least one byte or raises
+                    data = os.pread(source, min(WRITTEN_AGAIN_BYTES, stop - offset), offset)
+                    offset += os.pwrite(target, data, offset)
+            os.ftruncate(target, os.fstat(source).st_size)
+            os.fsync(target)
+        finally:
+            os.close(target)
+        os.rename(copy, path)
     finally:
-        os.close(fd)
+        os.close(source)
 
 
 def _data_ranges(fd: int) -> Iterator[tuple[int, int]]:

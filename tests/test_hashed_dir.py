@@ -399,6 +399,7 @@ def test_every_byte_of_a_file_is_written_again(
         return pwrite(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", note)
-    write_again(path)
+    write_again(path, tmp_path / "copy")
 
     assert bytes(written) == path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["file"]

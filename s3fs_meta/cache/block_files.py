@@ -418,14 +418,18 @@ class BlockFiles:
             self._sync_failure = f"an earlier sync failed ({exc.strerror or exc})"
             raise
 
-    def write_again(self, block: BlockId) -> None:
-        """Write a file's bytes over themselves and sync them; skip a missing file. In a thread.
-
-        A file that cannot be read is skipped: its block is lost, whatever is written.
+    def write_again(self, blocks: Sequence[BlockId]) -> None:
+        """Replace files by durable copies of them. In a thread, before any file is open.
 
         Raises:
-            OSError: the file cannot be written to the disk.
+            OSError: a file cannot be written to the disk.
         """
+        for block in blocks:
+            self._write_again(block)
+        self._directory.sync_parents(map(_name, blocks))
+
+    def _write_again(self, block: BlockId) -> None:
+        """Replace one file; skip it if it is missing or unreadable, because its block is lost."""
         size_bytes = self.size(block)
         try:
             if size_bytes:
@@ -434,7 +438,7 @@ class BlockFiles:
             _log.error("%s", exc)
             return
         with contextlib.suppress(FileNotFoundError):
-            write_again(self._directory.path(_name(block)))
+            write_again(self._directory.path(_name(block)), self._tmp / f"again-{_name(block)}")
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
         """Let the kernel forget the pages of files, so that reads return what the disk has. In a thread."""

@@ -1,0 +1,162 @@
+"""A real disk that fails to write, and works again later.
+
+The state directory is on an ext4 whose image is a sparse file on a small tmpfs. While the tmpfs is
+full, the loop device fails to write blocks that the image lacks.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cli.conftest import Place
+from tests.conftest import REQUIRED
+from tests.power.loop_disk import why_no_loop_disk
+from tests.power.next_boot import VARIABLE
+from tests.programs import PROCESS_S_MAX, Program
+
+pytestmark = pytest.mark.mount
+
+THIN_BYTES: Final = 64 << 20
+IMAGE_BYTES: Final = 300 << 20
+BLOCK: Final = os.urandom(64 << 10)
+OPTIONS: Final = "commit=600,sync_interval=600"  # else the block is stored in the bucket meanwhile
+
+
+class ThinDisk:
+    """An ext4 without a journal, whose data blocks get space on a tmpfs when they are written."""
+
+    def __init__(self, home: Path) -> None:
+        self.thin, self.mountpoint = home / "thin", home / "disk"
+        self.thin.mkdir()
+        self.mountpoint.mkdir()
+        size = f"size={THIN_BYTES}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.thin], check=True)
+        self._image = self.thin / "image"
+        with self._image.open("wb") as file:
+            file.truncate(IMAGE_BYTES)
+        make = ["mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-E", "lazy_itable_init=0"]
+        subprocess.run([*make, self._image], check=True)
+
+    def mount(self) -> None:
+        """Mount the disk."""
+        subprocess.run(["mount", "-o", "loop", self._image, self.mountpoint], check=True)
+
+    def unmount(self) -> None:
+        """Unmount the disk; the memory forgets its files."""
+        subprocess.run(["umount", self.mountpoint], check=True)
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """Let writes of new blocks fail in a ``with`` block."""
+        filler = self.thin / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+    def close(self) -> None:
+        """Unmount everything, even if a daemon still runs."""
+        if self.mountpoint.is_mount():
+            subprocess.run(["umount", "-l", self.mountpoint], check=True)
+        subprocess.run(["umount", "-l", self.thin], check=True)
+
+
+@pytest.fixture
+def thin_disk(tmp_path: Path) -> Iterator[ThinDisk]:
+    """Return a disk that can fail."""
+    why = why_no_loop_disk()
+    if why and "loop" not in REQUIRED:
+        pytest.skip(why)
+    disk = ThinDisk(tmp_path)
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+class Host:
+    """A mount whose state directory is on a disk that fails."""
+
+    def __init__(self, place: Place, disk: ThinDisk, home: Path) -> None:
+        self._place, self._disk = place, disk
+        self._boot_id = home / "boot_id"
+        self._boots = 0
+        self._program = Program(disk.mountpoint / "state")
+        self._program.environment[VARIABLE] = str(self._boot_id)
+
+    def boot(self) -> None:
+        """Mount the disk as on a new boot."""
+        self._boots += 1
+        self._boot_id.write_text(f"boot {self._boots}\n")
+        self._disk.mount()
+
+    def make(self) -> None:
+        """Make the filesystem."""
+        self._program.ok("mkfs", "--plain", "--block-size", "64K", self._place.url)
+
+    def mount(self) -> None:
+        """Mount the filesystem."""
+        words = ("mount", "-o", OPTIONS, self._place.url, self._place.mountpoint)
+        done = self._program.run(*words, module="tests.power.next_boot")
+        assert done.returncode == 0, done.stderr
+
+    def unmount(self) -> None:
+        """Unmount the filesystem; a degraded mount uploads nothing."""
+        self._program.run("umount", self._place.mountpoint)
+
+    def lose_power(self) -> None:
+        """Kill the daemon, and let the memory forget the files of the disk."""
+        pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
+        signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
+        assert select.select([pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
+        os.close(pid_fd)
+        subprocess.run(["fusermount3", "-u", "-z", self._place.mountpoint], check=True)
+        self._disk.unmount()
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def test_fsync_of_the_mount_after_a_failed_one_is_durable(
+    empty: Place, thin_disk: ThinDisk, tmp_path: Path
+) -> None:
+    """The kernel counts the lost block as written, so the new mount must write it again."""
+    host = Host(empty, thin_disk, tmp_path)
+    host.boot()
+    host.make()
+    host.mount()
+    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
+    earlier.write_bytes(BLOCK[::-1])
+    _fsync(earlier)
+    with thin_disk.full():
+        path.write_bytes(BLOCK)
+        with pytest.raises(OSError, match="Input/output error"):
+            _fsync(path)
+    with pytest.raises(OSError, match="Input/output error"):
+        _fsync(path)
+    host.unmount()
+
+    host.mount()
+    _fsync(path)
+    host.lose_power()
+    host.boot()
+    host.mount()
+
+    assert path.read_bytes() == BLOCK
+    assert earlier.read_bytes() == BLOCK[::-1]
+    host.unmount()

@@ -502,6 +502,7 @@ HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has end
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 ENDED_NOTES_MAX: Final = 64  # notes of ended mounts, which each search of a mountpoint reads
+CHILD_END_S_MAX: Final = 5.0  # wait for the daemon of an interrupted mount, which has no data yet
 DEAD_MOUNT_S_MAX: Final = 5.0  # a mount whose statfs(2) takes longer is not that of a killed daemon
 UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import trio
 import typer
@@ -13,6 +13,7 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.export.copier import Copier, Tally, require_empty
 from s3fs_meta.export.from_snapshot import Restoring
@@ -82,21 +83,28 @@ def restore(
     place = targets.of_url(url, access.cachedir)
     with (
         NewDirectory(target, mode=0o700),
-        interruption.explained(
-            f"the copy in {target} is not complete; remove it before you run restore again"
-        ),
+        interruption.explained("nothing was copied") as remains,
         TerminalFront(quiet=json) as front,
     ):
         require_empty(target)
         reading = Reading(place, access.s3, access.passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
-        link, tally, copier = trio.run(_restore, reading, wanted, names, target, not no_privileges)
+        copied = _Copied(names, target, not no_privileges)
+        link, tally, copier = trio.run(_restore, reading, wanted, copied, remains)
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
 
 
+class _Copied(NamedTuple):
+    """The entries to copy."""
+
+    paths: list[bytes]  # from the root; empty: everything
+    target: Path
+    privileges: bool
+
+
 async def _restore(
-    reading: Reading, wanted: PointInTime, paths: list[bytes], target: Path, privileges: bool
+    reading: Reading, wanted: PointInTime, copied: _Copied, remains: Remains
 ) -> tuple[Link, Tally, Copier]:
     async with (
         opened_bucket(reading) as bucket,
@@ -104,11 +112,14 @@ async def _restore(
     ):
         elsewhere = newest_state(volume)
         content = UncachedReader(volume.db, volume.store, volume.keyring, elsewhere.find)
-        copier = Copier(volume.db, content, target, privileges=privileges)
+        copier = Copier(volume.db, content, copied.target, privileges=copied.privileges)
         restoring = Restoring(volume.db, copier, reading.front.progress)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(elsewhere.run)
-            await restoring.copy(paths)
+            remains.change(
+                f"the copy in {copied.target} is not complete; remove it before you run restore again"
+            )
+            await restoring.copy(copied.paths)
             nursery.cancel_scope.cancel()
         return volume.link, restoring.tally, copier
 

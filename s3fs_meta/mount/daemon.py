@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,9 @@ from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line, report, text_of
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import PassphraseError, S3fsError
+from s3fs_meta.limits import CHILD_END_S_MAX
 
+_END_POLL_S: Final = 0.01
 UMASK: Final = 0o077  # local files of a mount are private to its user
 
 
@@ -110,7 +113,18 @@ def run_in_background(
             return _attend(ours, front, log)
         except KeyboardInterrupt:
             os.kill(pid, signal.SIGTERM)
+            _wait_for_end(pid)
             raise
+
+
+def _wait_for_end(pid: int) -> None:
+    """Wait until a child that was asked to end has ended, for at most CHILD_END_S_MAX.
+
+    Afterwards it is true that nothing is mounted, and the caller can remove the mountpoint.
+    """
+    deadline_s = time.monotonic() + CHILD_END_S_MAX
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline_s:
+        time.sleep(_END_POLL_S)
 
 
 def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> None:

@@ -65,7 +65,7 @@ def test_path_in_place_of_a_url_is_answered_with_the_url(quick: QuickProgram, em
         (("fsck", "-n"), "nothing was changed"),
         (("fsck", "-p"), "all repairs are undone"),
         (("rollback", "--at", "txg=1", "--yes"), "nothing was changed"),
-        (("restore", "--to", "TARGET"), "the copy in "),
+        (("restore", "--to", "TARGET"), "nothing was copied"),
         (("reclaim",), "all deleted objects were unneeded"),
         (("destroy", "--by-name"), "nothing was removed"),
         (("mkfs", "--plain"), "run mkfs again"),

@@ -324,6 +324,14 @@ class CorruptionError(S3fsError):
     """Stored bytes or rows are damaged; damaged content is never replaced by invented content."""
 
 
+class PastUnavailableError(CorruptionError):
+    """A file of a past point in time cannot be read; the mounted filesystem itself is unharmed."""
+
+    def __init__(self, txg: int, why: str) -> None:
+        super().__init__(f"cannot read the state of txg {txg}: {why}")
+        self.txg = txg
+
+
 class FormatError(CorruptionError):
     """A stored object has a wrong magic, checksum, length or version."""
 

@@ -147,6 +147,16 @@ LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
 LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
 LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for changelogs to merge into levels
 
+# --- the past in the mount ---------------------------------------------------------------------
+# Inode numbers from this one on are of points in time (fs/past); living inodes count up from 1.
+PAST_INO_MIN: Final = 1 << 62
+PAST_INO_BITS: Final = 40  # bits of an inode's own number: 10^12 inodes; the bits above are a slot
+PAST_POINTS_OPEN_MAX: Final = 4  # databases of points in time that one mount keeps on the disk
+PAST_IDLE_S: Final = 600.0  # after this time without a request the database is removed
+PAST_CHECK_S: Final = 30.0  # how often a mount checks for idle points in time
+PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # content of the past in memory
+PAST_NAME_TIMEOUT_S: Final = 1.0  # how long the kernel may cache that 1h-ago is a certain txg
+
 # --- history index -----------------------------------------------------------------------------
 # Txgs in a run of level 1, and runs of one level in a run of the next: the bits of a mask.
 HISTORY_FAN_OUT: Final = 32

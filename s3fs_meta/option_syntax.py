@@ -9,6 +9,7 @@ UsageError if the text is invalid.
 import difflib
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import (
     CACHE_BYTES_MIN,
     MARK_HASH_DIGITS_MIN,
+    NAME_BYTES_MAX,
     PAGE_BYTES_MAX,
     PAGE_BYTES_MIN,
     RETENTION_S_MAX,
@@ -121,6 +123,13 @@ def point_in_time(word: str, text: str) -> PointInTime:
             f" {word}=10m (ten minutes ago) or txg=42"
         )
     return found
+
+
+def entry_name(word: str, text: str) -> str:
+    """Return a name that a directory can have."""
+    if not 0 < len(os.fsencode(text)) <= NAME_BYTES_MAX or text in {".", ".."} or "/" in text:
+        raise UsageError(f"{word}={text} is not a name of a directory entry")
+    return text
 
 
 def point_of_txg(word: str, text: str) -> PointInTime:

@@ -12,6 +12,7 @@ from s3fs_meta.model import AccessTime
 from s3fs_meta.option_row import NO_EFFECT, NOTHING, Option
 from s3fs_meta.option_syntax import (
     OneOf,
+    entry_name,
     flag,
     integer,
     listen_address,
@@ -346,6 +347,19 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
         "As `at`.",
+        NO_EFFECT,
+    ),
+    Option(
+        "snapdir",
+        "snapdir",
+        "NAME",
+        entry_name,
+        ".snapshots",
+        "Name in the root directory under which past points in time are directories: "
+        "`.snapshots/2026-05-09T14:30`, `.snapshots/1h-ago`, `.snapshots/txg=42`. No listing shows "
+        "it; a file that has the name already hides it.",
+        "Each point in time that programs use is restored into a temporary database; four are kept, "
+        "for ten minutes after their last use.",
         NO_EFFECT,
     ),
     Option(

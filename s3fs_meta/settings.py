@@ -138,6 +138,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     at: PointInTime | None = default_of("at")
     at_least: Mark | None = default_of("at_least")
     metrics: Address | None = default_of("metrics")
+    snapdir: str = default_of("snapdir")
     uid: int | None = default_of("uid")
     gid: int | None = default_of("gid")
     umask: int | None = default_of("umask")

@@ -19,7 +19,7 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     S3fsError,
 )
-from s3fs_meta.fuse import errnos
+from s3fs_meta.fuse import errnos, past_requests
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NAME_BYTES_MAX
 from s3fs_meta.mount_state import MountStatus
@@ -96,6 +96,9 @@ def failed(
         exc: the error.
         begun: ``MountStatus.progress`` at the start of the request; None: unknown.
     """
+    of_past = past_requests.errno_of(name, arguments, exc)
+    if of_past is not None:
+        return of_past
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
         text = f"{exc}{_advice(exc)}"

@@ -22,6 +22,7 @@ from typing_extensions import override
 from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.past.past_tree import PastTree
 from s3fs_meta.fs.waiting_room import caller as asking
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
@@ -31,8 +32,9 @@ from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.fuse.kernel_cache import invalidate_inode
+from s3fs_meta.fuse.past_requests import PastRequests
 from s3fs_meta.fuse.write_back import WriteBack
-from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
+from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
 
 _HANDLERS: Final = (
@@ -92,19 +94,26 @@ class Operations(pyfuse3.Operations):
     enable_acl = True
 
     def __init__(
-        self, filesystem: Filesystem, converter: Converter, *, writeback: bool = True
+        self,
+        filesystem: Filesystem,
+        converter: Converter,
+        *,
+        past: PastTree | None = None,
+        writeback: bool = True,
     ) -> None:
         """Make the handlers of one mount.
 
         Args:
             filesystem: carries out the requests.
             converter: converts results to pyfuse3's types.
+            past: carries out requests for points in time; None: the mount shows none.
             writeback: the kernel caches writes, and keeps the size and times of regular files.
                 False on a follower, whose files another host changes.
         """
         self.enable_writeback_cache = writeback
         self.filesystem = self._fs = filesystem
         self.converter = converter
+        self.past = PastRequests(past, converter)
         self._entry = converter.entry
         self._count = filesystem.lookups.add
         self._namespace = filesystem.namespace
@@ -133,12 +142,17 @@ class Operations(pyfuse3.Operations):
     @answered
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
-    ) -> pyfuse3.EntryAttributes:
+    ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
         """Reply with the inode of a name, or that the name is missing; the kernel caches both."""
         found = self._fs.lookup(parent, name)
         if found is None:
-            if name == self._barrier.name and parent == ROOT_INO:
-                return self._barrier.entry
+            if parent == ROOT_INO:
+                if name == self._barrier.name:
+                    return self._barrier.entry
+                if name == self.past.name:
+                    return self.past.top()
+            elif parent >= PAST_INO_MIN:
+                return self.past.lookup(parent, name)
             return self.converter.no_entry
         entry = self._entry(found)
         self._count(found.ino)
@@ -206,18 +220,22 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> bytes:
+    def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> bytes | Awaitable[bytes]:
         """Reply with the target of a symbolic link."""
+        if ino >= PAST_INO_MIN:
+            return self.past.tree.readlink(ino)
         return self._fs.readlink(ino)
 
     # --- attributes ----------------------------------------------------------------------------
 
     @override
     @answered
-    def getattr(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+    def getattr(
+        self, ino: Ino, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
         """Reply with the attributes of an inode."""
-        if ino == BARRIER_INO:
-            return self._barrier.entry
+        if ino >= PAST_INO_MIN:
+            return self._barrier.entry if ino == BARRIER_INO else self.past.getattr(ino)
         return self._entry(self._fs.getattr(ino))
 
     @override
@@ -252,6 +270,8 @@ class Operations(pyfuse3.Operations):
         is_without = name == CAPABILITY and self._fs.xattrs.lacks_capability(ino)
         if is_without or ino == BARRIER_INO:
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
+        if ino >= PAST_INO_MIN:
+            return self.past.tree.getxattr(ino, name)
         if name == STATE:
             return self._fs.state_of(ino)
         return self._fs.xattrs.get(ino, name)
@@ -268,8 +288,12 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def listxattr(self, ino: Ino, ctx: pyfuse3.RequestContext) -> list[bytes]:
+    def listxattr(
+        self, ino: Ino, ctx: pyfuse3.RequestContext
+    ) -> list[bytes] | Awaitable[list[bytes]]:
         """Reply with the names of an inode's extended attributes."""
+        if ino >= PAST_INO_MIN:
+            return self.past.tree.listxattr(ino)
         return self._fs.xattrs.names(ino, caller(ctx))
 
     @override
@@ -306,7 +330,9 @@ class Operations(pyfuse3.Operations):
         On a read-only mount the kernel refuses to open for writing. A follower is writable for the
         kernel, because it may be promoted, so this handler must refuse.
         """
-        if ino == BARRIER_INO:
+        if ino >= PAST_INO_MIN:
+            if ino != BARRIER_INO:
+                return self.past.open(ino, flags)
             self._barrier.opened()
             return pyfuse3.FileInfo(ino)
         self._fs.open_files.expect_reports(True)
@@ -331,6 +357,8 @@ class Operations(pyfuse3.Operations):
     @answered
     def read(self, ino: Ino, offset: int, length: int) -> bytes | Awaitable[bytes]:
         """Reply with bytes of a file."""
+        if ino >= PAST_INO_MIN:
+            return self.past.tree.read(ino, offset, length)
         found = self._data.try_read(ino, offset, length)
         if isinstance(found, bytes):
             return found
@@ -361,10 +389,10 @@ class Operations(pyfuse3.Operations):
     @answered
     def release(self, ino: Ino) -> None:
         """End one open(2) of a file, whose last descriptor was closed."""
-        if ino == BARRIER_INO:
-            self._barrier.released()
-        else:
+        if ino < PAST_INO_MIN:
             self._fs.release(ino)
+        elif ino == BARRIER_INO:
+            self._barrier.released()
 
     @override
     @answered
@@ -374,6 +402,8 @@ class Operations(pyfuse3.Operations):
         The kernel requests st_blocks again after close(2), but not after fsync(2). So its
         attributes are invalidated if st_blocks has changed.
         """
+        if ino >= PAST_INO_MIN:
+            return
         await self._fs.sync_file(ino, data_only=datasync)
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
         if record is not None and record.shows_blocks(blocks):
@@ -385,32 +415,35 @@ class Operations(pyfuse3.Operations):
     @answered
     def opendir(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> int:
         """Open a directory."""
-        self._fs.open_directory(ino)
+        if ino < PAST_INO_MIN:
+            self._fs.open_directory(ino)
         return ino
 
     @override
     @answered
-    def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
+    def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> Awaitable[None] | None:
         """List a directory from a position on, with attributes, until the reply is full.
 
         Every name in the reply counts as a lookup, except "." and "..".
         """
+        if ino >= PAST_INO_MIN:
+            return self.past.readdir(ino, start, token)
         if start == 0 and not self.requests["opendir"]:
             self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
-            return
+            return None
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
         while True:  # bounded by the size of the reply
             rows = self._fs.read_directory(ino, after, limit)
             for name, cookie, attributes in rows:
                 if not pyfuse3.readdir_reply(token, name, self._entry(attributes), cookie):
                     self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), READDIR_ROWS_MAX)
-                    return
+                    return None
                 self._count(attributes.ino)
                 after = cookie
                 listed += 1
             if len(rows) < limit:
-                return
+                return None
             limit = READDIR_ROWS_MIN
 
     def _list_dots(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> bool:
@@ -433,7 +466,12 @@ class Operations(pyfuse3.Operations):
     @answered
     def fsyncdir(self, ino: Ino, datasync: bool) -> Awaitable[None]:
         """Make the names of a directory durable."""
+        if ino >= PAST_INO_MIN:
+            return self._nothing_to_sync()
         return self._fs.sync_file(ino, data_only=datasync)
+
+    async def _nothing_to_sync(self) -> None:
+        """Return at once, because the past is in the bucket."""
 
     # --- the filesystem as a whole -------------------------------------------------------------
 
@@ -449,7 +487,7 @@ class Operations(pyfuse3.Operations):
         self.requests["forget"] += 1
         forget = self._fs.forget
         for ino, times in pairs:
-            if ino == BARRIER_INO:
+            if ino >= PAST_INO_MIN:
                 continue
             try:
                 forget(Ino(ino), times)

@@ -31,7 +31,7 @@ from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.kernel_cache import invalidate_inode
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX
+from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX, PAST_INO_MIN
 from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
@@ -173,6 +173,9 @@ class RawOperations:
         writing counts as data without holes, up to the length that the kernel has. Without this
         handler the kernel would reply so for every file.
         """
+        if ino >= PAST_INO_MIN:
+            found = await self.operations.past.tree.getattr(ino)
+            return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, found.size_bytes))
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
@@ -325,8 +328,11 @@ class RawOperations:
         result = await self._fs.flags.command(ino, command, given, is_root=is_root)
         return IOCTL_OUT + result
 
-    def statx(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
+    def statx(self, unique: int, ino: Ino, uid: int, _content: bytes) -> None:
         """Reply with attributes and birth time; the kernel requests the latter once per inode."""
+        if ino >= PAST_INO_MIN:
+            self.start(RawOperations._statx_past, unique, uid, (ino,))
+            return
         code, content = 0, b""
         try:
             self.operations.requests["statx"] += 1
@@ -337,6 +343,10 @@ class RawOperations:
         except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(self.operations.status, "statx", (ino,), exc)
         _answer(unique, code, content)
+
+    async def _statx_past(self, ino: Ino) -> bytes:
+        found = await self.operations.past.tree.getattr(ino)
+        return statx_out(self.operations.converter.entry(found), found.btime_ns)
 
     def clear_privileges(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> bool:
         """Clear set-user-ID bits before a write whose request has the flag FUSE_WRITE_KILL_SUIDGID.

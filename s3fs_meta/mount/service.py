@@ -60,6 +60,7 @@ from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.metrics_option import listening
 from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.past_points import past_of
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount.stores import naming_store, opened_store
@@ -323,7 +324,10 @@ class Mount:
             overrides=self._plan.overrides,
             has_generations=follower is None,
         )
-        operations = Operations(self._filesystem, converter, writeback=follower is None)
+        past = past_of(self._plan, session, self._filesystem)
+        operations = Operations(
+            self._filesystem, converter, past=past.tree, writeback=follower is None
+        )
         self._requests = operations.requests
         self._write_back = operations.write_back
         self._kernel.serve(operations.write_back, KernelCache(converter, self._filesystem))
@@ -338,6 +342,8 @@ class Mount:
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
             if self._plan.options.at is None:  # the past is no news, and may be of another history
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
+            if past.run is not None:
+                nursery.start_soon(session.supervise, "points in time", past.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._remove)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
             with _libfuse_heard(StateDir(self._plan.place.state).log):

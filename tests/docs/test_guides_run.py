@@ -45,7 +45,7 @@ def test_commands_of_the_page_on_time_travel_run(tmp_path: Path) -> None:
     """The page finds a txg, mounts it, copies from it, rolls back to it, and undoes that."""
     printed = run_page(GUIDE / "time-travel.md", tmp_path)
 
-    assert printed.count("Chapter one") == 2
+    assert printed.count("Chapter one") == 3
     assert "to undo it: s3fs-meta rollback --at txg=" in printed
     assert "\nthesis\n" in printed
     assert printed.endswith("shopping list\n")

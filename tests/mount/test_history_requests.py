@@ -1,6 +1,5 @@
 """Where a path is in a mounted filesystem, although no file may be there."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.programs import Program
 
 @pytest.mark.mount
 def test_past_path_is_split_at_its_mountpoint(
-    program: Program, mounted: Place, tmp_path: Path
+    program: Program, mounted: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
@@ -29,11 +28,9 @@ def test_past_path_is_split_at_its_mountpoint(
     for path, names in expected.items():
         found = past_path(path, program.cachedir)
         assert (found.names, found.top, found.place.url) == (names, 1, mounted.url)
-    os.chdir(mnt / "d")
-    try:
+    with monkeypatch.context() as changed:
+        changed.chdir(mnt / "d")
         assert past_path(Path("f"), program.cachedir).names == [b"d", b"f"]
-    finally:
-        os.chdir("/")
 
 
 def test_path_outside_of_mounts_is_refused(tmp_path: Path) -> None:

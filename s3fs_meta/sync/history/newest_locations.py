@@ -59,15 +59,7 @@ class Elsewhere:
             return None
         self._wanted.set()
         await self._tried.wait()
-        row = None if self._db is None else blocks.intact(self._db, located.hash)
-        if row is None or self._db is None or row.pack is None or row.plain_bytes == 0:
-            return None
-        if row.plain_bytes != located.plain_bytes:
-            return None
-        assert row.pack_offset is not None, "a block with a pack has an offset"
-        assert row.stored_bytes is not None, "a block with a pack has a length"
-        key = packs.object_key(self._db, row.pack)
-        return Found(key, row.pack_offset, row.stored_bytes)
+        return None if self._db is None else intact_location(self._db, located)
 
     async def run(self) -> None:
         """Restore the newest database when it is first needed; then keep it open."""
@@ -95,6 +87,18 @@ class Elsewhere:
 
     def _open(self) -> Database:
         return Database.open(self._path, _THROWAWAY, read_only=True)
+
+
+def intact_location(db: Database, located: Located) -> Found | None:
+    """Return the location in one state of a block with the content of another state's block."""
+    row = None if located.hash is None else blocks.intact(db, located.hash)
+    if row is None or row.pack is None or row.plain_bytes == 0:
+        return None
+    if row.plain_bytes != located.plain_bytes:
+        return None
+    assert row.pack_offset is not None, "a block with a pack has an offset"
+    assert row.stored_bytes is not None, "a block with a pack has a length"
+    return Found(packs.object_key(db, row.pack), row.pack_offset, row.stored_bytes)
 
 
 def newest_state(volume: Volume) -> Elsewhere:

@@ -1,0 +1,12 @@
+"""The past in the mount: directories of points in time below the root, made when they are used.
+
+top        the directory ``.snapshots``; no listing of the root shows it
+point      one point in time: a directory in the top, with the tree of that time below it
+slot       the number of a point in one mount; with an inode's number it makes the number shown
+
+Nothing in it can be changed. Each point has a temporary database, which is restored when a request
+needs it and removed when it is idle; the numbers of its inodes stay valid meanwhile.
+
+Start at ``past_tree``. ``open_points`` restores the database of a point and closes idle ones.
+Below: sync (history), meta (rows). Above: fuse, which passes requests for these inodes.
+"""

@@ -1,0 +1,161 @@
+"""The open points in time of one mount: each has a temporary database of its own.
+
+Owns: restoring a database when it is first needed, how many are open, closing idle ones.
+Does not know: FUSE, inode numbers that programs see.
+Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless more are in use at one moment.
+Nothing in the bucket is changed. An error of a temporary database never concerns the mount itself.
+Tasks: any task; ``run`` is one background task.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from s3fs_meta.errors import (
+    DatabaseError,
+    MetadataError,
+    PastUnavailableError,
+    SettingsError,
+)
+from s3fs_meta.limits import PAST_CHECK_S, PAST_IDLE_S, PAST_POINTS_OPEN_MAX
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.model import PointInTime, Txg
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.points_in_time import PointsInTime
+from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot
+from s3fs_meta.sync.opening.opening import close_filesystem
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
+from s3fs_meta.sync.volume import OpenOptions, Volume
+
+_log = logging.getLogger(__name__)
+
+# No other process reads the database, and after a crash it is restored again.
+_OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
+
+
+class OpenPoint:
+    """One open point in time."""
+
+    def __init__(self, volume: Volume, find_elsewhere: FindElsewhere) -> None:
+        self.volume = volume
+        self.db = volume.db
+        self.reader = UncachedReader(volume.db, volume.store, volume.keyring, find_elsewhere)
+        self.users = 0  # requests that use it now
+        self.used_s = 0.0  # when the last request began
+
+
+class OpenPoints:
+    """Opens points in time of one filesystem when requests need them."""
+
+    def __init__(
+        self,
+        volume: Volume,
+        state_of: Callable[[Txg], StateDir],
+        find_elsewhere: FindElsewhere,
+    ) -> None:
+        """Begin without an open point.
+
+        Args:
+            volume: the mounted filesystem, of which only the bucket and the keys are used.
+            state_of: returns the directory for the temporary state of a txg.
+            find_elsewhere: finds the content of a block that is no longer where the point names it.
+        """
+        self._volume = volume
+        self._state_of = state_of
+        self._find_elsewhere = find_elsewhere
+        self._open: dict[Txg, OpenPoint] = {}
+        self._lock = trio.Lock()
+
+    @property
+    def count(self) -> int:
+        """Return how many points are open."""
+        return len(self._open)
+
+    @property
+    def txgs(self) -> list[Txg]:
+        """Return the txgs of the open points, ascending."""
+        return sorted(self._open)
+
+    async def find(self, wanted: PointInTime) -> Link | None:
+        """Return the link of a point in time, None if it is not retained or in the future.
+
+        Raises:
+            StoreError, BrokenChainError: the bucket cannot be read.
+        """
+        bucket = self._bucket()
+        wanted, now_ns = await bucket.by_store(wanted)
+        if wanted.time_ns is not None and wanted.time_ns > now_ns:
+            return None
+        try:
+            return await bucket.points.find(wanted, now_ns)
+        except SettingsError:
+            return None
+
+    @asynccontextmanager
+    async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
+        """Use the point of a txg; it is opened if necessary, and not closed meanwhile.
+
+        Raises:
+            StoreError: the bucket cannot be reached.
+            PastUnavailableError: the state of that txg cannot be restored.
+        """
+        point = self._open.get(txg)
+        if point is None:
+            point = await self._opened(txg)
+        point.users += 1
+        point.used_s = trio.current_time()
+        try:
+            yield point
+        except (DatabaseError, MetadataError) as exc:
+            raise PastUnavailableError(txg, str(exc)) from exc
+        finally:
+            point.users -= 1
+
+    async def run(self) -> None:
+        """Close points that are not used any more, until cancelled; then close all."""
+        try:
+            while True:
+                await trio.sleep(PAST_CHECK_S)
+                idle_since_s = trio.current_time() - PAST_IDLE_S
+                async with self._lock:
+                    await self._close(
+                        [txg for txg, one in self._open.items() if one.used_s < idle_since_s]
+                    )
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._close(list(self._open))
+
+    def _bucket(self) -> Bucket:
+        volume = self._volume
+        points = PointsInTime(volume.store, volume.keyring, volume.uuid, volume.keeper.lease)
+        clock = volume.clock
+        return Bucket(volume.store, volume.superblock, volume.keyring, volume.keeper, points, clock)
+
+    async def _opened(self, txg: Txg) -> OpenPoint:
+        async with self._lock:
+            point = self._open.get(txg)
+            if point is not None:
+                return point
+            oldest = sorted(self._open, key=lambda one: self._open[one].used_s)
+            await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
+            wanted = PointInTime(f"txg={txg}", txg=txg)
+            try:
+                state = self._state_of(txg)
+                volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted)
+            except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
+                raise PastUnavailableError(txg, str(exc)) from exc
+            _log.info("opened txg %d for reading", txg)
+            self._open[txg] = point = OpenPoint(volume, self._find_elsewhere)
+            point.used_s = trio.current_time()
+            return point
+
+    async def _close(self, txgs: list[Txg]) -> None:
+        for txg in txgs:
+            if not self._open[txg].users:
+                point = self._open.pop(txg)
+                await close_filesystem(point.volume, release=False)
+                _log.info("closed txg %d, which was open for reading", txg)

@@ -1,0 +1,268 @@
+"""The tree of the past: points in time as directories, with the files of that time.
+
+Owns: inode numbers of the past, attributes as programs see them, reading of content.
+Does not know: FUSE; how a point in time is opened (``open_points``).
+Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of the past have no
+effect. A number of the past is never that of a living inode, and never given to another file.
+Tasks: any handler.
+
+An inode number of the past is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. Each point that is
+used gets the next slot for the rest of the mount, so no table of inodes is necessary, and the kernel
+may keep any number of them.
+"""
+
+import stat
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from s3fs_meta.errors import (
+    NeedsDirectoryError,
+    NoAttributeError,
+    NoInodeError,
+    PastUnavailableError,
+)
+from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
+from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.limits import PAST_CACHED_BYTES_MAX, PAST_INO_BITS, PAST_INO_MIN
+from s3fs_meta.meta.tables import block_map, dentries, inodes, symlinks, xattrs
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Cookie, Ino, Txg
+from s3fs_meta.option_syntax import parse_point_in_time
+
+PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # slot 0 has no point
+_AGO: Final = "-ago"  # a name without a space: 1h-ago
+_INO_MASK: Final = (1 << PAST_INO_BITS) - 1
+_PRIVILEGES: Final = stat.S_ISUID | stat.S_ISGID
+
+_Page = list[tuple[bytes, Cookie, Attributes]]
+
+
+class PastTree:
+    """The past of one mount."""
+
+    def __init__(
+        self,
+        points: OpenPoints,
+        name: bytes,
+        block_bytes: int,
+        root: Callable[[], Attributes],
+        now_ns: Callable[[], int],
+    ) -> None:
+        """Begin without a slot.
+
+        Args:
+            points: opens points in time.
+            name: the name of the top in the root directory.
+            block_bytes: size of a block.
+            root: returns the attributes of the root directory, for the owner of the top.
+            now_ns: returns the time, from which ages count.
+        """
+        self.name = name
+        self._points = points
+        self._block_bytes = block_bytes
+        self._root = root
+        self._now_ns = now_ns
+        self._slots: dict[Txg, int] = {}
+        self._txgs: list[Txg] = [Txg(0)]  # by slot
+        self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
+        self.cached_bytes = 0  # content in memory
+        self._fetching: dict[tuple[Txg, int], trio.Event] = {}
+
+    # --- inodes --------------------------------------------------------------------------------
+
+    async def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
+        """Return the inode of a name in the top or below it, None if there is no such name.
+
+        Raises:
+            NoInodeError: the directory is unknown.
+            StoreError, PastUnavailableError: the point in time cannot be read.
+        """
+        if parent == PAST_TOP_INO:
+            return await self._point(name)
+        txg, ino = self._place(parent)
+        async with self._points.used(txg) as point:
+            if name == b".":
+                return self._attributes(point, txg, ino)
+            if name == b"..":
+                return self._above(point, txg, ino)
+            found = dentries.find_attributes(point.db, ino, name)
+            return None if found is None else self._shown(txg, found)
+
+    async def getattr(self, ino: Ino) -> Attributes:
+        """Return the attributes of an inode. Raises as ``lookup``."""
+        if ino == PAST_TOP_INO:
+            return self.top()
+        txg, past_ino = self._place(ino)
+        async with self._points.used(txg) as point:
+            return self._attributes(point, txg, past_ino)
+
+    def top(self) -> Attributes:
+        """Return the attributes of the top: as those of the root, without permission to write."""
+        root = self._root()
+        return root._replace(
+            ino=PAST_TOP_INO,
+            mode=stat.S_IFDIR | 0o555 & (root.mode | 0o111),
+            nlink=2,
+            size_bytes=0,
+            mapped_blocks=0,
+            parent=ROOT_INO,
+            flags=0,
+        )
+
+    async def readlink(self, ino: Ino) -> bytes:
+        """Return the target of a symbolic link. Raises as ``lookup``."""
+        txg, past_ino = self._place(ino)
+        async with self._points.used(txg) as point:
+            return symlinks.target(point.db, past_ino)
+
+    async def getxattr(self, ino: Ino, name: bytes) -> bytes:
+        """Return the value of an extended attribute; file capabilities are never shown.
+
+        Raises:
+            NoAttributeError: there is no such attribute.
+            As ``lookup``.
+        """
+        if ino == PAST_TOP_INO or name == CAPABILITY:
+            raise NoAttributeError(ino, name)
+        txg, past_ino = self._place(ino)
+        async with self._points.used(txg) as point:
+            return xattrs.get(point.db, past_ino, name)
+
+    async def listxattr(self, ino: Ino) -> list[bytes]:
+        """Return the names of the extended attributes. Raises as ``lookup``."""
+        if ino == PAST_TOP_INO:
+            return []
+        txg, past_ino = self._place(ino)
+        async with self._points.used(txg) as point:
+            return [name for name in xattrs.names(point.db, past_ino) if name != CAPABILITY]
+
+    async def read_directory(self, ino: Ino, after: Cookie, limit: int) -> _Page:
+        """Return names after a cookie, ascending by cookie, at most *limit*.
+
+        The top lists the points that are open. Raises as ``lookup``.
+        """
+        if ino == PAST_TOP_INO:
+            txgs = [txg for txg in self._points.txgs if txg > after]
+            found = [await self._numbered(txg) for txg in txgs[:limit]]
+            return [
+                (b"txg=%d" % txg, Cookie(txg), one) for txg, one in zip(txgs, found, strict=False)
+            ]
+        txg, past_ino = self._place(ino)
+        async with self._points.used(txg) as point:
+            if not stat.S_ISDIR(self._attributes(point, txg, past_ino).mode):
+                raise NeedsDirectoryError(ino)
+            page = dentries.page(point.db, past_ino, after, limit)
+            return [(name, cookie, self._shown(txg, one)) for name, cookie, one in page]
+
+    # --- content -------------------------------------------------------------------------------
+
+    async def read(self, ino: Ino, offset: int, length: int) -> bytes:
+        """Return the bytes from *offset* on, *length* of them or up to the end of the file.
+
+        Raises:
+            PastUnavailableError: the bucket has lost the content.
+            As ``lookup``.
+        """
+        txg, past_ino = self._place(ino)
+        async with self._points.used(txg) as point:
+            attributes = self._attributes(point, txg, past_ino)
+            stop = min(offset + length, attributes.size_bytes)
+            if stop <= offset or not stat.S_ISREG(attributes.mode):
+                return b""
+            first, last = offset // self._block_bytes, (stop - 1) // self._block_bytes
+            located = block_map.locate_range(
+                point.db, past_ino, BlockIndex(first), BlockIndex(last)
+            )
+            parts: list[bytes] = []
+            for index in range(first, last + 1):
+                start = max(offset - index * self._block_bytes, 0)
+                end = min(stop - index * self._block_bytes, self._block_bytes)
+                block = located.get(BlockIndex(index))
+                data = b"" if block is None else await self._content(point, txg, block)
+                parts.append(data[start:end].ljust(end - start, b"\0"))
+            return b"".join(parts)
+
+    async def _content(self, point: OpenPoint, txg: Txg, located: Located) -> bytes:
+        """Return the content of a block; requests for one block at the same time read it once."""
+        key = (txg, int(located.block))
+        while key not in self._blocks:
+            waiting = self._fetching.get(key)
+            if waiting is not None:
+                await waiting.wait()
+                continue
+            self._fetching[key] = fetched = trio.Event()
+            try:
+                (content,) = await point.reader.read([located])
+                if located.plain_bytes and not content.data:
+                    raise PastUnavailableError(
+                        txg, f"the bucket has lost the content of block {located.block}"
+                    )
+                self._keep(key, content.data)
+            finally:
+                del self._fetching[key]
+                fetched.set()
+        self._blocks.move_to_end(key)
+        return self._blocks[key]
+
+    def _keep(self, key: tuple[Txg, int], data: bytes) -> None:
+        self._blocks[key] = data
+        self.cached_bytes += len(data)
+        while self.cached_bytes > PAST_CACHED_BYTES_MAX and len(self._blocks) > 1:
+            _, dropped = self._blocks.popitem(last=False)
+            self.cached_bytes -= len(dropped)
+
+    # --- numbers -------------------------------------------------------------------------------
+
+    async def _point(self, name: bytes) -> Attributes | None:
+        """Return the root directory at the point in time that a name states."""
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            return None
+        wanted = parse_point_in_time(text.replace(_AGO, " ago"), self._now_ns())
+        link = None if wanted is None else await self._points.find(wanted)
+        return None if link is None else await self._numbered(link.txg)
+
+    async def _numbered(self, txg: Txg) -> Attributes:
+        """Return the root directory at a txg, which gets a slot if it has none."""
+        async with self._points.used(txg) as point:
+            if txg not in self._slots:
+                self._slots[txg] = len(self._txgs)
+                self._txgs.append(txg)
+            return self._attributes(point, txg, ROOT_INO)
+
+    def _place(self, ino: Ino) -> tuple[Txg, Ino]:
+        """Return the txg and the inode at that time that a number of the past stands for."""
+        slot, past_ino = divmod(ino - PAST_INO_MIN, 1 << PAST_INO_BITS)
+        if not 0 < slot < len(self._txgs):
+            raise NoInodeError(ino)
+        return self._txgs[slot], Ino(past_ino)
+
+    def _number(self, txg: Txg, ino: Ino) -> Ino:
+        if ino > _INO_MASK:
+            raise PastUnavailableError(txg, f"inode {ino} is too large a number for the past")
+        return Ino(PAST_INO_MIN + (self._slots[txg] << PAST_INO_BITS) + ino)
+
+    def _attributes(self, point: OpenPoint, txg: Txg, ino: Ino) -> Attributes:
+        return self._shown(txg, inodes.get(point.db, ino))
+
+    def _above(self, point: OpenPoint, txg: Txg, ino: Ino) -> Attributes:
+        if ino == ROOT_INO:
+            return self.top()
+        return self._attributes(point, txg, inodes.get(point.db, ino).parent)
+
+    def _shown(self, txg: Txg, attributes: Attributes) -> Attributes:
+        """Return attributes without privileges, with numbers of the past."""
+        mode = attributes.mode
+        if not stat.S_ISDIR(mode):
+            mode &= ~_PRIVILEGES
+        is_root = attributes.ino == ROOT_INO
+        return attributes._replace(
+            ino=self._number(txg, attributes.ino),
+            mode=mode,
+            rdev=0,
+            parent=PAST_TOP_INO if is_root else self._number(txg, attributes.parent),
+        )

@@ -1,0 +1,140 @@
+"""Requests for files of past points in time (``fs.past``).
+
+Owns: the replies to lookups, opens and listings, and the errors of changes.
+Does not know: how the past is read.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from s3fs_meta.errors import FsError, NoInodeError, S3fsError
+from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
+from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.limits import PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
+from s3fs_meta.model import Cookie, Ino
+
+# Positions of "." and ".." in a directory; cookies are larger, except those of the top.
+_AT_DOT: Final = 1
+_AT_DOT_DOT: Final = 2
+# The top lists txgs, whose numbers may be smaller than these positions.
+_TOP_SHIFT: Final = 16
+
+_EXACT: Final = b"txg="
+# Requests that connect two inodes; if one is of the past and the other is not: EXDEV.
+_BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})
+_CHANGES: Final = frozenset(
+    {
+        "clear_privileges",
+        "create",
+        "fallocate",
+        "mkdir",
+        "mknod",
+        "removexattr",
+        "rmdir",
+        "setattr",
+        "setxattr",
+        "symlink",
+        "unlink",
+        "write",
+    }
+)
+
+
+def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | None:
+    """Return the errno of a failed request if it fails because an inode is of the past, or None.
+
+    The handlers of changes know no such inode, so they miss the inode or the name in it.
+    """
+    if not isinstance(exc, FsError):
+        return None
+    are_past = [one >= PAST_INO_MIN for one in arguments if type(one) is int]
+    if not any(are_past) and not (isinstance(exc, NoInodeError) and exc.ino >= PAST_INO_MIN):
+        return None
+    if name in _BETWEEN:
+        return errno.EROFS if name == "rename" and all(are_past[:2]) else errno.EXDEV
+    if name == "flags":
+        return errno.ENOTTY
+    return errno.EROFS if name in _CHANGES else None
+
+
+class PastRequests:
+    """The requests of one mount for files of the past."""
+
+    def __init__(self, tree: PastTree | None, converter: Converter) -> None:
+        self._tree = tree
+        self._converter = converter
+        self.name = None if tree is None else tree.name
+
+    @property
+    def tree(self) -> PastTree:
+        """Return the tree of the past.
+
+        Raises:
+            NoInodeError: the mount shows no past, so it gave out no such inode.
+        """
+        if self._tree is None:
+            raise NoInodeError(PAST_TOP_INO)
+        return self._tree
+
+    def top(self) -> pyfuse3.EntryAttributes:
+        """Return the reply with the directory of points in time."""
+        return self._converter.entry(self.tree.top())
+
+    async def lookup(self, parent: Ino, name: bytes) -> pyfuse3.EntryAttributes:
+        """Return the reply to a lookup in a directory of the past.
+
+        Which txg a time or an age means may change, so the kernel caches it only briefly.
+        """
+        found = await self.tree.lookup(parent, name)
+        if found is None:
+            return self._no_entry(parent)
+        entry = self._converter.entry(found)
+        if parent == PAST_TOP_INO and not name.startswith(_EXACT):
+            entry.entry_timeout = min(entry.entry_timeout, PAST_NAME_TIMEOUT_S)
+        return entry
+
+    def _no_entry(self, parent: Ino) -> pyfuse3.EntryAttributes:
+        if parent != PAST_TOP_INO:
+            return self._converter.no_entry
+        entry = pyfuse3.EntryAttributes()
+        entry.st_ino = 0
+        entry.entry_timeout = PAST_NAME_TIMEOUT_S
+        return entry
+
+    async def getattr(self, ino: Ino) -> pyfuse3.EntryAttributes:
+        """Return the reply with the attributes of an inode."""
+        return self._converter.entry(await self.tree.getattr(ino))
+
+    def open(self, ino: Ino, flags: int) -> pyfuse3.FileInfo:
+        """Open a file for reading; the kernel may cache its content, which never changes.
+
+        Raises:
+            FUSEError: EROFS.
+        """
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            raise pyfuse3.FUSEError(errno.EROFS)
+        return pyfuse3.FileInfo(ino, keep_cache=True)
+
+    async def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
+        """List a directory of the past, until the reply is full."""
+        tree, entry_of = self.tree, self._converter.entry
+        if start < _AT_DOT_DOT:
+            here = await tree.getattr(ino)
+            above = here if ino == PAST_TOP_INO else await tree.getattr(here.parent)
+            for at, name, attributes in ((_AT_DOT, b".", here), (_AT_DOT_DOT, b"..", above)):
+                if start < at and not pyfuse3.readdir_reply(token, name, entry_of(attributes), at):
+                    return
+        shift = _TOP_SHIFT if ino == PAST_TOP_INO else 0
+        after = Cookie(max(start - shift, 0) if shift else max(start, _AT_DOT_DOT))
+        while True:  # bounded by the size of the reply
+            page = await tree.read_directory(ino, after, READDIR_ROWS_MIN)
+            for name, cookie, attributes in page:
+                entry = entry_of(attributes)
+                if not pyfuse3.readdir_reply(token, name, entry, cookie + shift):
+                    return
+                after = cookie
+            if len(page) < READDIR_ROWS_MIN:
+                return

@@ -1,0 +1,65 @@
+"""The past of a mount: connecting ``fs.past`` with the session and its state directories.
+
+Owns: which mounts show the past, the names of temporary state. Does not know: requests.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.past.open_points import OpenPoints
+from s3fs_meta.fs.past.past_tree import PastTree
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.model import ROOT_INO, Txg
+from s3fs_meta.mount.plan import MountPlan
+from s3fs_meta.state_paths import locate_snapshot_state
+from s3fs_meta.sync.history.newest_locations import intact_location
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
+
+
+class Past(NamedTuple):
+    """The past of one mount; None: the mount shows a past point in time itself."""
+
+    tree: PastTree | None
+    run: Callable[[], Awaitable[None]] | None  # a background task
+
+
+def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
+    """Return the directory in which the daemon *pid* of a filesystem restores a txg."""
+    return locate_snapshot_state(state, f"process {pid} txg {txg}")
+
+
+def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
+    """Return the past of a mount that is about to serve."""
+    if plan.options.at is not None:
+        return Past(None, None)
+
+    def state_of(txg: Txg) -> StateDir:
+        return StateDir(temporary_state(plan.place.state, txg, os.getpid()))
+
+    async def find_elsewhere(located: Located) -> Found | None:  # noqa: RUF029 - as one that waits
+        return intact_location(session.db, located)
+
+    points = OpenPoints(session.volume, state_of, find_elsewhere)
+
+    async def run() -> None:
+        # Leftovers of killed mounts; this mount has no temporary state yet.
+        await trio.to_thread.run_sync(remove_stale_snapshots, plan.place.state, Path())
+        await points.run()
+
+    tree = PastTree(
+        points,
+        os.fsencode(plan.options.snapdir),
+        filesystem.block_bytes,
+        partial(filesystem.getattr, ROOT_INO),
+        SystemClock().now_ns,
+    )
+    return Past(tree, run)

@@ -1,0 +1,135 @@
+"""Points in time that one mount has open."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from s3fs_meta.bucket_errors import BrokenChainError
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import DatabaseError, PastUnavailableError, StoreUnavailableError
+from s3fs_meta.fs.past.open_points import OpenPoints
+from s3fs_meta.limits import PAST_CHECK_S, PAST_IDLE_S, PAST_POINTS_OPEN_MAX
+from s3fs_meta.model import PointInTime, Txg
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.fs.past.nowhere import nowhere
+from tests.sync.conftest import Power, plain, write_file
+
+__all__ = ["plain"]
+
+
+def points_of(session: Session, state_of: Callable[[Txg], StateDir] | None = None) -> OpenPoints:
+    """Return the points in time of a session's filesystem."""
+    home = session.volume.state_dir.path.parent
+    return OpenPoints(
+        session.volume, state_of or (lambda txg: StateDir(home / f"snapshot {txg}")), nowhere
+    )
+
+
+@asynccontextmanager
+async def shipped(plain: Power, txgs: int) -> AsyncIterator[tuple[Session, list[Txg]]]:
+    """Run a session that has shipped some txgs; give their numbers."""
+    async with plain.session(tasks=False) as session:
+        found = []
+        for _ in range(txgs):
+            write_file(session, b"x")
+            await session.shipper.ship(anyway=True)
+            found.append(session.link.txg)
+        yield session, found
+
+
+def snapshots_in(home: Path) -> list[str]:
+    """Return the names of temporary state directories."""
+    return [path.name for path in home.iterdir() if "snapshot" in path.name]
+
+
+async def inodes_at(points: OpenPoints, txg: Txg) -> int:
+    """Return the number of inodes at a txg."""
+    async with points.used(txg) as point:
+        return int(point.db.counters.inodes)
+
+
+async def test_only_the_points_used_last_stay_open(plain: Power) -> None:
+    async with shipped(plain, PAST_POINTS_OPEN_MAX + 2) as (session, txgs):
+        points = points_of(session)
+        counts = [await inodes_at(points, txg) for txg in txgs]
+        open_at_end = points.txgs
+        assert await inodes_at(points, txgs[0]) == counts[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(points.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    assert counts == list(range(counts[0], counts[0] + len(txgs)))
+    assert open_at_end == txgs[-PAST_POINTS_OPEN_MAX:]
+    assert points.count == 0
+
+
+async def test_idle_point_is_closed_and_its_state_removed(
+    plain: Power, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A point in use is never closed."""
+    async with shipped(plain, 2) as (session, (first, second)):
+        points = points_of(session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(points.run)
+            await inodes_at(points, first)
+            async with points.used(second) as point:
+                await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
+                assert points.txgs == [second]
+                assert point.db.counters.inodes
+            assert snapshots_in(tmp_path) == [f"snapshot {second}"]
+            await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
+            assert points.count == 0
+            nursery.cancel_scope.cancel()
+
+
+async def test_times_that_are_not_retained_are_not_found(plain: Power) -> None:
+    async with shipped(plain, 1) as (session, (txg,)):
+        points = points_of(session)
+        now_ns = plain.clock.now_ns()
+        for wanted in (
+            PointInTime("txg=99", txg=Txg(99)),
+            PointInTime("1970-01-01", time_ns=1),
+            PointInTime("tomorrow", time_ns=now_ns + 10**15),
+        ):
+            assert await points.find(wanted) is None
+        found = await points.find(PointInTime("now", time_ns=now_ns))
+        assert found is not None
+        assert found.txg == txg
+
+
+async def test_error_of_a_point_does_not_concern_the_mount(plain: Power) -> None:
+    """A full disk, an outage, an unreadable changelog, and an error of the temporary database."""
+    async with shipped(plain, 2) as (session, (first, second)):
+
+        def state_of(_txg: Txg) -> StateDir:
+            raise OSError(28, "No space left on device")
+
+        with pytest.raises(PastUnavailableError, match="No space left"):
+            await inodes_at(points_of(session, state_of), first)
+        points = points_of(session)
+        with pytest.raises(PastUnavailableError, match="wrong"):
+            async with points.used(first):
+                raise DatabaseError("something is wrong")
+        del plain.store.objects[key_of(second)]
+        with pytest.raises((PastUnavailableError, BrokenChainError)):
+            await inodes_at(points_of(session), second)
+        assert session.status.writable
+
+
+async def test_outage_is_reported_and_the_point_opens_later(plain: Power) -> None:
+    store = FaultyStore(plain.store)
+    async with plain.session(tasks=False, store=store) as session:
+        write_file(session, b"x")
+        await session.shipper.ship()
+        points = points_of(session)
+        store.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))
+        with pytest.raises(StoreUnavailableError):
+            await inodes_at(points, session.link.txg)
+        assert await inodes_at(points, session.link.txg) == 2

@@ -1,0 +1,141 @@
+"""The tree of the past without a kernel: numbers, content, bounds."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.errors import NoInodeError, PastUnavailableError
+from s3fs_meta.fs.past import past_tree
+from s3fs_meta.fs.past.open_points import OpenPoints
+from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
+from s3fs_meta.limits import MIB, PAST_INO_BITS, PAST_INO_MIN
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, Txg
+from s3fs_meta.objects.billing import Meter, MeteredStore, RequestClass
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+from tests.fs.past.nowhere import nowhere
+from tests.sync.conftest import Power, plain, write_file
+
+__all__ = ["plain"]
+
+
+def tree_of(session: Session, home: Path) -> PastTree:
+    """Return the past of a session's filesystem."""
+    points = OpenPoints(session.volume, lambda txg: StateDir(home / f"snapshot {txg}"), nowhere)
+    return PastTree(
+        points,
+        b".snapshots",
+        MIB,
+        lambda: inodes.get(session.db, ROOT_INO),
+        session.volume.clock.now_ns,
+    )
+
+
+async def named(session: Session, name: bytes, content: bytes) -> Txg:
+    """Ship a file with a name and return the txg."""
+    dentries.add(session.db, ROOT_INO, name, write_file(session, content))
+    await session.shipper.ship(anyway=True)
+    return session.link.txg
+
+
+async def found(tree: PastTree, parent: Ino, name: bytes) -> Attributes:
+    """Return the inode of a name."""
+    attributes = await tree.lookup(parent, name)
+    assert attributes is not None
+    return attributes
+
+
+async def test_number_names_the_same_file_for_the_rest_of_the_mount(
+    plain: Power, tmp_path: Path
+) -> None:
+    async with plain.session(tasks=False) as session:
+        first = await named(session, b"f", b"first")
+        second = await named(session, b"g", b"second")
+        tree = tree_of(session, tmp_path)
+        roots = [await found(tree, PAST_TOP_INO, b"txg=%d" % txg) for txg in (second, first)]
+        files = [await found(tree, root.ino, b"f") for root in roots]
+        again = await found(tree, PAST_TOP_INO, b"txg=%d" % second)
+
+        assert [root.ino - PAST_INO_MIN for root in roots] == [
+            (1 << PAST_INO_BITS) + 1,
+            (2 << PAST_INO_BITS) + 1,
+        ]
+        assert again.ino == roots[0].ino
+        assert [one.parent for one in files] == [root.ino for root in roots]
+        assert (await found(tree, files[0].parent, b"..")).ino == PAST_TOP_INO
+        assert (await found(tree, files[0].parent, b".")).ino == files[0].parent
+        for wrong in (PAST_INO_MIN + (3 << PAST_INO_BITS) + 1, (1 << 63) - 1, PAST_INO_MIN + 1):
+            with pytest.raises(NoInodeError):
+                await tree.getattr(Ino(wrong))
+        with pytest.raises(NoInodeError):
+            await tree.getattr(Ino(roots[0].ino + 500))
+
+
+async def test_inode_number_that_does_not_fit_is_refused(
+    plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with plain.session(tasks=False) as session:
+        txg = await named(session, b"f", b"x")
+        tree = tree_of(session, tmp_path)
+        root = await found(tree, PAST_TOP_INO, b"txg=%d" % txg)
+        monkeypatch.setattr(past_tree, "_INO_MASK", 1)
+        with pytest.raises(PastUnavailableError, match="too large a number"):
+            await tree.lookup(root.ino, b"f")
+
+
+async def test_parallel_reads_of_a_block_download_it_once(plain: Power, tmp_path: Path) -> None:
+    meter = Meter()
+    store = MeteredStore(plain.store, meter)
+    async with plain.session(tasks=False, store=store) as session:
+        txg = await named(session, b"f", bytes(range(256)) * 2000)
+        tree = tree_of(session, tmp_path)
+        root = await found(tree, PAST_TOP_INO, b"txg=%d" % txg)
+        ino = (await found(tree, root.ino, b"f")).ino
+        meter.take()
+        results: dict[int, bytes] = {}
+
+        async def read(offset: int) -> None:
+            results[offset] = await tree.read(ino, offset, 4096)
+
+        async with trio.open_nursery() as nursery:
+            for offset in range(0, 512_000, 4096):
+                nursery.start_soon(read, offset)
+        sent = [counts for one in meter.take().values() for counts in one.items()]
+
+    whole = b"".join(results[offset] for offset in sorted(results))
+    assert whole == bytes(range(256)) * 2000
+    assert sum(b.requests for (_, kind), b in sent if kind == RequestClass.GET.value) == 1
+
+
+async def test_content_in_memory_is_bounded(
+    plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_tree, "PAST_CACHED_BYTES_MAX", 2000)
+    async with plain.session(tasks=False) as session:
+        txgs = [await named(session, b"%d" % number, b"%d" % number * 900) for number in range(5)]
+        tree = tree_of(session, tmp_path)
+        root = await found(tree, PAST_TOP_INO, b"txg=%d" % txgs[-1])
+        for _ in range(2):
+            for number in range(5):
+                ino = (await found(tree, root.ino, b"%d" % number)).ino
+                assert await tree.read(ino, 0, 5000) == b"%d" % number * 900
+                assert tree.cached_bytes <= 2000
+
+
+async def test_top_lists_the_open_points(plain: Power, tmp_path: Path) -> None:
+    async with plain.session(tasks=False) as session:
+        txgs = [await named(session, b"%d" % number, b"x") for number in range(3)]
+        tree = tree_of(session, tmp_path)
+        assert await tree.read_directory(PAST_TOP_INO, Cookie(0), 10) == []
+        for txg in txgs:
+            await found(tree, PAST_TOP_INO, b"txg=%d" % txg)
+        pages = [
+            await tree.read_directory(PAST_TOP_INO, Cookie(after), 2) for after in (0, txgs[1])
+        ]
+
+    assert [[name for name, _, _ in page] for page in pages] == [
+        [b"txg=%d" % txgs[0], b"txg=%d" % txgs[1]],
+        [b"txg=%d" % txgs[2]],
+    ]

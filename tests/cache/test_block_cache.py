@@ -436,6 +436,21 @@ async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
     assert cache.index.total_bytes <= 50 * KIB
 
 
+async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> None:
+    """Nothing needs to be uploaded for that; a smaller cache wakes the uploader."""
+    cache = bench.new_cache(bytes_max=100 * KIB)
+    bench.write(0, bytes(90 * KIB))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cache.wait_for_room, 50 * KIB)
+        await trio.testing.wait_all_tasks_blocked()
+        await cache.resize(200 * KIB)
+    assert cache.writers_waiting == 0
+    await cache.upload_signal.wait(0)
+    await cache.resize(50 * KIB)
+
+    assert cache.upload_signal.is_set()
+
+
 async def test_writer_gets_enospc_after_write_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:

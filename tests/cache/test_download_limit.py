@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.model import BlockState
 from s3fs_meta.rate_limit import rate_limit
 from tests.cache.conftest import CacheBench
 
@@ -90,3 +91,41 @@ async def test_download_limit_does_not_delay_cached_reads(
     bench.cache.throttles.download.charge(MIB)
 
     assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
+
+
+async def test_waiting_run_does_not_request_what_arrived_meanwhile(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its bytes are free for the next transfer."""
+    await _limited(bench, 2, "1K")
+    run = [bench.located(0), bench.located(1)]
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.cache.download_run, run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(bench.cache.throttles.download.take, BLOCK_BYTES)
+        await trio.testing.wait_all_tasks_blocked()
+        for located in run:
+            bench.cache.index.put(located.block, BlockState.CLEAN, BLOCK_BYTES)
+
+    assert trio.current_time() - began_s == pytest.approx(2 * BLOCK_BYTES / KIB, rel=0.05)
+    assert bench.store.calls == []
+
+
+async def test_neighbours_of_a_small_block_count(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The limit applies to all bytes of a request, not only to those of the wanted block."""
+    await bench.store_evicted(20, 8 * KIB)
+    bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
+    gate = bench.store.hold("get_range")
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.cache.fetch, bench.located(0))
+        await gate.wait_started()
+        waited_s = trio.current_time() - began_s
+        autojump_clock.autojump_threshold = math.inf
+        gate.open()
+
+    assert bench.cache.fetched_blocks == 20
+    assert waited_s == pytest.approx(160, rel=0.05)

@@ -151,6 +151,18 @@ async def test_drop_keeps_blocks_that_are_not_clean(bench: CacheBench) -> None:
     assert bench.cache.is_local(bench.located(1))
 
 
+async def test_drop_keeps_possible_last_copies(bench: CacheBench) -> None:
+    """Also with ``pinned``; the reason is reported."""
+    damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
+    await bench.upload(0)
+    await bench.upload(1)
+    _damage(bench, damaged)
+    found = await bench.cache.evictor.drop(bench.cache.index.blocks(), pinned=True)
+
+    assert (found.blocks, found.kept) == (1, {"last_copies": 7})
+    assert bench.cache.index.blocks() == [damaged]
+
+
 async def test_smaller_cache_evicts_clean_blocks(bench: CacheBench) -> None:
     """After a change of its size the cache is within the new size, as far as blocks are clean."""
     for index in range(4):

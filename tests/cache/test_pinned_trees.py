@@ -21,6 +21,9 @@ async def test_blocks_beyond_the_bound_are_not_pinned(bench: CacheBench) -> None
     assert pinned.pin(BlockId(3), 12 * MIB)
     assert pinned.pin(BlockId(1), 20 * MIB), "it is pinned already"
     assert not pinned.pin(BlockId(4), 1)
+    await bench.cache.resize(128 * MIB)
+    assert pinned.pin(BlockId(4), 64 * MIB)
+    assert not pinned.pin(BlockId(5), 1)
 
 
 async def test_new_block_below_a_pin_is_not_evicted(bench: CacheBench) -> None:

@@ -51,8 +51,9 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
     assert shown["bytes_per_s"] == 512 << 10
     assert shown["mounted_with"] == "off"
     assert "now 512 KiB/s" in program.ok("set", mounted.mountpoint)
+    program.ok("set", mounted.mountpoint, "upload_limit=1K")
     (mounted.mountpoint / "f").write_bytes(os.urandom(MIB))
-    program.ok("flush", mounted.mountpoint)
+    program.ok("flush", mounted.mountpoint)  # ignores the limit
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,14 @@ import pytest
 import trio
 
 from s3fs_meta.control.plain_call import no_report
-from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import MIB
+from s3fs_meta.control.protocol import encode
+from s3fs_meta.errors import NoSpaceLeftError, UsageError
+from s3fs_meta.fs.trees import pins_file
+from s3fs_meta.fs.trees.pins_file import Pin
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX, MIB, PINS_MAX
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.meta.tables import inodes as inodes_table
+from s3fs_meta.model import ROOT_INO, BlockId
 from s3fs_meta.mount import cache_requests
 from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.settings import parse_mount_options
@@ -47,3 +53,73 @@ async def test_two_changes_at_once_do_not_mix(plain: Power) -> None:
         found = await on_set({"values": {}}, no_report)
 
     assert {one["name"]: one["value"] for one in found["settings"]} in both
+
+
+async def test_cache_smaller_than_its_dirty_content_keeps_all_of_it(plain: Power) -> None:
+    """The answer says how much is above the new size; writers wait until it is uploaded."""
+    options = parse_mount_options(["cachesize=1G", "sync_interval=1h"])
+    async with plain.session(session_options=options, tasks=False) as session:
+        for _ in range(66):
+            write_file(session, os.urandom(MIB))
+        on_set = CacheHandlers(options, session).handlers()[cache_requests.SET]
+        found = await on_set({"values": {"cachesize": "64M"}}, no_report)
+
+        assert (found["evicted_bytes"], found["over_bytes"]) == (0, 2 * MIB)
+        assert session.cache.index.pending_bytes == 66 * MIB
+        assert not session.cache.has_room(1)
+        await session.flush()
+        await session.durability.sync_all()
+        found = await on_set({"values": {}}, no_report)
+        assert found["over_bytes"] == 0
+        assert session.cache.find_room(1)
+
+
+async def test_cache_too_small_for_the_pins_is_refused(plain: Power) -> None:
+    """No other value is applied, and the message names the command that helps."""
+    options = parse_mount_options(["cachesize=1G"])
+    async with plain.session(session_options=options, tasks=False) as session:
+        session.cache.index.pin(BlockId(1), 33 * MIB)
+        on_set = CacheHandlers(options, session).handlers()[cache_requests.SET]
+        with pytest.raises(NoSpaceLeftError, match="run s3fs-meta unpin first"):
+            await on_set({"values": {"upload_limit": "1M", "cachesize": "64M"}}, no_report)
+        assert session.cache.bytes_max == 1024 * MIB
+        assert session.throttles.upload.bytes_per_s is None
+        await on_set({"values": {"cachesize": "65M"}}, no_report)
+
+
+@pytest.mark.parametrize(
+    "inodes", [None, [], "1", ["1"], [True], [1.5], list(range(1, PINS_MAX + 2))]
+)
+async def test_request_without_valid_inodes_is_refused(plain: Power, inodes: object) -> None:
+    options = parse_mount_options([])
+    async with plain.session(session_options=options, tasks=False) as session:
+        handlers = CacheHandlers(options, session).handlers()
+        for command in (cache_requests.WARM, cache_requests.UNPIN):
+            with pytest.raises(UsageError):
+                await handlers[command]({"inodes": inodes}, no_report)
+
+
+async def test_long_list_of_pins_fits_into_a_message(plain: Power) -> None:
+    """The rest is counted."""
+    options = parse_mount_options([])
+    long = b"/".join([b"\xff" * 200] * 20)
+    async with plain.session(session_options=options, tasks=False) as session:
+        session.db.begin()
+        at = ROOT_INO
+        for name in long.split(b"/"):
+            directory = inodes_table.create(session.db, 0o040755, 0, 0, at, 0, nlink=2).ino
+            dentries.add(session.db, at, name, directory)
+            at = directory
+        pins = []
+        for number in range(300):
+            ino = inodes_table.create(session.db, 0o100644, 0, 0, at, 0).ino
+            dentries.add(session.db, at, b"%d" % number, ino)
+            pins.append(Pin(long + b"/%d" % number, ino, 0))
+        pins_file.write(session.volume.state_dir.path, pins)
+        handlers = CacheHandlers(options, session)
+        await handlers.load()
+        found = await handlers.handlers()[cache_requests.PINS]({}, no_report)
+
+    assert found["left_out"] > 0
+    assert len(found["pins"]) + found["left_out"] == 300
+    assert len(encode({"result": found})) < CONTROL_MESSAGE_BYTES_MAX

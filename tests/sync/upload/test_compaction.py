@@ -11,6 +11,7 @@ from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockIndex, BlockState, Ino, ObjectKey
+from s3fs_meta.rate_limit import rate_limit
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import compaction
 from s3fs_meta.sync.volume import OpenOptions
@@ -294,6 +295,19 @@ async def test_one_wrong_answer_of_the_store_does_not_stop_a_compaction(power: P
         faulty.fail("get", ObjectMissingError("pack"))
         assert await session.compactor.run_once() == 1
         assert (session.compactor.last_error, damage_marks.marks(session.db)) == ("", [])
+
+
+async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
+    """It is background traffic, and reads a complete pack."""
+    async with power.session("a", tasks=False) as session:
+        await _mostly_dead_packs(session, 1)
+        session.throttles.download.set(rate_limit("download_limit", "1K"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.compactor.run_once)
+            with trio.fail_after(30):
+                while not session.throttles.download.waiting_bytes:  # noqa: ASYNC110 - no event
+                    await trio.sleep(0.005)
+            nursery.cancel_scope.cancel()
 
 
 async def test_packs_that_would_not_shrink_do_not_delay_the_compaction_of_others(

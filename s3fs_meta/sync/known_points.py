@@ -153,7 +153,7 @@ class KnownPoints:
             await trio.sleep(KNOWN_POINTS_S)
 
     async def save(self) -> None:
-        """Add the present point to the file, unless it is known; a failure is logged."""
+        """Add the present point to the file, unless it is known; after a failure try again later."""
         link = self._link()
         if link == self._saved or not link.created_ns:
             return
@@ -161,7 +161,8 @@ class KnownPoints:
             await trio.to_thread.run_sync(self._add, link)
         except (OSError, NewerPointsError) as exc:
             _log.warning("cannot save the known points in time in %s: %s", self._state, exc)
-        self._saved = link
+        else:
+            self._saved = link
 
     def _add(self, link: Link) -> None:
         known = read(self._state)

@@ -10,7 +10,9 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
+from s3fs_meta.mount import targets
 from s3fs_meta.mount.service import _libfuse_heard, supplementary_groups
+from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
@@ -126,6 +128,22 @@ def test_port_of_the_figures_that_is_in_use_changes_nothing(program: Program, pl
     assert done.returncode == ExitStatus.SETTINGS
     assert f"cannot serve metrics=127.0.0.1:{port}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*")} == before
+
+
+@pytest.mark.mount
+def test_mount_of_the_past_changes_no_known_points_in_time(program: Program, place: Place) -> None:
+    """Later points are not of another history."""
+    program.ok("mount", place.url, place.mountpoint)
+    (place.mountpoint / "f").touch()
+    program.ok("umount", place.mountpoint)
+    before = known_points.read(targets.of_url(place.url, program.cachedir).state)
+
+    program.ok("mount", "-o", "ro,at=txg=1", place.url, place.mountpoint)
+    program.ok("umount", place.mountpoint)
+
+    assert before is not None
+    assert before.points[-1].txg > 1
+    assert known_points.read(targets.of_url(place.url, program.cachedir).state) == before
 
 
 @pytest.mark.mount

@@ -168,11 +168,18 @@ async def test_file_of_a_newer_program_stays(
         known_points.read(tmp_path)
 
 
-async def test_file_that_cannot_be_written_is_logged(
+async def test_point_that_cannot_be_written_is_tried_again_and_then_known(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    points = KnownPoints(tmp_path, "u", lambda: link(5))
     (tmp_path / "points.json.new").mkdir()
-
-    await KnownPoints(tmp_path, "u", lambda: link(5)).save()
-
+    await points.save()
     assert "cannot save the known points in time" in caplog.text
+    (tmp_path / "points.json.new").rmdir()
+
+    await points.save()
+
+    assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
+    (tmp_path / "points.json").unlink()
+    await points.save()
+    assert os.listdir(tmp_path) == []

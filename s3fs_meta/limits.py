@@ -174,6 +174,8 @@ HISTORY_OLDER_RUNS: Final = 2
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
 HISTORY_SHOWN_MAX: Final = 2_000  # versions that a mount lists: they fit into a control message
+PATTERN_SHOWN_DEFAULT: Final = 5  # versions of each file that matches a pattern
+PATTERN_NAMES_MAX: Final = 100  # names that match a pattern of s3fs-meta versions
 # Changes that are not uploaded, which a mount merges to list their versions.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
 # Names of directories in memory while two points in time are compared.

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,10 +14,10 @@ from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.export.from_snapshot import names_of
-from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
+from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.history_requests import message_of, past_path, request_versions
+from s3fs_meta.mount.history_requests import Shape, found_by, past_path, request_versions
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
@@ -49,6 +48,10 @@ HELP = CommandHelp(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home thesis/draft.txt",
             "the file as one of these versions",
         ),
+        Example(
+            "s3fs-meta versions --pattern /mnt/home/reports/'*.pdf'",
+            "all reports, also removed ones",
+        ),
         Example("s3fs-meta versions --json s3://bucket/home report.pdf", "as JSON, for a program"),
     ),
     exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.SETTINGS, ExitStatus.LOCAL),
@@ -71,12 +74,27 @@ def versions(
         ),
     ] = None,
     count: Annotated[
-        int, typer.Option("-n", metavar="N", min=1, help="Maximum number of versions.")
-    ] = HISTORY_SHOWN_DEFAULT,
+        int | None,
+        typer.Option(
+            "-n",
+            metavar="N",
+            min=1,
+            help=f"Maximum number of versions of a file; default: {HISTORY_SHOWN_DEFAULT}, with "
+            f"--pattern {PATTERN_SHOWN_DEFAULT}.",
+            show_default=False,
+        ),
+    ] = None,
     attributes: Annotated[
         bool,
         typer.Option(
             "--attributes", help="Also list changes of only owners, permissions or xattrs."
+        ),
+    ] = False,
+    pattern: Annotated[
+        bool,
+        typer.Option(
+            "--pattern",
+            help="The name at the end of PATH is a pattern (* ? [a-z]); list each file that matches.",
         ),
     ] = False,
     *,
@@ -84,30 +102,34 @@ def versions(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta versions``."""
+    most = count or (PATTERN_SHOWN_DEFAULT if pattern else HISTORY_SHOWN_DEFAULT)
+    shape = Shape(most, attributes=attributes, pattern=pattern)
     if path is None:
         wanted = past_path(Path(target), access.cachedir)
         names, url = wanted.names, wanted.place.url
-        found = trio.run(partial(request_versions, attributes=attributes), wanted, count)
+        found = trio.run(request_versions, wanted, shape)
     else:
         names, url = names_of(os.fsencode(path)), target
         place = targets.of_url(target, access.cachedir)
         with TerminalFront(quiet=json) as front:
             reading = Reading(place, access.s3, access.passphrase_file, front)
-            found = trio.run(partial(_find, attributes=attributes), reading, names, count)
+            found = trio.run(_find, reading, names, shape)
     if json:
-        output.print_json(_facts(found, url, names))
+        output.print_json(_facts(found, url, shape))
         return
-    for version in found["versions"]:
-        output.print_text(_line(version, os.fsdecode(names[-1]) if names else ""))
-    if not found["complete"]:
-        output.print_text(f"there are earlier versions; list more with -n {10 * count}")
-    if found["notice"] is not None:
-        output.print_text(found["notice"])
+    for one in found["files"]:
+        name = one["path"].rpartition("/")[2]
+        if pattern:
+            output.print_text(_printable(one["path"]))
+        for version in one["versions"]:
+            output.print_text(_line(version, name))
+        if not one["complete"]:
+            output.print_text(f"there are earlier versions; list more with -n {10 * most}")
+    for notice in found["notices"]:
+        output.print_text(notice)
 
 
-async def _find(
-    reading: Reading, names: list[bytes], count: int, *, attributes: bool
-) -> dict[str, Any]:
+async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str, Any]:
     """Return what ``request_versions`` returns, from the bucket alone."""
     newest = PointInTime("newest")
     async with (
@@ -122,12 +144,7 @@ async def _find(
             oldest.txg,
             volume.link,
         )
-        found = await finder.of_path(names, count, attributes=attributes)
-    return {
-        "versions": [message_of(version) for version in found.found],
-        "complete": found.is_complete,
-        "notice": None,
-    }
+        return await found_by(finder, names, shape)
 
 
 def _line(version: Mapping[str, Any], shown: str) -> str:
@@ -141,20 +158,25 @@ def _line(version: Mapping[str, Any], shown: str) -> str:
         return f"{number:>6}  unknown: {why}"
     size = "" if version["size_bytes"] is None else output.human_bytes(version["size_bytes"])
     changes = ", ".join(version["changes"]) + (f": {why}" if why else "")
-    name = "" if version["name"] in {None, shown} else f" ({version['name']!r})"
+    name = "" if version["name"] in {None, shown} else f" ({_printable(version['name'])})"
     return f"{number:>6}  {when:<{_TIME_CHARS}}  {size:>8}  {changes}{name}"
 
 
-def _facts(found: Mapping[str, Any], url: str, names: list[bytes]) -> dict[str, Any]:
-    """Return the versions as a dictionary for programs."""
-    versions_found = [
-        {**one, "time": None if one["created_ns"] is None else format_time(one["created_ns"])}
-        for one in found["versions"]
+def _printable(name: str) -> str:
+    return name if name.isprintable() else repr(name)
+
+
+def _facts(found: Mapping[str, Any], url: str, shape: Shape) -> dict[str, Any]:
+    """Return the versions as a dictionary for programs: of one file, or a list of files."""
+    files = [
+        {**one, "versions": [_timed(two) for two in one["versions"]]} for one in found["files"]
     ]
-    return {
-        "url": url,
-        "path": os.fsdecode(b"/".join(names)),
-        "versions": versions_found,
-        "complete": found["complete"],
-        "notice": found["notice"],
-    }
+    notices = {"notices": found["notices"]}
+    if shape.pattern:
+        return {"url": url, "files": files, **notices}
+    return {"url": url, **files[0], **notices}
+
+
+def _timed(version: Mapping[str, Any]) -> dict[str, Any]:
+    created_ns = version["created_ns"]
+    return {**version, "time": None if created_ns is None else format_time(created_ns)}

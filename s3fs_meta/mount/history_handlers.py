@@ -11,7 +11,7 @@ import trio
 
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_SHOWN_MAX, UNSHIPPED_VERSIONS_BYTES_MAX
+from s3fs_meta.limits import HISTORY_SHOWN_MAX, PATTERN_NAMES_MAX, UNSHIPPED_VERSIONS_BYTES_MAX
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.meta.tables.pending import Run
 from s3fs_meta.model import Ino, Txg
@@ -37,9 +37,12 @@ class HistoryHandlers:
 
     async def _on_versions(self, arguments: Message, _report: Report) -> Message:
         names = [os.fsencode(name) for name in arguments["names"]]
-        count = arguments["count"]
-        if not 0 < count <= HISTORY_SHOWN_MAX:
-            raise UsageError(f"a mount lists at most {HISTORY_SHOWN_MAX} versions")
+        shape = history_requests.Shape(
+            arguments["count"], attributes=arguments["attributes"], pattern=arguments["pattern"]
+        )
+        most = HISTORY_SHOWN_MAX // (PATTERN_NAMES_MAX if shape.pattern else 1)
+        if not 0 < shape.count <= most:
+            raise UsageError(f"a mount lists at most {most} versions of each file; use the URL")
         volume = self._session.volume
         link = self._session.link
         unshipped, notice = await self._unshipped()
@@ -52,12 +55,8 @@ class HistoryHandlers:
             unshipped=unshipped,
             top=Ino(arguments["top"]),
         )
-        found = await finder.of_path(names, count, attributes=arguments["attributes"])
-        return {
-            "versions": [history_requests.message_of(version) for version in found.found],
-            "complete": found.is_complete,
-            "notice": notice,
-        }
+        found = await history_requests.found_by(finder, names, shape)
+        return {**found, "notices": found["notices"] + ([] if notice is None else [notice])}
 
     async def _unshipped(self) -> tuple[bytes, str | None]:
         """Return the changes that are not uploaded yet, and a notice if they are too many."""

@@ -3,22 +3,27 @@
 Owns: the command ``versions`` of the control socket, and finding the mount of a path that may not
 exist any more. Does not know: how versions are found (``history_handlers``).
 
-    versions  {"top": inode, "names": [text], "count": number, "attributes": bool} → {"versions":
-                [{"txg", "created_ns", "ino", "changes": [text], "name", "size_bytes", "mtime_ns",
-                "mode", "unknown", "uploaded"}], "complete": bool, "notice": text or null}
+    versions  {"top": inode, "names": [text], "count": number, "attributes": bool, "pattern": bool}
+                → {"files": [{"path", "versions": [{"txg", "created_ns", "ino", "changes": [text],
+                "name", "size_bytes", "mtime_ns", "mode", "unknown", "uploaded"}], "complete":
+                bool}], "notices": [text]}
 """
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import PATTERN_NAMES_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, mount_table
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.unanswered import named
-from s3fs_meta.sync.history.path_versions import Version
+from s3fs_meta.sync.history.path_versions import PathVersions, Version
 
 VERSIONS: Final = "versions"
 
@@ -53,8 +58,49 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
     )
 
 
-async def request_versions(path: PastPath, count: int, *, attributes: bool) -> dict[str, Any]:
-    """Return the versions of a path of a mount.
+@dataclass(frozen=True)
+class Shape:
+    """Which versions are listed."""
+
+    count: int  # at most so many of each file
+    attributes: bool = False  # also changes of only attributes
+    pattern: bool = False  # the last name is a shell pattern
+
+
+async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -> dict[str, Any]:
+    """Return the versions of a path or pattern in the form of control messages.
+
+    Raises:
+        UsageError: no retained txg has such a path.
+        StoreError: the bucket cannot be read.
+    """
+    paths, notices = [list(names)], []
+    if shape.pattern:
+        if not names:
+            raise UsageError("write a path that ends in a pattern")
+        *above, pattern = names
+        matching, are_all = await finder.names_like(above, pattern, PATTERN_NAMES_MAX)
+        paths = [[*above, name] for name in matching]
+        if not matching:
+            raise UsageError("no file matches the pattern at any retained point in time")
+        if not are_all:
+            notices = [f"only the first {PATTERN_NAMES_MAX} names that match are listed"]
+    files = []
+    for path in paths:
+        found = await finder.of_path(path, shape.count, attributes=shape.attributes)
+        versions = [message_of(version) for version in found.found]
+        files.append(
+            {
+                "path": os.fsdecode(b"/".join(path)),
+                "versions": versions,
+                "complete": found.is_complete,
+            }
+        )
+    return {"files": files, "notices": notices}
+
+
+async def request_versions(path: PastPath, shape: Shape) -> dict[str, Any]:
+    """Return the versions of a path or pattern in a mount.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -63,8 +109,7 @@ async def request_versions(path: PastPath, count: int, *, attributes: bool) -> d
     arguments = {
         "top": path.top,
         "names": [os.fsdecode(name) for name in path.names],
-        "count": count,
-        "attributes": attributes,
+        **asdict(shape),
     }
     with named(path.place):
         return await client.call(path.place.state, VERSIONS, arguments, no_report)

@@ -91,6 +91,32 @@ def test_mounted_file_is_named_by_its_path(program: Program, mounted: Place) -> 
 
 
 @pytest.mark.mount
+def test_removed_report_is_found_by_a_pattern(program: Program, mounted: Place) -> None:
+    directory = mounted.mountpoint / "reports"
+    directory.mkdir()
+    for name in ("2025.pdf", "2026.pdf", "notes", "odd\n.pdf"):
+        (directory / name).write_bytes(name.encode())
+    program.ok("flush", mounted.mountpoint)
+    (directory / "2025.pdf").unlink()
+    program.ok("flush", mounted.mountpoint)
+
+    printed = program.ok("versions", "--pattern", directory / "*.pdf").splitlines()
+    found = json.loads(program.ok("versions", "--pattern", "--json", mounted.url, "reports/*.pdf"))
+
+    assert [line for line in printed if not line.startswith(" ")] == [
+        "reports/2025.pdf",
+        "reports/2026.pdf",
+        "'reports/odd\\n.pdf'",
+    ]
+    assert "removed" in printed[1]
+    assert [one["path"] for one in found["files"]] == [
+        "reports/2025.pdf",
+        "reports/2026.pdf",
+        "reports/odd\n.pdf",
+    ]
+
+
+@pytest.mark.mount
 def test_changes_of_attributes_are_listed_only_on_request(program: Program, mounted: Place) -> None:
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")

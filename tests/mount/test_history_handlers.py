@@ -29,8 +29,15 @@ def named(session: Session, name: bytes, content: bytes) -> Ino:
 async def versions_of(session: Session, *names: str, count: int = 10) -> dict[str, Any]:
     """Return the answer of the mount for a path."""
     handler = HistoryHandlers(session).handlers()[history_requests.VERSIONS]
-    wanted = {"top": ROOT_INO, "names": list(names), "count": count, "attributes": False}
-    return dict(await handler(wanted, no_report))
+    wanted = {
+        "top": ROOT_INO,
+        "names": list(names),
+        "count": count,
+        "attributes": False,
+        "pattern": False,
+    }
+    found = await handler(wanted, no_report)
+    return {**found["files"][0], "notices": found["notices"]}
 
 
 async def test_changes_that_are_not_uploaded_are_versions(plain: Power) -> None:
@@ -78,10 +85,36 @@ async def test_too_many_unshipped_changes_give_a_notice(
         monkeypatch.setattr(history_handlers, "UNSHIPPED_VERSIONS_BYTES_MAX", 1)
         found = await versions_of(session, "f")
 
-    assert whole["notice"] is None
+    assert whole["notices"] == []
     assert [one["uploaded"] for one in whole["versions"]] == [False, True]
-    assert "not uploaded yet" in found["notice"]
+    assert "not uploaded yet" in found["notices"][0]
     assert [one["uploaded"] for one in found["versions"]] == [True]
+
+
+async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -> None:
+    """A pattern matches names that only the past had, and one that is not uploaded yet."""
+    async with plain.session(tasks=False) as session:
+        for name in (b"a.pdf", b"b.pdf", b"c.txt"):
+            named(session, name, b"x")
+        await session.shipper.ship()
+        session.db.begin()
+        remove_file(session, dentries.remove(session.db, ROOT_INO, b"a.pdf"))
+        await session.shipper.ship()
+        named(session, b"d.pdf", b"x")
+        handler = HistoryHandlers(session).handlers()[history_requests.VERSIONS]
+        wanted = {"top": ROOT_INO, "count": 5, "attributes": False, "pattern": True}
+        found = await handler({**wanted, "names": ["*.pdf"]}, no_report)
+        with pytest.raises(UsageError, match="no file matches"):
+            await handler({**wanted, "names": ["*.doc"]}, no_report)
+        with pytest.raises(UsageError, match="ends in a pattern"):
+            await handler({**wanted, "names": []}, no_report)
+
+    assert [one["path"] for one in found["files"]] == ["a.pdf", "b.pdf", "d.pdf"]
+    assert [one["versions"][0]["changes"] for one in found["files"]] == [
+        ["removed"],
+        ["created"],
+        ["created"],
+    ]
 
 
 async def test_count_and_path_are_checked(plain: Power) -> None:

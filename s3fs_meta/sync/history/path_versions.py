@@ -14,7 +14,9 @@ gives its attributes at each earlier txg.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from functools import reduce
+from itertools import islice
 from operator import or_
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -125,6 +127,58 @@ class PathVersions:
         }
         latest = sorted(unique.values(), key=lambda one: (one.txg, one.ino), reverse=True)
         return Versions(latest[:most], len(latest) <= most)
+
+    async def names_like(
+        self, above: Sequence[bytes], pattern: bytes, most: int
+    ) -> tuple[list[bytes], bool]:
+        """Return the names of a directory that match a pattern, present and past ones.
+
+        Args:
+            above: the components of the directory's path.
+            pattern: a shell pattern as in glob(7), without a slash.
+            most: the maximum number of names.
+
+        Returns:
+            The names in order, and whether these are all.
+
+        Raises:
+            UsageError: no retained txg has the directory.
+            StoreError: the bucket cannot be read.
+        """
+        found: set[bytes] = set()
+        for stay in await self.stays(above):
+            if stay.last == self._last:
+                rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
+                found.update(bytes(name) for (name,) in rows)
+            found |= await self._lost_names(stay)
+        matching = sorted(name for name in found if fnmatchcase(name, pattern))
+        return matching[:most], len(matching) <= most
+
+    async def _lost_names(self, stay: Stay) -> set[bytes]:
+        """Return the names that a directory lost while it was at a path."""
+        found: set[bytes] = set()
+
+        def take(index: HistoryIndex, mask: int) -> None:
+            at = bisect_left(index.names, (stay.ino,))
+            for row in islice(index.names, at, None):
+                if row.parent != stay.ino:
+                    break
+                if row.name and row.mask & mask:
+                    found.add(row.name)
+
+        def lost(changeset: bytes, is_whole: bool) -> set[bytes]:
+            rows = row_history.changed_rows(changeset, is_whole=is_whole)
+            return {row.name for row in rows.names if row.parent == stay.ino and row.name}
+
+        if stay.last == self._last and self._unshipped:
+            found |= lost(self._unshipped, True)
+        missing = await self._search.collect(stay.first, min(stay.last, self._end.txg), take)
+        for at in range(0, len(missing), HISTORY_FETCHES_MAX):
+            txgs = missing[at : at + HISTORY_FETCHES_MAX]
+            for one in await self._changelogs.scan(txgs, lost):
+                if not isinstance(one, Unreadable):
+                    found.update(*one.results)
+        return found
 
     # --- inodes of a path --------------------------------------------------------------------------
 

@@ -114,7 +114,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "60",
         "How long a read of a block that is not cached waits for the bucket before EIO.",
-        "Programs wait this long in an outage.",
+        "Programs wait this long in an outage, or twice as long, because the kernel repeats a read "
+        "that failed.",
         NO_EFFECT,
     ),
     Option(

@@ -61,6 +61,8 @@ class TerminalFront:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self._complete()
         self.close()
 
     def notice(self, text: str) -> None:
@@ -91,6 +93,12 @@ class TerminalFront:
         if total == 0:  # nothing to do counts as complete
             done = total = 1
         self._bars.update(self._tasks[what], completed=done, total=total)
+
+    def _complete(self) -> None:
+        """Show full bars at the end of a successful command, whose last report may be missing."""
+        if self._bars is not None:
+            for task in self._bars.tasks:
+                self._bars.update(task.id, completed=task.total)
 
     def ask(self, prompt: str) -> str:
         """Ask the user for a secret on the terminal, without echo."""

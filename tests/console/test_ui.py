@@ -1,5 +1,7 @@
 """Notices and progress bars on a terminal."""
 
+import contextlib
+
 import pytest
 
 from s3fs_meta.console.ui import TerminalFront
@@ -47,6 +49,21 @@ def test_progress_bar_without_work_is_full(
         front.progress("blocks", 0, 0)
 
     assert "100%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_progress_bar_is_full_at_the_end_of_a_successful_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Progress is reported at intervals, so that the last report of a fast command is missing."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with contextlib.suppress(KeyboardInterrupt), TerminalFront() as front:
+        front.progress("copying", 22, 100)
+        if fails:
+            raise KeyboardInterrupt
+
+    assert (" 22%" if fails else "100%") in capsys.readouterr().err
 
 
 def test_notice_above_progress_bars_is_not_broken_into_lines(

@@ -123,7 +123,7 @@ def public() -> Iterator[Path]:
     """Return a directory that other users can reach, which ``tmp_path`` is not."""
     for name in ("smbd", "smbclient", "ganesha.nfsd", "nfs-ls"):
         if shutil.which(name) is None and "exports" not in REQUIRED:
-            pytest.skip(f"{name} is not installed (contrib/setup/test-packages)")
+            pytest.skip(f"{name} is not installed (CI=true contrib/setup/test-packages)")
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -328,6 +328,7 @@ UPLOAD_POLL_S: Final = 0.4
 UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
 UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
 UPLOAD_AWAY_S_MIN: Final = 1.0  # a shorter outage is not reported: a retry probably ends it
+UPLOAD_FORCE_S_MIN: Final = 5.0  # umount --force does not wait for the end of a longer outage
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two attempts to upload in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 # Read-ahead of a sequential reader: keeps four connections busy.

@@ -1,5 +1,6 @@
 """``s3fs-meta umount``: unmount, and return when the bucket has all changes."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -88,7 +89,8 @@ def umount(
         typer.Option(
             "--force",
             help="Unmount even if programs or other mount namespaces use the filesystem (they get "
-            "errors), or if changes cannot be uploaded (the next mount on this host uploads them).",
+            "errors), or if changes cannot be uploaded, also in an outage of the bucket (the next "
+            "mount on this host uploads them).",
         ),
     ] = False,
 ) -> None:
@@ -110,13 +112,16 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
         if place.mounted or await _is_detached(place):
             watch.advise(
                 f"{where} stays mounted and continues to upload; to unmount it, run: {again}"
+                + ("" if force else " (with --force it does not wait for a bucket that is away)")
             )
-            left = await _flush(place, front, force)
+            left = await _flush(place, front, force, watch)
         watch.advise(f"The daemon of {where} continues to upload; to wait for it, run: {again}")
-        await _unmount_and_wait(place, front, force, left)
+        await _unmount_and_wait(place, front, force, left, watch)
 
 
-async def _unmount_and_wait(place: Target, front: Front, force: bool, left: str) -> None:
+async def _unmount_and_wait(
+    place: Target, front: Front, force: bool, left: str, watch: UploadWatch
+) -> None:
     """Unmount, and wait until the daemon has ended.
 
     Raises:
@@ -125,18 +130,27 @@ async def _unmount_and_wait(place: Target, front: Front, force: bool, left: str)
     """
     waiting = trio.Event()
     result: dict[str, object] = {}
-    asking, used = trio.CancelScope(), ""
+    asking, keeping, used, is_away = trio.CancelScope(), trio.CancelScope(), "", trio.Event()
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
             result.update(await wait_finished(place, front, waiting))
             asking.cancel()
+            keeping.cancel()
+
+        async def keep() -> None:
+            with keeping, contextlib.suppress(NotMountedError, ControlError):  # it has just ended
+                await is_away.wait()
+                await request_end(place, keep=True)
 
         nursery.start_soon(wait)
         await waiting.wait()
         mounted = mount_table.find(place.mountpoint) if place.mountpoint else None
         if place.mounted:
             await trio.to_thread.run_sync(_unmount, place.mountpoint, force)
+        if force:
+            watch.on_outage(is_away.set)
+            nursery.start_soon(keep)
         used = _other_mountpoints(mounted)
         with asking:
             used = used or await _used_by(place)
@@ -238,10 +252,15 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
         front.notice(left)
 
 
-async def _flush(place: Target, front: Front, force: bool) -> str:
-    """Upload before the unmount; return an error that does not prevent the unmount, or empty."""
+async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -> str:
+    """Upload before the unmount; return an error that does not prevent the unmount, or empty.
+
+    With *force* an outage of the bucket ends the wait.
+    """
     try:
-        with naming_store(place.url):
+        with naming_store(place.url), trio.CancelScope() as scope:
+            if force:
+                watch.on_outage(scope.cancel)
             await request_flush(place, front)
     except OtherUserError:
         raise  # root could unmount it, but not wait for its upload

@@ -9,7 +9,7 @@ command, its arguments and its response; the daemon may send progress events bef
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
     counts    → {"state": path}; the mount has saved its counts of requests (``sync.request_log``)
-    end       → {}; the mount refuses further changes and ends, even while programs use it; the
+    end       {"keep": bool} → {}; the mount refuses further changes and ends, even while programs use it; the
               response comes before the end
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
     remount, remounted  see ``remount``
@@ -115,13 +115,17 @@ async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
     return await _ask(place, PROMOTE, {"takeover": takeover})
 
 
-async def request_end(place: Target) -> None:
+async def request_end(place: Target, *, keep: bool = False) -> None:
     """Make a mount refuse further changes and end, even while programs use it.
+
+    Args:
+        place: the filesystem of the mount.
+        keep: the mount does not wait for its last upload; the changes stay on this host.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
     """
-    await _ask(place, END)
+    await _ask(place, END, {"keep": keep})
 
 
 async def request_counts(place: Target) -> Path:

@@ -1,9 +1,10 @@
-"""The processes that send most requests to a mount, over the last seconds.
+"""The processes that send requests to a mount: those with most of them, and their groups.
 
-Owns: finding the process of a thread, and its name. Does not know: how requests are recorded
+Owns: finding the process of a thread, its name, its supplementary groups. Does not know: how requests are recorded
 (``fuse.request_times``). Nothing is computed before a command asks.
 """
 
+import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from s3fs_meta.limits import REQUESTER_THREADS_MAX, REQUESTERS_SHOWN_MAX
 
 WRITE_BACK: Final = "write-back by the kernel"
 _ENDED: Final = "(ended)"
+_GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
 _OTHER_NAMESPACE: Final = "(in another process namespace)"
 
 
@@ -61,3 +63,16 @@ def process_of(sender: Sender) -> Process:
     except (OSError, KeyError, ValueError):
         return Process(sender.thread, _ENDED, sender.uid)
     return Process(pid, name, sender.uid)
+
+
+def supplementary_groups(pid: int) -> frozenset[int]:
+    """Return a process's supplementary groups; empty if it has ended.
+
+    Source: proc_pid_status(5).
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return frozenset()
+    match = _GROUPS.search(status)
+    return frozenset(int(word) for word in match[1].split()) if match else frozenset()

@@ -10,7 +10,6 @@ Design: docs/design/architecture.md, "A mount's life".
 
 import contextlib
 import logging
-import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,6 +45,7 @@ from s3fs_meta.mount import (
     cache_handlers,
     control_api,
     dead_mount,
+    health,
     mount_holders,
     mount_table,
     process,
@@ -99,7 +99,6 @@ _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
 )
-_GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
 
 
 class Sides(NamedTuple):
@@ -281,6 +280,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
+        self._keeps = trio.Event()  # the last upload ends, and changes stay on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
@@ -301,7 +301,7 @@ class Mount:
             plan.options,
             sync_file=session.sync_file,
             state_of=session.state_of,
-            groups_of=supplementary_groups,
+            groups_of=requesters.supplementary_groups,
             notices=kernel_cache.NOTICES,
         )
         self._trees = TreeHandlers(
@@ -413,6 +413,7 @@ class Mount:
         self._outcome = {"complete": False, "why": "it was interrupted"}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_when_kept, nursery.cancel_scope)
             self._outcome = await self._last_flush()
             nursery.cancel_scope.cancel()
         if not self._outcome["complete"]:
@@ -425,6 +426,12 @@ class Mount:
         self._ended.set()
         with trio.move_on_after(LAST_WORDS_S_MAX):
             await self._control.quiet()
+
+    async def _cancel_when_kept(self, scope: trio.CancelScope) -> None:
+        """End the last upload when a client waits no longer; changes stay on this host."""
+        await self._keeps.wait()
+        self._outcome["why"] = health.away(self._figures()) or "umount --force did not wait for it"
+        scope.cancel()
 
     async def _last_flush(self) -> dict[str, Any]:
         if self._only_reads:
@@ -494,8 +501,10 @@ class Mount:
     async def _on_requesters(self, arguments: Message, _report: Report) -> Message:
         return await requesters.find(min(float(arguments["within_s"]), REQUESTERS_S_MAX))
 
-    async def _on_end(self, _arguments: Message, _report: Report) -> Message:
+    async def _on_end(self, arguments: Message, _report: Report) -> Message:
         """Refuse further changes and end, even if the mountpoint is in use."""
+        if arguments.get("keep"):
+            self._keeps.set()
         if not self._ending:
             assert self._write_back is not None, "it serves"
             await self._write_back.collect()
@@ -574,16 +583,3 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
             _log.warning("received %s: ending the upload", signal.Signals(number).name)
             scope.cancel()
             return
-
-
-def supplementary_groups(pid: int) -> frozenset[int]:
-    """Return a process's supplementary groups; empty if it has ended.
-
-    Source: proc_pid_status(5).
-    """
-    try:
-        status = Path(f"/proc/{pid}/status").read_bytes()
-    except OSError:
-        return frozenset()
-    match = _GROUPS.search(status)
-    return frozenset(int(word) for word in match[1].split()) if match else frozenset()

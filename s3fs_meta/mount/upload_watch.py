@@ -5,7 +5,7 @@ The mount answers ``status`` at any time, so the lines also appear while the buc
 """
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import (
     SILENCE_SHOWN_S_MIN,
     UPLOAD_AWAY_S_MIN,
+    UPLOAD_FORCE_S_MIN,
     UPLOAD_LINE_PAUSE_S_MAX,
     UPLOAD_LINE_PAUSE_S_MIN,
     UPLOAD_POLL_S,
@@ -115,12 +116,17 @@ class UploadWatch:
         self._next_line_s = -math.inf
         self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
         self._advice = advice
+        self._give_up: Callable[[], None] = _wait_longer
         self._describe_remains()
 
     def advise(self, advice: str) -> None:
         """Replace the end of the description; the command has advanced."""
         self._advice = advice
         self._describe_remains()
+
+    def on_outage(self, give_up: Callable[[], None]) -> None:
+        """Call *give_up* at each poll while the bucket has failed for UPLOAD_FORCE_S_MIN."""
+        self._give_up = give_up
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -168,6 +174,8 @@ class UploadWatch:
             self._print(_waiting(left) if left.is_away else f"{left.where} answers again")
         elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
             self._print(_waiting(left) if left.is_away else _progress(left))
+        if left.away_s >= UPLOAD_FORCE_S_MIN:
+            self._give_up()
 
     def _print(self, text: str) -> None:
         self._front.notice(text)
@@ -181,6 +189,10 @@ class UploadWatch:
         else:
             what = f"not in the bucket yet, only on this host: {left.described}"
         self._remains.change(f"{what}. {self._advice}" if self._advice else what)
+
+
+def _wait_longer() -> None:
+    """Wait for the bucket without a limit."""
 
 
 def _progress(left: Left) -> str:

@@ -245,6 +245,43 @@ def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
     assert_nothing_is_lost(cold)
 
 
+@pytest.mark.slow
+def test_forced_unmount_in_an_outage_ends_and_keeps_changes_on_this_host(
+    cold: Cold, empty: Place
+) -> None:
+    cold.content["new"] = os.urandom(2 * MIB)
+    pid = cold.program.status(cold.mountpoint)["pid"]
+    with away(empty.bucket):
+        (cold.mountpoint / "new").write_bytes(cold.content["new"])
+        done = cold.program.run("umount", "--force", cold.mountpoint)
+        wait_until_gone(pid)
+
+    assert done.returncode == 9
+    assert "unmounted, but not everything is in the bucket (bucket away since" in done.stderr
+    assert "the rest stays on this host, and the next mount uploads it" in done.stderr
+    cold.program.ok("mount", cold.url, cold.mountpoint)
+    assert (cold.mountpoint / "new").read_bytes() == cold.content["new"]
+    assert_nothing_is_lost(cold)
+
+
+@pytest.mark.slow
+def test_forced_umount_waits_no_longer_for_a_daemon_that_still_uploads(
+    cold: Cold, empty: Place
+) -> None:
+    """The filesystem is unmounted already when the command begins."""
+    cold.content["new"] = os.urandom(2 * MIB)
+    pid = cold.program.status(cold.mountpoint)["pid"]
+    with away(empty.bucket):
+        (cold.mountpoint / "new").write_bytes(cold.content["new"])
+        subprocess.run(["umount", cold.mountpoint], check=True)
+        done = cold.program.run("umount", "--force", cold.mountpoint)
+        wait_until_gone(pid)
+
+    assert (done.returncode, "the rest stays on this host" in done.stderr) == (9, True)
+    cold.program.ok("mount", cold.url, cold.mountpoint)
+    assert_nothing_is_lost(cold)
+
+
 @contextlib.contextmanager
 def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
     """Start a command, and yield it when it has reported that it waits for the bucket."""

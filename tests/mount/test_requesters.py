@@ -8,7 +8,7 @@ from typing import Any
 
 from s3fs_meta.fuse.request_times import Recent, Sender
 from s3fs_meta.limits import REQUESTERS_SHOWN_MAX
-from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked
+from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked, supplementary_groups
 
 SECOND_NS = 10**9
 NO_THREAD = 2**22  # above the largest PID
@@ -51,3 +51,12 @@ def test_ended_processes_and_those_without_a_pid_are_named_so() -> None:
     assert process_of(Sender(NO_THREAD, 7)) == Process(NO_THREAD, "(ended)", 7)
     assert process_of(Sender(0, 7)) == Process(None, "(in another process namespace)", 7)
     assert process_of(Sender(0, None)) == Process(None, WRITE_BACK, None)
+
+
+def test_groups_of_a_process_equal_getgroups() -> None:
+    assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
+
+
+def test_ended_process_has_no_groups() -> None:
+    """A process may exit between its request and the search for its groups."""
+    assert supplementary_groups(2**22 + 1) == frozenset()

@@ -11,19 +11,10 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.service import _libfuse_heard, supplementary_groups
+from s3fs_meta.mount.service import _libfuse_heard
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
-
-
-def test_groups_of_a_process_equal_getgroups() -> None:
-    assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
-
-
-def test_ended_process_has_no_groups() -> None:
-    """A process may exit between its request and the search for its groups."""
-    assert supplementary_groups(2**22 + 1) == frozenset()
 
 
 def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:

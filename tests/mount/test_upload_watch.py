@@ -10,7 +10,12 @@ import trio
 import trio.testing
 
 from s3fs_meta.console.interruption import Remains
-from s3fs_meta.limits import SILENCE_SHOWN_S_MIN, UPLOAD_LINE_PAUSE_S_MAX, UPLOAD_LINE_PAUSE_S_MIN
+from s3fs_meta.limits import (
+    SILENCE_SHOWN_S_MIN,
+    UPLOAD_FORCE_S_MIN,
+    UPLOAD_LINE_PAUSE_S_MAX,
+    UPLOAD_LINE_PAUSE_S_MIN,
+)
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.upload_watch import Left, UploadWatch, rate_of
 
@@ -123,6 +128,20 @@ async def test_outage_is_reported_with_its_reason_and_its_end(
         " 2 packs) to upload, no change is lost, and the mount tries again"
     )
     assert back == f"{WHERE} answers again"
+
+
+async def test_outage_of_some_seconds_ends_a_wait_that_is_limited(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    calls: list[float] = []
+    watched = watch(Lines())
+    watched.on_outage(lambda: calls.append(trio.current_time()))
+
+    for age_s in (0.0, 1.5, UPLOAD_FORCE_S_MIN):
+        assert calls == []
+        watched.note(Left.of(figures(why="connection refused", age_s=age_s)))
+
+    assert len(calls) == 1
 
 
 async def test_refused_upload_is_reported_without_an_outage(

@@ -7,6 +7,7 @@ SQLite, FUSE and cryptography, takes twice as long as most commands take to run.
 
 import importlib
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -139,6 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def program() -> NoReturn:
     """Run the program and end the process."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None if the caller closed it
+        sys.stdout.reconfigure(errors="surrogateescape")  # paths may not be UTF-8
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
         # If the signal interrupts the start of a thread, the interpreter may wait for that thread

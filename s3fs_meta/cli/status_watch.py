@@ -21,6 +21,7 @@ from rich.text import Text
 
 from s3fs_meta.cli import status_view
 from s3fs_meta.console import output
+from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATCH_S_MIN
 from s3fs_meta.mount import targets
@@ -226,8 +227,8 @@ def rendered(shown: View) -> Group:
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
     for name, value in shown.rows.items():
-        rows.add_row(name, value)
-    parts: list[Any] = [Text(shown.title, style="bold"), rows]
+        rows.add_row(name, printable(value))
+    parts: list[Any] = [Text(printable(shown.title), style="bold"), rows]
     if shown.operations:
         parts.append(_columns(("operation", "rate", "p50", "p99"), 1, shown.operations))
     if shown.processes:
@@ -241,5 +242,5 @@ def _columns(names: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) ->
     for number, name in enumerate(names):
         table.add_column(name, justify="left" if number < texts else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     return table

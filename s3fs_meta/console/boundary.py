@@ -14,6 +14,7 @@ import typer
 from s3fs_meta.console import exits
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
+from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import S3fsError
 
 PROGRAM: Final = "s3fs-meta"
@@ -81,7 +82,7 @@ def text_of(exc: BaseException) -> str:
 
 def print_line(program: str, text: str) -> None:
     """Print a line to standard error, after the name of the program."""
-    sys.stderr.write(f"{program}: {text}\n")
+    sys.stderr.write(f"{program}: {printable(text)}\n")
 
 
 def _usage(program: str, exc: typer.TyperException) -> ExitStatus:

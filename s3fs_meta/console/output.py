@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from s3fs_meta.console.printable import printable
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
 _SECOND_IN_MS = 0.9995  # shorter times are shown in ms
@@ -23,8 +25,8 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print one line to standard output."""
-    sys.stdout.write(text + "\n")
+    """Print one line to standard output: on a terminal only printable characters."""
+    sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def print_table(rows: Mapping[str, str], title: str = "") -> None:
@@ -33,7 +35,7 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(printable(name), printable(value))
     Console(markup=False, highlight=False).print(table)
 
 
@@ -43,7 +45,7 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     Console(markup=False, highlight=False).print(table)
 
 

@@ -21,6 +21,7 @@ from typing_extensions import Self
 
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import PROGRAM, print_line
+from s3fs_meta.console.printable import printable
 
 
 class Front(Protocol):
@@ -70,7 +71,7 @@ class TerminalFront:
         if self._bars is not None:
             # The terminal wraps the line, so that a copied URL or command has no line break.
             self._bars.console.print(
-                f"{PROGRAM}: {text}", markup=False, highlight=False, soft_wrap=True
+                f"{PROGRAM}: {printable(text)}", markup=False, highlight=False, soft_wrap=True
             )
         else:
             print_line(PROGRAM, text)

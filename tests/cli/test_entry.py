@@ -1,5 +1,6 @@
 """The command line as a whole."""
 
+import os
 import subprocess
 import sys
 
@@ -107,3 +108,19 @@ def test_interrupted_program_does_not_wait_for_its_threads(program: Program) -> 
     )
 
     assert done.returncode == 130
+
+
+def test_path_that_is_not_utf8_is_printed_as_it_is() -> None:
+    """In most locales Python refuses to print such text."""
+    code = (
+        "from s3fs_meta.cli import entry; entry.main = lambda: print('\\udcff') or 0;"
+        " entry.program()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, b"\xff\n")

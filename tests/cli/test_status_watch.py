@@ -1,5 +1,6 @@
 """``status --watch``: rates between two readings, and the end of the command."""
 
+import io
 import os
 import signal
 import subprocess
@@ -84,6 +85,21 @@ def test_daemon_of_an_older_version_is_shown_without_times() -> None:
 
     assert shown.operations == []
     assert shown.rows["requests"] == "0/s"
+
+
+def test_process_of_another_user_cannot_control_the_terminal() -> None:
+    """A process may have any name."""
+    one = {"pid": 5, "uid": 0, "name": "x\x1b[2J", "requests": 3}
+    later = _figures(why="disk \x1b[31mfull", mountpoint="/m\x1b]0;x\x07")
+    found = {"span_s": 1.0, "requests": 3, "processes": [one]}
+    console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
+
+    console.print(rendered(view(Reading(1.0, _figures()), Reading(2.0, later), found)))
+
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert r"x\x1b[2J" in shown
 
 
 def test_errors_are_shown_and_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

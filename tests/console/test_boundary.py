@@ -108,3 +108,12 @@ def test_python_without_assertions_is_refused() -> None:
 
     assert done.returncode == ExitStatus.USAGE
     assert "refuses to run under python -O" in done.stderr
+
+
+def test_error_with_control_characters_shows_them_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A key in a bucket or the name of a process may have them."""
+    boundary.print_line("s3fs-meta", "used by x\x1b[2J\nsecond line")
+
+    assert capsys.readouterr().err == "s3fs-meta: used by x\\x1b[2J\nsecond line\n"

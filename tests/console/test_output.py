@@ -1,8 +1,41 @@
 """Results on standard output."""
 
+import io
+import sys
+
 import pytest
+from typing_extensions import override
 
 from s3fs_meta.console import output
+
+
+class Terminal(io.StringIO):
+    """A terminal that records what it shows."""
+
+    @override
+    def isatty(self) -> bool:
+        """Return that it is a terminal."""
+        return True
+
+
+def test_terminal_shows_no_control_characters_and_a_program_gets_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names of files may be of other users; a script needs them unchanged."""
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        monkeypatch.setattr(sys, "stdout", stream)
+        output.print_text("/a\x1b[2J")
+
+    assert terminal.getvalue() == "/a\\x1b[2J\n"
+    assert pipe.getvalue() == "/a\x1b[2J\n"
+
+
+def test_tables_show_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table({"na\x1bme": "value\x1b"})
+    output.print_columns(("a", "b"), [("cell\x1b", "1\x1b")])
+
+    assert "\x1b" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""Text that is safe on a terminal.
+
+Owns: the escape of characters that a terminal would interpret, or cannot show. Does not know:
+tables, errors.
+Names of files and processes, and texts from a bucket, may come from other users. With an escape
+sequence they could change what the terminal shows, or even what it sends as input.
+Source: ECMA-48; ls(1), --quoting-style=escape.
+"""
+
+import os
+from typing import Final
+
+_KEPT: Final = "\n\t"
+
+
+def printable(text: str) -> str:
+    r"""Return text in which every other character than a printable one is escaped, as ``\x1b``.
+
+    Line breaks and tabs stay; bytes that are not UTF-8 become ``\xff``.
+    """
+    if text.isprintable():
+        return text
+    valid = os.fsencode(text).decode("utf-8", "backslashreplace")
+    return "".join(
+        one if one.isprintable() or one in _KEPT else one.encode("unicode_escape").decode("ascii")
+        for one in valid
+    )

@@ -1,0 +1,25 @@
+"""Text that is safe on a terminal."""
+
+import os
+
+import pytest
+
+from s3fs_meta.console.printable import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("Größe 5 µs – ok", "Größe 5 µs – ok"),
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("title\x1b]0;x\x07", r"title\x1b]0;x\x07"),
+        ("c1\x9b31m", r"c1\x9b31m"),
+        ("back\b\rspace", r"back\x08\rspace"),
+        ("\u202eright to left", r"\u202eright to left"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        (os.fsdecode(b"\xff\x1b"), r"\xff\x1b"),
+    ],
+)
+def test_only_printable_characters_are_kept(text: str, shown: str) -> None:
+    assert printable(text) == shown

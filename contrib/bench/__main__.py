@@ -41,6 +41,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "recovery": {"untar": (50_000, 10_000)},
     "follow": {"entries": (100_000, 10_000), "rounds": (5, 1)},
     "restore": {"many": (1_000_000, 100_000), "txgs": (1000, 100), "rounds": (3, 1)},
+    "history": {"many": (1_000_000, 20_000), "txgs": (120_000, 300), "rounds": (3, 2)},
     "trees": {"entries": (1_000_000, 100_000)},
     "blocks": {"block_mib": (256, 32)},
     "s3_small": {"untar": (10_000, 2000), "peer_files": (500, 50), "delay_ms": (30, 30)},

@@ -103,6 +103,10 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
+        # Open from the beginning: a new descriptor gets no report of an error that another program's
+        # syncfs(2) on this disk has received.
+        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)
         self._directory.gather()
         self.ahead = FilesAhead(self._directory)
@@ -392,13 +396,9 @@ class BlockFiles:
         Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
         """
         with self.syncing():
-            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                if _libc.syncfs(fd) != 0:
-                    code = ctypes.get_errno()
-                    raise OSError(code, os.strerror(code), str(self.root))
-            finally:
-                os.close(fd)
+            if _libc.syncfs(self._root_fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(self.root))
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ full, the loop device fails to write blocks that the image lacks.
 """
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -15,6 +16,9 @@ from typing import Final
 
 import pytest
 
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.limits import SYNCFS_FILES_MIN
+from s3fs_meta.model import BlockId
 from tests.cli.conftest import Place
 from tests.conftest import REQUIRED
 from tests.power.loop_disk import why_no_loop_disk
@@ -130,6 +134,26 @@ def _fsync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def test_lost_pages_are_reported_even_if_another_program_got_a_report(thin_disk: ThinDisk) -> None:
+    """Any program may call syncfs(2) on the disk of the cache; the kernel reports the loss to it."""
+    thin_disk.mount()
+    files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
+    blocks = [BlockId(number) for number in range(1, SYNCFS_FILES_MIN + 1)]
+    for block in blocks:
+        files.create(block, 0, b"old")
+    files.sync(blocks)
+    with thin_disk.full():
+        for block in blocks:
+            files.write_within(block, 0, BLOCK, 3)
+        for _ in range(2):  # the second one reports success
+            subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
+
+    with pytest.raises(OSError, match=r"Input/output error|No space left"):
+        files.sync(blocks)
+    del files
+    gc.collect()
 
 
 def test_fsync_of_the_mount_after_a_failed_one_is_durable(

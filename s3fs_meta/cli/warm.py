@@ -14,6 +14,7 @@ from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import MISSING_PATHS_PRINTED_MAX
 from s3fs_meta.mount import mount_paths
 from s3fs_meta.mount.cache_requests import request_warm
+from s3fs_meta.mount.download_watch import DownloadWatch
 
 HELP = CommandHelp(
     name="warm",
@@ -85,7 +86,9 @@ def warm(
 
 
 async def _request(found: list[mount_paths.Node], front: Front, pin: bool) -> dict[str, Any]:
-    return await request_warm(found[0].place, [node.ino for node in found], front, pin=pin)
+    place = found[0].place
+    async with DownloadWatch(place, front).running():
+        return await request_warm(place, [node.ino for node in found], front, pin=pin)
 
 
 def _print(result: dict[str, Any]) -> None:

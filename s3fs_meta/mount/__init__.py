@@ -10,7 +10,7 @@ prometheus     the figures as metrics of Prometheus
 metrics_server the metrics over HTTP; ``metrics_option`` listens for it
 requesters     the processes that send most requests
 supervisor     status, watchdog and requests for time to a service manager, such as systemd
-upload_watch   the lines of a command that waits for uploads
+upload_watch   the lines of a command that waits for uploads; ``download_watch``: for downloads
 remount        client and daemon of ``mount -o remount,ro``
 targets        maps a URL or a mountpoint to the filesystem and its local state
 unanswered     the reason why no daemon answers; ``killed_state``: the changes that a kill left

@@ -368,6 +368,27 @@ def until(text: TextIO, part: str) -> str:
 @pytest.mark.s3
 @pytest.mark.slow
 @pytest.mark.parametrize("on_terminal", [True, False])
+def test_warm_says_that_a_hanging_server_does_not_answer(
+    empty: Place, program: QuickProgram, folder_of_server: Path, on_terminal: bool
+) -> None:
+    """The line names the bucket and its server; the download ends when the server answers."""
+    with running_s3(folder_of_server) as server:
+        cold = make_cold_on(server, empty, program)
+        with (
+            stopped(server),
+            shown(program, ("warm", cold.mountpoint), on_terminal=on_terminal) as (process, text),
+        ):
+            line = until(text, "no answer")
+            assert f"no answer from {cold.url} at {server.endpoint_url} since" in line
+            assert server.process is not None
+            server.process.send_signal(signal.SIGCONT)
+            assert process.wait(30) == 0
+        assert_nothing_is_lost(cold)
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+@pytest.mark.parametrize("on_terminal", [True, False])
 @pytest.mark.parametrize("words", [("flush", "--json"), ("umount",)])
 def test_interrupted_command_says_what_a_hanging_server_has_not_got(
     empty: Place,

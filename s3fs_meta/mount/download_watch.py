@@ -1,0 +1,51 @@
+"""Lines for a user who waits until a mount has downloaded content.
+
+Owns: when to print that the bucket does not answer. Does not know: downloads, the waiting command.
+"""
+
+import math
+
+import trio
+from typing_extensions import override
+
+from s3fs_meta.console.ui import Front
+from s3fs_meta.limits import (
+    UPLOAD_AWAY_S_MIN,
+    UPLOAD_LINE_PAUSE_S_MAX,
+    UPLOAD_LINE_PAUSE_S_MIN,
+)
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.upload_watch import Left, UploadWatch
+
+
+class DownloadWatch(UploadWatch):
+    """Prints that the bucket does not answer, with growing pauses, and that it answers again."""
+
+    def __init__(self, place: Target, front: Front) -> None:
+        """Print nothing yet."""
+        super().__init__(place, front)
+        self._lines = front
+        self._is_silent = False
+        self._next_s = -math.inf
+        self._wait_s = UPLOAD_LINE_PAUSE_S_MIN
+
+    @override
+    def note(self, left: Left) -> None:
+        """Take the result of a poll, and print a line if one is due. Schedule point: never."""
+        if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
+            if self._is_silent:
+                self._lines.notice(f"{left.where} answers again")
+            self._is_silent, self._next_s = False, -math.inf
+            self._wait_s = UPLOAD_LINE_PAUSE_S_MIN
+            return
+        self._is_silent = True
+        now_s = trio.current_time()
+        if now_s < self._next_s:
+            return
+        why = f": {left.why}" if left.why else ""
+        self._lines.notice(
+            f"no answer from {left.where} since {max(left.away_s, left.silent_s):.0f} s{why}; "
+            "the download continues when it answers, and what is cached stays"
+        )
+        self._next_s = now_s + self._wait_s
+        self._wait_s = min(2 * self._wait_s, UPLOAD_LINE_PAUSE_S_MAX)

@@ -1,0 +1,92 @@
+"""The lines that a command prints while it waits for downloads."""
+
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+from typing_extensions import override
+
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.limits import SILENCE_SHOWN_S_MIN, UPLOAD_AWAY_S_MIN, UPLOAD_LINE_PAUSE_S_MIN
+from s3fs_meta.mount.download_watch import DownloadWatch
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.upload_watch import Left
+
+WHERE = "s3://bucket/home at http://nas:9000"
+
+
+class Lines(TerminalFront):
+    """A front that keeps its lines, with the time of each."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.seen: list[tuple[float, str]] = []
+        self._began_s = trio.current_time()
+
+    @override
+    def notice(self, text: str) -> None:
+        self.seen.append((round(trio.current_time() - self._began_s), text))
+
+
+def figures(why: str = "", **outage: float) -> dict[str, Any]:
+    """Return the figures of a mount with changes to upload, as far as the lines need them."""
+    return {
+        "url": "s3://bucket/home",
+        "endpoint": "http://nas:9000",
+        "upload": {"pending_bytes": 1, "pending_blocks": 1, "last_error": ""},
+        "chain": {"unshipped_since_ns": 1, "last_error": ""},
+        "outage": {"age_s": 0.0, "silent_s": 0.0, "why": why, **outage},
+    }
+
+
+def watch(lines: Lines) -> DownloadWatch:
+    """Return the watch of a mount that is never polled."""
+    return DownloadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines)
+
+
+async def test_nothing_is_printed_while_the_bucket_answers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Changes to upload and a short failure are no reason for a line."""
+    lines = Lines()
+    watched = watch(lines)
+
+    watched.note(Left.of(figures()))
+    watched.note(Left.of(figures(silent_s=SILENCE_SHOWN_S_MIN / 2)))
+    watched.note(Left.of(figures(why="connection refused", age_s=UPLOAD_AWAY_S_MIN / 2)))
+
+    assert lines.seen == []
+
+
+async def test_silent_bucket_is_named_with_growing_pauses_until_it_answers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lines = Lines()
+    watched = watch(lines)
+
+    for second in range(20):
+        watched.note(Left.of(figures(silent_s=SILENCE_SHOWN_S_MIN + second)))
+        await trio.sleep(1)
+    watched.note(Left.of(figures()))
+    watched.note(Left.of(figures()))
+
+    assert [time for time, _line in lines.seen] == [
+        0,
+        UPLOAD_LINE_PAUSE_S_MIN,
+        3 * UPLOAD_LINE_PAUSE_S_MIN,
+        20,
+    ]
+    assert lines.seen[0][1] == (
+        f"no answer from {WHERE} since 5 s; the download continues when it answers, and what is "
+        "cached stays"
+    )
+    assert lines.seen[-1][1] == f"{WHERE} answers again"
+
+
+async def test_reason_of_an_outage_is_printed(autojump_clock: trio.testing.MockClock) -> None:
+    lines = Lines()
+
+    watch(lines).note(Left.of(figures(why="the server hangs", age_s=25.0)))
+
+    assert f"no answer from {WHERE} since 25 s: the server hangs; the download" in lines.seen[0][1]

@@ -43,6 +43,8 @@ _NEW: Final = ".new"  # end of the name of an incomplete note
 _NAMESPACE: Final = "namespace-"
 _ENDED_S_MAX: Final = 3600.0  # how long the note of an ended mount is kept
 _SCHEMES: Final = frozenset({"s3", "local"})  # of URLs
+# How long after its mount the note of a killed daemon in another mount namespace is kept.
+_ELSEWHERE_S_MAX: Final = 86_400.0
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
 # The fields of a note. Programs of several versions write notes, so each field is checked.
@@ -80,9 +82,9 @@ def _notes_dir() -> Path:
     return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"{_NAMESPACE}{namespace}"
 
 
-def _own_namespace() -> int:
-    """Return the number of this process's PID namespace."""
-    return os.stat("/proc/self/ns/pid").st_ino
+def _own_namespace(kind: str = "pid") -> int:
+    """Return the number of this process's namespace of a kind: pid, mnt."""
+    return os.stat(f"/proc/self/ns/{kind}").st_ino
 
 
 def of_url(url: str, cachedir: Path | None) -> Target:
@@ -236,6 +238,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         "started": _started(os.getpid()),
         "outcome": None,
         "again": again,
+        "mount_namespace": _own_namespace("mnt"),
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -317,6 +320,12 @@ def _killed_notes() -> list[dict[str, Any]]:
     return found
 
 
+def _may_be_mounted(note: Mapping[str, Any], mounts: Iterable[Mounted], age_s: float) -> bool:
+    """Return whether the mount of a killed daemon may exist, also in another mount namespace."""
+    is_visible = note["mount_namespace"] in {0, _own_namespace("mnt")}
+    return any(_is_of(note, one) for one in mounts) or (not is_visible and age_s < _ELSEWHERE_S_MAX)
+
+
 def _is_alive(note: Mapping[str, Any]) -> bool:
     """Return whether the daemon that wrote a note runs."""
     return bool(_started(int(note["path"].name)) == note["started"])
@@ -343,7 +352,7 @@ def _notes() -> list[dict[str, Any]]:
                 ended.append((age_s, note))
             elif note["outcome"] is None and _is_alive(note):
                 living.append(note)
-            elif note["outcome"] is not None or not any(_is_of(note, one) for one in mounts):
+            elif note["outcome"] is not None or not _may_be_mounted(note, mounts, age_s):
                 path.unlink(missing_ok=True)
     latest = [note for _age, note in sorted(ended, key=lambda one: one[0])]
     for note in latest[ENDED_NOTES_MAX:]:
@@ -368,9 +377,11 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    again = note.get("again")  # a program of an earlier version does not write it
+    # A program of an earlier version does not write these two.
+    again, namespace = note.get("again"), note.get("mount_namespace")
     return {key: note[key] for key in _NOTE} | {
         "again": again if isinstance(again, str) else "",
+        "mount_namespace": namespace if isinstance(namespace, int) else 0,
         "path": path,
     }
 

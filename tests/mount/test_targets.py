@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,23 @@ def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
 
     assert {path.name for path in tmp_path.iterdir()} == {"namespace-7", "4194305"}
     assert (tmp_path / "namespace-7" / "1").exists()
+
+
+def test_note_of_a_dead_process_in_another_mount_namespace_is_kept_for_a_day(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """A process cannot see whether a mount in another mount namespace exists."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
+    assert path is not None
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps(note | {"started": 1, "mount_namespace": 1}))
+
+    for age_s, is_kept in ((0, True), (90_000, False)):
+        os.utime(path, (0, time.time() - age_s))
+        with pytest.raises(NotMountedError):
+            targets.of_mountpoint(tmp_path / "other", None)
+        assert path.exists() is is_kept
 
 
 @pytest.mark.parametrize(

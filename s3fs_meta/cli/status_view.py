@@ -97,7 +97,10 @@ def shown_upload(upload: Mapping[str, Any]) -> str:
 def _cache(cache: Mapping[str, Any]) -> str:
     used, limit = output.human_bytes(cache["bytes"]), output.human_bytes(cache["bytes_max"])
     hits = "" if cache["hit_ratio"] is None else f", {cache['hit_ratio']:.0%} of reads found there"
-    return f"{used} of {limit}{hits}"
+    pinned = (
+        f", {output.human_bytes(cache['pinned_bytes'])} pinned" if cache["pinned_bytes"] else ""
+    )
+    return f"{used} of {limit}{pinned}{hits}"
 
 
 def _requests(figures: Mapping[str, Any]) -> str:

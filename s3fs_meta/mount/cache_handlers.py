@@ -131,12 +131,10 @@ class CacheHandlers:
             await self._session.durability.sync_all()
         wanted = self._cache.index.blocks()
         if arguments.get("inodes") is not None:
-            content = await warm.content_of(self._db, self._cache, _inodes(arguments))
-            wanted = [block for block in wanted if block in content.sizes]
+            found = await warm.cached_of(self._db, self._cache, _inodes(arguments))
+            wanted = [block for block in wanted if block in found]
         pinned = arguments.get("pinned") is True
         dropped = await self._cache.evictor.drop(wanted, pinned=pinned)
-        if pinned:
-            self._pins.check_soon()
         return {
             "dropped": {"blocks": dropped.blocks, "bytes": dropped.bytes},
             "kept": dict(dropped.kept),

@@ -42,6 +42,7 @@ def test_pins_are_listed_with_what_is_cached(program: Program, mounted: Place) -
         f"      0 B  all cached  {mnt}/empty\n"
         "pins use 2 MiB of at most 8.75 GiB\n"
     )
+    assert ", 2 MiB pinned" in program.ok("status", mnt)
 
 
 def test_root_can_be_pinned(program: Program, mounted: Place) -> None:

@@ -29,8 +29,12 @@ class AnotherUser:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.url, self.mountpoint = f"local://{home}/bucket", home / "mnt"
-        self._run("-c", "import os; os.mkdir('mnt')")
+        self.python("os.mkdir('mnt')")
         self.program("mkfs", "--plain", self.url)
+
+    def python(self, code: str) -> str:
+        """Run Python code as the unprivileged user; it must succeed. Return its output."""
+        return self._run("-c", f"import os; {code}")
 
     def program(self, *words: str) -> str:
         """Run one command as the unprivileged user; it must succeed. Return its output."""

@@ -13,10 +13,13 @@ import pytest
 from s3fs_meta.limits import MIB
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.another_user import AnotherUser, another_user
 from tests.end_to_end.contents import contents, differing
 from tests.end_to_end.system_calls import drop_page_cache, refused
 from tests.programs import QuickProgram
 from tests.servers import S3Server, running_s3
+
+__all__ = ["another_user"]
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3, pytest.mark.slow]
 
@@ -93,3 +96,14 @@ def test_pinned_tree_is_used_without_the_bucket(
     _use_tree(mnt / "work", tmp_path / "copy2", expected)
     program.run("umount", mnt)  # the status reports changes that await a mount for writing
     assert mount_table.find(str(mnt)) is None
+
+
+def test_only_files_that_the_user_may_read_are_warmed(another_user: AnotherUser) -> None:
+    """The user of the mount is refused like by cat(1); root may read everything."""
+    secret = another_user.mountpoint / "secret"
+    another_user.program("mount", another_user.url, str(another_user.mountpoint))
+    another_user.python(f"open({str(secret)!r}, 'w').write('x'); os.chmod({str(secret)!r}, 0)")
+    with pytest.raises(AssertionError, match="you may not read it"):
+        another_user.program("warm", str(secret))
+    assert "all 1 B cached" in another_user.program("warm", str(another_user.mountpoint))
+    another_user.program("umount", str(another_user.mountpoint))

@@ -53,6 +53,32 @@ def test_symlinks_are_followed_except_at_the_end_of_a_path(
 
 
 @pytest.mark.mount
+def test_nodes_follow_links_and_are_of_one_filesystem(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    mnt, past = mounted.mountpoint, tmp_path / "past"
+    (mnt / "d").mkdir()
+    (tmp_path / "way").symlink_to(mnt / "d")
+    program.ok("flush", mnt)
+    past.mkdir()
+    program.ok("mount", "-o", "ro,at=newest", mounted.url, past)
+    try:
+        [root, found] = mount_paths.nodes([mnt, tmp_path / "way"], program.cachedir)
+        assert (root.ino, root.path) == (1, str(mnt))
+        assert (found.ino, found.path) == ((mnt / "d").stat().st_ino, str(mnt / "d"))
+        assert mount_paths.shown(root.place, "/") == str(mnt)
+        assert mount_paths.shown(root.place, "/d") == str(mnt / "d")
+        with pytest.raises(UsageError, match=f"{past} is on another filesystem than {mnt}"):
+            mount_paths.nodes([mnt, past], program.cachedir)
+        with pytest.raises(UsageError, match="No such file"):
+            mount_paths.nodes([mnt / "missing"], program.cachedir)
+        with pytest.raises(NotMountedError):
+            mount_paths.nodes([tmp_path], program.cachedir)
+    finally:
+        program.ok("umount", past)
+
+
+@pytest.mark.mount
 def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
     """The mountpoint and the directories above it cannot be removed."""
     for path in (mounted.mountpoint, mounted.mountpoint.parent):

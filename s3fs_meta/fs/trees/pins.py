@@ -75,6 +75,7 @@ class Pins:
         self._version = version
         self._pins: list[Pin] = []
         self._changed = trio.Event()
+        self._is_due = False  # a check is due, even if the filesystem has not changed
         self._checking = trio.Lock()
         self._pauses = 0
         self._damaged: set[BlockId] = set()  # not requested again, as long as the mount lasts
@@ -86,7 +87,7 @@ class Pins:
         """Read the pins of this host and pin their blocks; log an error. Before any eviction."""
         try:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
-        except (S3fsError, OSError) as exc:
+        except S3fsError as exc:
             self._is_unreadable = True
             _log.warning("no tree is pinned: %s", exc)
             return
@@ -146,9 +147,9 @@ class Pins:
     async def _require_pinnable(self, wanted: list[Pin]) -> None:
         content = await self._content(wanted)
         most = self._cache.pinned.bytes_max
-        if content.total_bytes > most:
+        if content.total_bytes + content.over_bytes > most:
             raise NoSpaceLeftError(
-                f"all pinned trees would have {mib(content.total_bytes)}, and pins use at most"
+                f"all pinned trees would have {mib(content.total_bytes + content.over_bytes)}, and pins use at most"
                 f" {mib(max(most, 0))} of this cache of {mib(self._cache.bytes_max)}; raise"
                 " cachesize with s3fs-meta set, unpin other trees, or warm without --pin"
             )
@@ -200,7 +201,8 @@ class Pins:
             self._is_unreadable = False
 
     async def _content(self, pins: Iterable[Pin]) -> TreeContent:
-        return await warm.content_of(self._db, self._cache, [pin.ino for pin in pins])
+        roots = [pin.ino for pin in pins]
+        return await warm.content_of(self._db, self._cache, roots, may_exceed=True)
 
     async def _set(self, pins: list[Pin]) -> None:
         """Replace the list of pins, also in the file."""
@@ -210,6 +212,7 @@ class Pins:
 
     def check_soon(self) -> None:
         """Check the pinned trees now. Schedule point: never."""
+        self._is_due = True
         self._changed.set()
         self._changed = trio.Event()
 
@@ -231,7 +234,9 @@ class Pins:
         while True:
             changed, index = self._changed, self._cache.index
             pause_s, version = PIN_CHECK_S, self._version()
-            if self._pins and not self._pauses and (version, index.kept_bytes) != seen:
+            is_due = self._is_due or (version, index.kept_bytes) != seen
+            if self._pins and not self._pauses and is_due:
+                self._is_due = False
                 began_s = trio.current_time()
                 error = await self._check_quietly()
                 pause_s = max(PIN_CHECK_S, PIN_CHECK_PART * (trio.current_time() - began_s))
@@ -287,7 +292,7 @@ class Pins:
                     if block not in content.sizes:
                         index.unpin(block)
                 await trio.lowlevel.checkpoint()
-            self.over_bytes = 0
+            self.over_bytes = content.over_bytes
             blocks = list(content.sizes.items())
             for is_cached in (True, False):  # what is cached already comes first
                 for piece in slices(blocks):

@@ -38,8 +38,7 @@ def read(state: Path) -> list[Pin]:
     """Return the pins of a host, [] without a file. Blocking.
 
     Raises:
-        SettingsError: the file is damaged, or of a newer version.
-        OSError: the file cannot be read.
+        SettingsError: the file is damaged, of a newer version, or cannot be read.
     """
     path = state / NAME
     try:
@@ -47,6 +46,8 @@ def read(state: Path) -> list[Pin]:
             data = file.read(PINS_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return []
+    except OSError as exc:
+        raise SettingsError(f"cannot read the list of pins {str(path)!r}: {exc.strerror}") from exc
     found = _decoded(data) if len(data) <= PINS_FILE_BYTES_MAX else None
     if found is None:
         raise SettingsError(
@@ -76,8 +77,20 @@ def _pin(one: Any) -> Pin | None:
 
 
 def write(state: Path, pins: Sequence[Pin]) -> None:
-    """Record the pins durably; remove the file if there are none. Blocking."""
+    """Record the pins durably; remove the file if there are none. Blocking.
+
+    Raises:
+        SettingsError: the file cannot be written; it has the former pins.
+    """
     path = state / NAME
+    try:
+        _write(path, pins)
+    except OSError as exc:
+        raise SettingsError(f"cannot write the list of pins {str(path)!r}: {exc.strerror}") from exc
+
+
+def _write(path: Path, pins: Sequence[Pin]) -> None:
+    state = path.parent
     if not pins:
         path.unlink(missing_ok=True)
         sync_path(state)

@@ -47,8 +47,16 @@ class Warmed(NamedTuple):
 class TreeContent:
     """The blocks of trees, and which of them are missing in the cache."""
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(self, cache: BlockCache, *, may_exceed: bool = False) -> None:
+        """Begin without a block.
+
+        Args:
+            cache: the cache.
+            may_exceed: count the bytes of more blocks than a cache holds, instead of an error.
+        """
         self._cache = cache
+        self._may_exceed = may_exceed
+        self.over_bytes = 0
         self.sizes: dict[BlockId, int] = {}
         self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}  # with their offsets
         self.missing_bytes = 0
@@ -68,15 +76,19 @@ class TreeContent:
             NoSpaceLeftError: there are more blocks than any cache holds.
         """
         for one in found:
-            if one.block not in self.sizes:
+            if one.block in self.sizes:
+                continue
+            if len(self.sizes) < CACHED_BLOCKS_MAX:
                 self.sizes[one.block] = one.plain_bytes
                 self.total_bytes += one.plain_bytes
                 self._count(one)
-        if len(self.sizes) > CACHED_BLOCKS_MAX:
-            raise NoSpaceLeftError(
-                f"a cache has at most {CACHED_BLOCKS_MAX} blocks, that is, so many small files;"
-                " warm a part of the tree"
-            )
+            elif self._may_exceed:
+                self.over_bytes += one.plain_bytes
+            else:
+                raise NoSpaceLeftError(
+                    f"a cache has at most {CACHED_BLOCKS_MAX} blocks, that is, so many small"
+                    " files; warm a part of the tree"
+                )
 
     def _count(self, one: TreeBlock) -> None:
         index = self._cache.index
@@ -91,11 +103,24 @@ class TreeContent:
             self.missing_bytes += one.plain_bytes
 
 
-async def content_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> TreeContent:
+async def content_of(
+    db: Database, cache: BlockCache, roots: Iterable[Ino], *, may_exceed: bool = False
+) -> TreeContent:
     """Return the blocks of trees. Raises as ``TreeContent.take``. Schedule point: between slices."""
-    content = TreeContent(cache)
+    content = TreeContent(cache, may_exceed=may_exceed)
     await walk(db, roots, content.take)
     return content
+
+
+async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> set[BlockId]:
+    """Return the cached blocks of trees of any size. Schedule point: between slices."""
+    found: set[BlockId] = set()
+
+    def take(some: Sequence[TreeBlock]) -> None:
+        found.update(one.block for one in some if cache.index.get(one.block) is not None)
+
+    await walk(db, roots, take)
+    return found
 
 
 class Incomplete(NamedTuple):

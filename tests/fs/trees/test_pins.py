@@ -376,3 +376,45 @@ async def test_unreadable_list_pins_nothing_and_is_kept(
     path.unlink()
     await pins.add([make_file(fs, b"g")])
     assert [one.path for one in await pins.listing()] == ["/g"]
+
+
+async def test_interrupted_request_is_completed_in_the_background(
+    volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A pin that is recorded is kept, although its request ended before the blocks were pinned."""
+    ino = make_file(fs, b"f")
+    await fill(fs, ino, BLOCK_BYTES)
+    await volume.evict()
+    path = volume.session.volume.state_dir.path / pins_file.NAME
+    async with _running(pins):
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pins.add, [ino])
+            while not path.exists():  # noqa: ASYNC110 - a thread makes it
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        await _until_cached(volume, fs, ino)
+
+
+async def test_list_that_cannot_be_written_changes_nothing(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """The error is that of the command; the mount continues."""
+    state = volume.session.volume.state_dir.path
+    ino = make_file(fs, b"f")
+    (state / f"{pins_file.NAME}.new").mkdir()
+    with pytest.raises(SettingsError, match="cannot write the list of pins"):
+        await pins.add([ino])
+    assert await pins.listing() == []
+    (state / f"{pins_file.NAME}.new").rmdir()
+    await pins.add([ino])
+    fs.namespace.unlink(ROOT_INO, b"f")
+    (state / pins_file.NAME).unlink()
+    (state / pins_file.NAME).mkdir()
+    with pytest.raises(SettingsError, match="cannot write"):
+        await pins.listing()
+    fs.db.commit()
+    async with _running(pins):
+        pins.check_soon()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert "cannot write" in pins.last_error

@@ -1,5 +1,7 @@
 """Downloading the content of trees into the cache."""
 
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
@@ -189,3 +191,63 @@ async def test_slow_network_gets_small_requests(
 
     assert requests[0] < 10
     assert 12 <= requests[1] <= 14
+
+
+async def test_cached_part_of_a_tree_makes_no_room_for_the_rest(volume: Volume) -> None:
+    """A tree larger than the cache is refused, also if much of it is cached."""
+    async with volume.mounted(cache_bytes=MIB) as fs:
+        for name, count in ((b"a", 10), (b"b", 12)):
+            await fill(fs, make_file(fs, name), count * BLOCK_BYTES)
+            await volume.upload()
+        cache = volume.session.cache
+        content = await warm.content_of(fs.db, cache, [ROOT_INO])
+        assert content.missing_bytes == 6 * BLOCK_BYTES
+        with pytest.raises(NoSpaceLeftError, match=r"room for 0\.0 MiB"):
+            warm.require_room(content, cache)
+
+
+async def test_tree_larger_than_the_free_disk_is_refused(
+    volume: Volume, fs: Filesystem, tmp_path: Path
+) -> None:
+    """The reserve of the database is never used; other clean blocks make room."""
+    ino, other = make_file(fs, b"f"), make_file(fs, b"other")
+    await fill(fs, ino, 2 * MIB)
+    await volume.evict()
+    cache = volume.session.cache
+    content = await warm.content_of(fs.db, cache, [ino])
+    with cache.disk.holding(tmp_path / "large", cache.disk.unheld_bytes() - MIB):  # noqa: SIM117
+        with pytest.raises(NoSpaceLeftError, match="the disk of the cache has only"):
+            warm.require_room(content, cache)
+    await fill(fs, other, 2 * MIB)
+    await volume.upload()
+    with cache.disk.holding(tmp_path / "large", cache.disk.unheld_bytes() - MIB):
+        warm.require_room(content, cache)
+
+
+async def test_cached_content_of_a_warmed_tree_is_the_last_to_be_evicted(
+    volume: Volume, fs: Filesystem
+) -> None:
+    """As if a program had just read it."""
+    old, new = make_file(fs, b"old"), make_file(fs, b"new")
+    for ino in (old, new):
+        await fill(fs, ino, BLOCK_BYTES)
+        await volume.upload()
+    await _warm(volume, fs, old)
+    volume.session.cache.evictor.evict_bytes(1)
+
+    assert await warm.cached_of(fs.db, volume.session.cache, [new]) == set()
+    assert len(await warm.cached_of(fs.db, volume.session.cache, [ROOT_INO])) == 1
+
+
+async def test_more_blocks_than_a_cache_holds(
+    volume: Volume, fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is refused; a pinned tree that grew so large is kept in part."""
+    monkeypatch.setattr(warm, "CACHED_BLOCKS_MAX", 2)
+    await fill(fs, make_file(fs, b"f"), 3 * BLOCK_BYTES)
+    cache = volume.session.cache
+    await warm.content_of(fs.db, cache, [Ino(99)])
+    with pytest.raises(NoSpaceLeftError, match="at most 2 blocks"):
+        await warm.content_of(fs.db, cache, [ROOT_INO])
+    content = await warm.content_of(fs.db, cache, [ROOT_INO], may_exceed=True)
+    assert (len(content.sizes), content.over_bytes) == (2, BLOCK_BYTES)

@@ -107,8 +107,11 @@ def step_status() -> None:
 
 
 def step_kill() -> None:
-    """After SIGKILL: mounted again on the same mountpoint."""
+    """After SIGKILL: mounted again on the same mountpoint, and a unit with Requires= restarted."""
+    before = shown("InvocationID", "consumer.service")
     returns_after(signal.SIGKILL, MOUNTPOINT, UNIT, user=False)
+    wait_for("consumer", lambda: shown("InvocationID", "consumer.service") not in {"", before})
+    wait_for("consumer", lambda: shown("ActiveState", "consumer.service") == "active")
 
 
 def step_watchdog() -> None:

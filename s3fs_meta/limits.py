@@ -337,6 +337,7 @@ READAHEAD_CACHE_PART: Final = 8  # read-ahead is limited to 1/N of the cache
 # Content that read-ahead requests at once; latency is then a small part.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers continue: 2 ms
+RUN_SLICE_SMALL_BLOCKS: Final = 32  # the same, if all are small: a third faster than 4 at a time
 # Factor by which a read-ahead window grows for each run that is read; it begins with one run.
 READAHEAD_GROWTH: Final = 4
 

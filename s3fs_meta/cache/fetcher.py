@@ -35,7 +35,13 @@ from s3fs_meta.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import FETCHES_MAX, RUN_SLICE_BLOCKS, STORE_DELAY_S_MAX
+from s3fs_meta.limits import (
+    FETCHES_MAX,
+    RUN_SLICE_BLOCKS,
+    RUN_SLICE_SMALL_BLOCKS,
+    SMALL_BLOCK_BYTES,
+    STORE_DELAY_S_MAX,
+)
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
@@ -207,7 +213,8 @@ class Fetcher:
             return
         start, stop = extent(wanted)
         stored = await get_range(object_key, start, stop)
-        for piece in slices(wanted, RUN_SLICE_BLOCKS):
+        are_small = all(each.plain_bytes < SMALL_BLOCK_BYTES for each in wanted)
+        for piece in slices(wanted, RUN_SLICE_SMALL_BLOCKS if are_small else RUN_SLICE_BLOCKS):
             unpacked = await trio.to_thread.run_sync(
                 self._unpack_quietly, piece, object_key, start, stored
             )

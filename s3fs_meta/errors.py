@@ -42,6 +42,14 @@ class S3fsError(Exception):
 # --- requests ----------------------------------------------------------------------------------
 
 
+def quoted(name: bytes) -> str:
+    """Return a name in quotes, as text if it is UTF-8."""
+    try:
+        return repr(name.decode())
+    except UnicodeDecodeError:
+        return repr(name)
+
+
 class FsError(S3fsError):
     """A filesystem request that cannot be carried out; nothing was changed."""
 
@@ -50,7 +58,7 @@ class NoEntryError(FsError):
     """The directory has no such name."""
 
     def __init__(self, parent: int, name: bytes) -> None:
-        super().__init__(f"no entry {name!r} in directory {parent}")
+        super().__init__(f"no entry {quoted(name)} in directory {parent}")
         self.parent, self.name = parent, name
 
 
@@ -66,7 +74,7 @@ class EntryExistsError(FsError):
     """The name is taken."""
 
     def __init__(self, parent: int, name: bytes) -> None:
-        super().__init__(f"entry {name!r} exists in directory {parent}")
+        super().__init__(f"entry {quoted(name)} exists in directory {parent}")
         self.parent, self.name = parent, name
 
 
@@ -114,7 +122,7 @@ class NoAttributeError(FsError):
     """The inode has no such extended attribute."""
 
     def __init__(self, ino: int, name: bytes) -> None:
-        super().__init__(f"inode {ino} has no attribute {name!r}")
+        super().__init__(f"inode {ino} has no attribute {quoted(name)}")
         self.ino, self.name = ino, name
 
 
@@ -122,7 +130,7 @@ class AttributeExistsError(FsError):
     """XATTR_CREATE was requested and the attribute exists."""
 
     def __init__(self, ino: int, name: bytes) -> None:
-        super().__init__(f"inode {ino} has an attribute {name!r}")
+        super().__init__(f"inode {ino} has an attribute {quoted(name)}")
         self.ino, self.name = ino, name
 
 

@@ -131,7 +131,15 @@ def _list(exam: Examination, invariant: Invariant) -> None:
 
 def _finding(invariant: Invariant, row: Row, path: str | None) -> Finding:
     ino = row[0] if invariant.about_inode and isinstance(row[0], int) else None
-    return Finding(invariant.name, invariant.text.format(*row), ino, path)
+    return Finding(invariant.name, invariant.text.format(*map(_shown, row)), ino, path)
+
+
+def _shown(value: object) -> object:
+    """Return a value for a message: bytes that are UTF-8, such as names, as text."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 # --- repairing ---------------------------------------------------------------------------------

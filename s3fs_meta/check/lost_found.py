@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.check.context import Examination
-from s3fs_meta.errors import EntryExistsError, MetadataError
+from s3fs_meta.errors import EntryExistsError, MetadataError, quoted
 from s3fs_meta.limits import LOST_NAME_ATTEMPTS_MAX, NAME_BYTES_MAX
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
@@ -77,7 +77,7 @@ def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino)
             continue
         exam.touched()
         return name
-    raise MetadataError(f"every name like {wanted!r} is in use in directory {parent}", ino)
+    raise MetadataError(f"every name like {quoted(wanted)} is in use in directory {parent}", ino)
 
 
 def _names(wanted: bytes) -> Iterator[bytes]:

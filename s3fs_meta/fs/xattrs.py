@@ -16,6 +16,7 @@ from s3fs_meta.errors import (
     NoSpaceLeftError,
     NotPermittedError,
     NotSupportedError,
+    quoted,
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.capacity import Capacity
@@ -236,6 +237,6 @@ def _check_settable(name: bytes) -> None:
 
 def _check_name(name: bytes) -> None:
     if not name.startswith(_NAMESPACES) and name not in _ACLS:
-        raise NotSupportedError(f"extended attribute {name!r}")
+        raise NotSupportedError(f"extended attribute {quoted(name)}")
     if len(name) > XATTR_NAME_BYTES_MAX:
         raise AttributeRangeError(len(name))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.fsck import _shown, check_database
 from s3fs_meta.check.report import Finding, Mode, Report
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
@@ -171,3 +171,10 @@ def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
     assert (parents.invariant, parents.found, len(parents.examples)) == ("I52", 150, 100)
     assert sum(1 for finding in reported if finding.invariant == "I52") == 150
     assert parents.examples[0].path == "/directory/inner/0"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'"), (7, "7")]
+)
+def test_finding_shows_names_as_text(value: object, text: str) -> None:
+    assert repr(_shown(value)) == text

@@ -11,6 +11,7 @@ from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
 from s3fs_meta.check.rules.inodes import IS_TOP
 from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
+from s3fs_meta.errors import quoted
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import ROOT_INO, Ino
@@ -52,8 +53,8 @@ def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) ->
     given = lost_found.add_under_free_name(exam, parent, name, ino)
     if given != name:
         exam.report.remember(
-            f"renamed {name!r} of inode {ino} in directory {parent} to {given!r}, because the name"
-            " is in use"
+            f"renamed {quoted(name)} of inode {ino} in directory {parent} to {quoted(given)}, because"
+            " the name is in use"
         )
 
 

@@ -24,6 +24,7 @@ from s3fs_meta.errors import (
     NoSpaceLeftError,
     NotPermittedError,
     S3fsError,
+    quoted,
 )
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
@@ -158,7 +159,7 @@ class TreeRemoval:
         require_unprotected(inodes.get(self._db, parent))
         if found.flags & _LOCKS and not locked:
             raise NotPermittedError(
-                f"{name!r} is protected, or contains or contained a locked, immutable or"
+                f"{quoted(name)} is protected, or contains or contained a locked, immutable or"
                 " append-only inode"
             )
         protection = found.flags & InodeFlag.PROTECTED

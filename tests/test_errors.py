@@ -1,0 +1,18 @@
+"""Messages of errors about names."""
+
+import pytest
+
+from s3fs_meta.errors import EntryExistsError, NoAttributeError, NoEntryError, S3fsError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (NoEntryError(1, b"letter"), "no entry 'letter' in directory 1"),
+        (EntryExistsError(1, "Füße".encode()), "entry 'Füße' exists in directory 1"),
+        (NoAttributeError(7, b"user.a"), "inode 7 has no attribute 'user.a'"),
+        (NoEntryError(1, b"\xff"), r"no entry b'\xff' in directory 1"),
+    ],
+)
+def test_names_are_text_unless_they_are_no_utf8(error: S3fsError, message: str) -> None:
+    assert error.message == message

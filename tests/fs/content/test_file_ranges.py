@@ -245,6 +245,23 @@ async def test_allocating_more_than_the_free_space_is_refused(
     assert fs.getattr(ino).size_bytes == 0
 
 
+async def test_pinned_content_makes_no_room_for_an_allocation(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only clean blocks that may be evicted count as free space of the local disk."""
+    _pinned, new = await filled(fs, b"f", 4 * BLOCK_BYTES), make_file(fs, b"new")
+    await volume.upload()
+    cache = volume.session.cache
+    monkeypatch.setattr(cache.disk, "spare_bytes", lambda: 3 * BLOCK_BYTES)
+    await fs.ranges.allocate(new, KEEP_SIZE, 0, 7 * BLOCK_BYTES)
+    for block in cache.index.blocks():
+        cache.index.pin(block, BLOCK_BYTES)
+
+    with pytest.raises(NoSpaceLeftError, match="local disk"):
+        await fs.ranges.allocate(new, KEEP_SIZE, 0, 4 * BLOCK_BYTES)
+    await fs.ranges.allocate(new, KEEP_SIZE, 0, 3 * BLOCK_BYTES)
+
+
 async def test_allocation_beyond_the_local_disk_is_refused(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pytest
 import trio
 from typing_extensions import override
 
@@ -301,11 +300,15 @@ class _Recorded:
                 trio.lowlevel.remove_instrument(steps)
 
     async def _failed_sync(self, step: FailedSync) -> None:
+        done = len(self._run.operations)
         self._recorder.failing = step.path
-        with pytest.raises(OSError, match="Input/output"):
+        try:
             await self.session.durability.sync_all()
-        assert not self._recorder.failing
-        await self._kill_uncommitted()
+        except OSError:
+            await self._kill_uncommitted()
+        else:  # nothing to sync in such a file
+            self._recorder.failing = ""
+            self._recorder.note(Promised(done))
 
     async def _evict(self) -> None:
         self.session.cache.evictor.evict_bytes(1 << 60)

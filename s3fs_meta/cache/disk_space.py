@@ -79,8 +79,8 @@ class DiskSpace:
         if spare < size_bytes:
             self._granted_bytes = 0
             raise NoSpaceLeftError(
-                f"the disk of {self._path} has only the {DISK_RESERVE_BYTES} bytes left that are"
-                " reserved for the database; free space on it"
+                f"the disk of {self._path} is full, except for {DISK_RESERVE_BYTES} bytes that are"
+                " reserved for the database; delete other files on that disk"
             )
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 

@@ -223,9 +223,9 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
         db.close()
     if known in {None, superblock.uuid}:
         raise UsageError(
-            f"the local state in {state_dir.path} has the names: fsck -y, if necessary with"
-            " --publish-local, uploads it; --rebuild would lose the names, and is possible only"
-            " after you have moved that directory away"
+            f"the local state in {state_dir.path} still has the names of all files, which --rebuild"
+            " would lose. Upload it with fsck -y, if necessary with --publish-local. To rebuild"
+            f" nevertheless, first move {state_dir.path} away"
         )
 
 

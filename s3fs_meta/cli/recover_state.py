@@ -240,7 +240,7 @@ def _show(wanted: _Wanted, tally: Tally, copier: Copier, *, json: bool) -> None:
         output.print_json(where | tally.facts(copier))
         return
     output.print_text(
-        f"copied {tally.files} files, {output.human_bytes(tally.size_bytes)}, to {wanted.target}"
+        f"copied {output.counted(tally.files, 'file')}, {output.human_bytes(tally.size_bytes)}, to {wanted.target}"
     )
     for line in tally.lines(copier):
         output.print_text(line)

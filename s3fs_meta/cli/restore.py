@@ -130,6 +130,8 @@ def _show(link: Link, tally: Tally, copier: Copier, where: dict[str, Any], *, js
         output.print_json(where | point_in_time | tally.facts(copier))
         return
     size = output.human_bytes(tally.size_bytes)
-    output.print_text(f"copied {tally.files} files, {size}, of {described(link)} to {where['to']}")
+    output.print_text(
+        f"copied {output.counted(tally.files, 'file')}, {size}, of {described(link)} to {where['to']}"
+    )
     for line in tally.lines(copier):
         output.print_text(line)

@@ -53,6 +53,8 @@ def set(  # noqa: A001 - the name of the command
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta set``."""
+    if "=" in mountpoint.name and not mountpoint.exists():
+        raise UsageError(f"name the mountpoint first: s3fs-meta set MOUNTPOINT {mountpoint}")
     wanted: dict[str, str] = {}
     for text in values or ():
         name, equals, value = text.partition("=")

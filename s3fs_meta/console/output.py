@@ -49,6 +49,11 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     Console(markup=False, highlight=False).print(table)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, whose plural ends in s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def human_bytes(size_bytes: float) -> str:
     """Return a size with a unit, in three significant digits."""
     for unit in _UNITS[:-1]:

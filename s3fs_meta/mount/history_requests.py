@@ -77,7 +77,7 @@ async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -
     paths, notices = [list(names)], []
     if shape.pattern:
         if not names:
-            raise UsageError("write a path that ends in a pattern")
+            raise UsageError("PATH must end in the pattern of a name, such as '*.pdf'")
         *above, pattern = names
         matching, are_all = await finder.names_like(above, pattern, PATTERN_NAMES_MAX)
         paths = [[*above, name] for name in matching]

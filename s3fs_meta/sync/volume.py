@@ -35,7 +35,7 @@ class OpenOptions:
     follow: bool = False  # read-only, with exactly the state of the last txg
     repairing: bool = False  # set by fsck: open state that a mount would refuse
     mend: Mend | None = None  # txgs that may be abandoned if they cannot be read
-    accept_superblock: bool = False  # set by fsck: quarantine local state with other keys
+    accept_superblock: bool = False  # set by fsck: quarantine local state of another master key
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0

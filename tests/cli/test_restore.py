@@ -76,7 +76,7 @@ def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path
     printed = elsewhere.ok("restore", "--to", tmp_path / "now", mounted.url, "sparse", "link")
     assert sorted(os.listdir(tmp_path / "now")) == ["link", "sparse"]
     assert (tmp_path / "now" / "sparse").read_bytes() == b"overwritten"
-    assert printed.startswith("copied 1 files, 11 B, of txg ")
+    assert printed.startswith("copied 1 file, 11 B, of txg ")
     assert os.listdir(elsewhere.cachedir) == []
 
 

@@ -81,5 +81,11 @@ def test_wrong_settings_change_nothing(
     assert all(one["value"] == one["mounted_with"] for one in found)
 
 
+def test_missing_mountpoint_is_named_in_the_error(program: Program) -> None:
+    refused = program.run("set", "cachesize=2G")
+    assert refused.returncode == ExitStatus.USAGE
+    assert "s3fs-meta set MOUNTPOINT cachesize=2G" in refused.stderr
+
+
 def test_unmounted_filesystem_has_no_settings(program: Program, place: Place) -> None:
     assert program.run("set", place.mountpoint).returncode == ExitStatus.NOT_MOUNTED

@@ -124,7 +124,7 @@ def test_bash_loads_the_installed_completion(installed: Installed) -> None:
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["_s3fs_meta"])
 
 
-def test_pages_link_man_pages_and_completion_and_remove_the_links(
+def test_documented_commands_link_the_man_pages_and_remove_the_links(
     installed: Installed, tmp_path: Path
 ) -> None:
     """The commands of the pages about installing and uninstalling, with another home directory."""

@@ -98,10 +98,10 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
     assert file.read_bytes() == bytes(MIB - 3) + b"border" + bytes(MIB - 3)
 
 
-def test_map_shows_writes_to_the_file(folder: Path) -> None:
-    """A shared map shows later writes.
+def test_memory_map_shows_writes_to_the_file(folder: Path) -> None:
+    """A shared mmap(2) shows later writes.
 
-    A private map keeps the bytes that its process has changed.
+    A private one keeps the bytes that its process has changed.
     """
     file = folder / "f"
     file.write_bytes(b"x" * 8192)

@@ -32,7 +32,7 @@ class Watching(TerminalFront):
         self.shown.append((what, done, total))
 
 
-async def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
+async def test_error_about_an_absent_daemon_repeats_the_mountpoint_as_given(tmp_path: Path) -> None:
     """The error has the URL or the path that the user gave, and no state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))

@@ -106,7 +106,7 @@ async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -
         found = await handler({**wanted, "names": ["*.pdf"]}, no_report)
         with pytest.raises(UsageError, match="no file matches"):
             await handler({**wanted, "names": ["*.doc"]}, no_report)
-        with pytest.raises(UsageError, match="ends in a pattern"):
+        with pytest.raises(UsageError, match="must end in the pattern"):
             await handler({**wanted, "names": []}, no_report)
 
     assert [one["path"] for one in found["files"]] == ["a.pdf", "b.pdf", "d.pdf"]

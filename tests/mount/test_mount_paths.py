@@ -187,7 +187,7 @@ def test_rm_and_clone_require_a_visible_effect(
     assert paths[-1].exists() == (what == "made")
 
 
-def test_absent_daemon_is_named_as_given_by_the_user(tmp_path: Path) -> None:
+def test_error_about_an_unmounted_path_repeats_the_path_as_given(tmp_path: Path) -> None:
     """The error has the path that the user gave, and no state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):

@@ -80,7 +80,7 @@ async def test_concurrent_transfers_share_one_rate(autojump_clock: trio.testing.
 async def test_wanted_transfer_precedes_waiting_background_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A read of a program does not wait behind read-ahead, and may use what this has saved up."""
+    """A read of a program does not wait behind read-ahead, and may use the allowance that read-ahead left unused."""
     throttle = _throttle("1M")
     waits_s: dict[str, float] = {}
 

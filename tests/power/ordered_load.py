@@ -336,7 +336,7 @@ def tree_of(root: Path) -> Tree:
     }
 
 
-# --- the tree that was found ---------------------------------------------------------------------
+# --- the tree after a power cut ------------------------------------------------------------------
 
 
 class Window(NamedTuple):

@@ -53,12 +53,12 @@ async def _kill_in_flush(
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # The first image that is deleted later removes the levels.
+                kill.armed = True  # Levels are deleted later, with the first image.
             if kill.step in {"history put", "history deleted"}:
                 await append_empty_changelogs(session, HISTORY_FAN_OUT)
                 kill.armed = kill.step == "history put"
                 await session.indexer.make_due()
-                kill.armed = True  # The first image that is deleted later removes the index.
+                kill.armed = True  # The index is deleted later, with the first image.
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):

@@ -149,14 +149,14 @@ class Pins:
         most = self._cache.pinned.bytes_max
         if content.total_bytes + content.over_bytes > most:
             raise NoSpaceLeftError(
-                f"all pinned trees would have {mib(content.total_bytes + content.over_bytes)}, and pins use at most"
+                f"with this tree, the pinned trees would have {mib(content.total_bytes + content.over_bytes)}, and pins use at most"
                 f" {mib(max(most, 0))} of this cache of {mib(self._cache.bytes_max)}; raise"
                 " cachesize with s3fs-meta set, unpin other trees, or warm without --pin"
             )
         if len(content.sizes) > PINNED_BLOCKS_MAX:
             raise NoSpaceLeftError(
-                f"all pinned trees would have {len(content.sizes)} blocks, and at most"
-                f" {PINNED_BLOCKS_MAX} can be pinned; pin a part of the tree"
+                f"with this tree, {len(content.sizes)} blocks would be pinned in all, and at most"
+                f" {PINNED_BLOCKS_MAX} can be; pin a part of the tree"
             )
         if len(wanted) > PINS_MAX:
             raise NoSpaceLeftError(f"at most {PINS_MAX} trees can be pinned; pin their directory")

@@ -264,7 +264,9 @@ class LeaseKeeper:
         )
         txg = 0 if self.lease.head is None else self.lease.head.txg
         what = f"the lease has the old epoch {found.epoch} instead of {self.epoch}"
-        raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
+        raise OlderBucketError(
+            self._store.url, txg, what, "the local state is uploaded as an image with the next txg"
+        )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
         """Record and return the error for another writer's object with the name of our next txg."""

@@ -32,7 +32,7 @@ def table_names(db: Database) -> set[str]:
     return {row[0] for row in db.all("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
-def test_every_table_is_listed_as_replicated_location_or_local(db: Database) -> None:
+def test_every_table_is_in_one_of_the_three_lists_of_tables(db: Database) -> None:
     """A table in no list would be in images by accident, or would not be replicated."""
     listed = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES, *schema.LOCAL_TABLES)
     assert table_names(db) == set(listed)

@@ -68,7 +68,7 @@ def test_directory_of_the_only_remaining_name_becomes_the_parent(db: Database) -
     assert inodes.get(db, ino).parent == B
 
 
-def test_parent_of_a_file_is_always_a_directory_with_its_name(db: Database) -> None:
+def test_recorded_parent_of_a_file_always_contains_a_name_of_the_file(db: Database) -> None:
     """A file whose parent directory loses its name gets the directory of another name as parent."""
     ino = make_file(db)
     add(db, ino, B)

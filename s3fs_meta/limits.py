@@ -154,6 +154,8 @@ PAST_INO_BITS: Final = 40  # bits of an inode's own number: 10^12 inodes; the bi
 PAST_POINTS_OPEN_MAX: Final = 4  # databases of points in time that one mount keeps on the disk
 PAST_IDLE_S: Final = 600.0  # after this time without a request the database is removed
 PAST_CHECK_S: Final = 30.0  # how often a mount checks for idle points in time
+# Requests for the past that may wait for the store; they take no worker from other requests.
+PAST_WAITING_MAX: Final = 128
 PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # content of the past in memory
 PAST_NAME_TIMEOUT_S: Final = 1.0  # how long the kernel may cache that 1h-ago is a certain txg
 
@@ -376,7 +378,7 @@ RATE_BURST_S: Final = 1.0  # after a pause a transfer may use the unused rate of
 RATE_CHECK_S: Final = 15.0
 
 # --- fuse --------------------------------------------------------------------------------------
-FUSE_TASKS_MAX: Final = 480  # pyfuse3 stops reading requests at this number of waiting handlers
+FUSE_TASKS_MAX: Final = 600  # pyfuse3 stops reading requests at this number of waiting handlers
 # File descriptors of a process among which an open file is searched: some ms in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
 NEXT_REQUEST_S: Final = 100e-6  # an active caller sends its next request within this time
@@ -425,9 +427,10 @@ assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must h
 assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "a section is parsed by one rule"
 assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a whole block is part of a large file"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
-assert WAITING_HANDLERS_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX < FUSE_TASKS_MAX, (
-    "metadata requests must always find a worker"
-)
+assert (
+    WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX
+    < FUSE_TASKS_MAX
+), "metadata requests must always find a worker"
 
 # --- stored text objects (superblock, lease) ----------------------------------------------------
 # Maximum size of a superblock or lease that is parsed; each has some hundred bytes.

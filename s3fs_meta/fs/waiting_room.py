@@ -28,13 +28,15 @@ caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 class WaitingRoom:
     """Counts the waiting requests of one mount, and refuses too many."""
 
-    def __init__(self, *, is_shared: bool = False) -> None:
+    def __init__(self, *, is_shared: bool = False, most: int = WAITING_HANDLERS_MAX) -> None:
         """Make a waiting room without requests.
 
         Args:
             is_shared: whether several users may send requests (``allow_other``).
+            most: how many requests may wait, besides write-back.
         """
         self.is_shared = is_shared
+        self._most = most
         self._of: Counter[int] = Counter()
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class WaitingRoom:
             return
         overflow = max(self._of[WRITE_BACK] - WRITE_BACK_WAITING_MAX, 0)
         waiting = len(self) - self._of[WRITE_BACK] + overflow
-        left = WAITING_HANDLERS_MAX - waiting
+        left = self._most - waiting
         has_share = not self.is_shared or uid < 0 or self._of[uid] < 2 * left
         if left <= 0 or not has_share:
             raise BusyError(waiting)

@@ -5,7 +5,7 @@ Source: xattr(7), setxattr(2), listxattr(2); fs/posix_acl.c.
 """
 
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from s3fs_meta.errors import (
@@ -114,10 +114,7 @@ class AttributeNames:
         attributes = inodes.get(self._db, ino)
         if not attributes.flags & InodeFlag.HAS_XATTRS:
             return []
-        names = rows.names(self._db, ino)
-        if caller.uid == 0:
-            return names
-        return [name for name in names if not name.startswith(_TRUSTED)]
+        return visible_to(caller, rows.names(self._db, ino))
 
     def set(
         self,
@@ -240,3 +237,8 @@ def _check_name(name: bytes) -> None:
         raise NotSupportedError(f"extended attribute {quoted(name)}")
     if len(name) > XATTR_NAME_BYTES_MAX:
         raise AttributeRangeError(len(name))
+
+
+def visible_to(caller: Caller, names: Sequence[bytes]) -> list[bytes]:
+    """Return the names of attributes that a caller may list."""
+    return [name for name in names if caller.uid == 0 or not name.startswith(_TRUSTED)]

@@ -223,7 +223,7 @@ class Operations(pyfuse3.Operations):
     def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> bytes | Awaitable[bytes]:
         """Reply with the target of a symbolic link."""
         if ino >= PAST_INO_MIN:
-            return self.past.tree.readlink(ino)
+            return self.past.for_caller().readlink(ino)
         return self._fs.readlink(ino)
 
     # --- attributes ----------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Operations(pyfuse3.Operations):
         if is_without or ino == BARRIER_INO:
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
         if ino >= PAST_INO_MIN:
-            return self.past.tree.getxattr(ino, name)
+            return self.past.for_caller().getxattr(ino, name)
         if name == STATE:
             return self._fs.state_of(ino)
         return self._fs.xattrs.get(ino, name)
@@ -293,7 +293,7 @@ class Operations(pyfuse3.Operations):
     ) -> list[bytes] | Awaitable[list[bytes]]:
         """Reply with the names of an inode's extended attributes."""
         if ino >= PAST_INO_MIN:
-            return self.past.tree.listxattr(ino)
+            return self.past.for_caller().listxattr(ino, caller(ctx))
         return self._fs.xattrs.names(ino, caller(ctx))
 
     @override
@@ -358,7 +358,7 @@ class Operations(pyfuse3.Operations):
     def read(self, ino: Ino, offset: int, length: int) -> bytes | Awaitable[bytes]:
         """Reply with bytes of a file."""
         if ino >= PAST_INO_MIN:
-            return self.past.tree.read(ino, offset, length)
+            return self.past.for_caller().read(ino, offset, length)
         found = self._data.try_read(ino, offset, length)
         if isinstance(found, bytes):
             return found

@@ -11,8 +11,9 @@ from typing import Final
 
 from s3fs_meta.errors import FsError, NoInodeError, S3fsError
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
+from s3fs_meta.fs.waiting_room import caller
 from s3fs_meta.fuse.convert import Converter
-from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.limits import PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
 from s3fs_meta.model import Cookie, Ino
 
@@ -23,6 +24,9 @@ _AT_DOT_DOT: Final = 2
 _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="
+# Positions of inodes among the arguments, if there are others than the first; the rest are names,
+# offsets and flags.
+_INODES_AT: Final = {"link": (0, 1), "rename": (0, 2)}
 # Requests that connect two inodes; if one is of the past and the other is not: EXDEV.
 _BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})
 _CHANGES: Final = frozenset(
@@ -50,11 +54,12 @@ def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | No
     """
     if not isinstance(exc, FsError):
         return None
-    are_past = [one >= PAST_INO_MIN for one in arguments if type(one) is int]
+    inos = [arguments[at] for at in _INODES_AT.get(name, (0,)) if at < len(arguments)]
+    are_past = [isinstance(ino, int) and ino >= PAST_INO_MIN for ino in inos]
     if not any(are_past) and not (isinstance(exc, NoInodeError) and exc.ino >= PAST_INO_MIN):
         return None
     if name in _BETWEEN:
-        return errno.EROFS if name == "rename" and all(are_past[:2]) else errno.EXDEV
+        return errno.EROFS if name == "rename" and all(are_past) else errno.EXDEV
     if name == "flags":
         return errno.ENOTTY
     return errno.EROFS if name in _CHANGES else None
@@ -79,6 +84,14 @@ class PastRequests:
             raise NoInodeError(PAST_TOP_INO)
         return self._tree
 
+    def for_caller(self) -> PastTree:
+        """Return the tree for the request that was just received: its user is counted.
+
+        Raises as ``tree``.
+        """
+        caller.set(fuse_intercept.caller())
+        return self.tree
+
     def top(self) -> pyfuse3.EntryAttributes:
         """Return the reply with the directory of points in time."""
         return self._converter.entry(self.tree.top())
@@ -88,7 +101,7 @@ class PastRequests:
 
         Which txg a time or an age means may change, so the kernel caches it only briefly.
         """
-        found = await self.tree.lookup(parent, name)
+        found = await self.for_caller().lookup(parent, name)
         if found is None:
             return self._no_entry(parent)
         entry = self._converter.entry(found)
@@ -106,7 +119,7 @@ class PastRequests:
 
     async def getattr(self, ino: Ino) -> pyfuse3.EntryAttributes:
         """Return the reply with the attributes of an inode."""
-        return self._converter.entry(await self.tree.getattr(ino))
+        return self._converter.entry(await self.for_caller().getattr(ino))
 
     def open(self, ino: Ino, flags: int) -> pyfuse3.FileInfo:
         """Open a file for reading; the kernel may cache its content, which never changes.
@@ -120,7 +133,7 @@ class PastRequests:
 
     async def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory of the past, until the reply is full."""
-        tree, entry_of = self.tree, self._converter.entry
+        tree, entry_of = self.for_caller(), self._converter.entry
         if start < _AT_DOT_DOT:
             here = await tree.getattr(ino)
             above = here if ino == PAST_TOP_INO else await tree.getattr(here.parent)

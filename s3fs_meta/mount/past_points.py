@@ -48,7 +48,13 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     async def find_elsewhere(located: Located) -> Found | None:  # noqa: RUF029 - as one that waits
         return intact_location(session.db, located)
 
-    points = OpenPoints(session.volume, state_of, find_elsewhere)
+    points = OpenPoints(
+        session.volume,
+        session.cache.disk,
+        state_of,
+        find_elsewhere,
+        is_shared=filesystem.waiting_room.is_shared,
+    )
 
     async def run() -> None:
         # Leftovers of killed mounts; this mount has no temporary state yet.

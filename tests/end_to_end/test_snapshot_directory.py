@@ -12,6 +12,7 @@ import pytest
 
 from s3fs_meta.limits import PAST_INO_MIN, PAST_POINTS_OPEN_MAX
 from tests.cli.conftest import Place
+from tests.end_to_end.system_calls import as_user
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
@@ -237,3 +238,22 @@ def test_lost_content_of_the_past_is_an_error_of_that_file_only(
     assert (mnt / ".snapshots" / "txg=3" / "kept").read_bytes() == b"kept"
     (mnt / "still writable").write_bytes(b"1")
     assert "serving" in program.ok("status", mnt)
+
+
+def test_another_user_gets_names_of_trusted_attributes_neither_now_nor_of_the_past(
+    program: Program, place: Place
+) -> None:
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "allow_other", place.url, mnt)
+    (mnt / "f").touch()
+    os.setxattr(mnt / "f", "trusted.secret", b"x")
+    os.setxattr(mnt / "f", "user.open", b"x")
+    program.ok("flush", mnt)
+    past = mnt / ".snapshots" / "txg=2" / "f"
+    assert sorted(os.listxattr(past)) == ["trusted.secret", "user.open"]
+    for folder in (mnt, past.parent):
+
+        def names(folder: Path = folder) -> None:
+            assert os.listxattr("f") == ["user.open"], folder
+
+        as_user(1000, folder, names)

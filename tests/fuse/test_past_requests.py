@@ -4,7 +4,15 @@ import errno
 
 import pytest
 
-from s3fs_meta.errors import DatabaseError, NoAttributeError, NoEntryError, NoInodeError, S3fsError
+from s3fs_meta.errors import (
+    DatabaseError,
+    NoAttributeError,
+    NoEntryError,
+    NoInodeError,
+    NoSpaceLeftError,
+    S3fsError,
+    TooBigError,
+)
 from s3fs_meta.fuse.past_requests import errno_of
 from s3fs_meta.limits import PAST_INO_MIN
 
@@ -27,6 +35,9 @@ PAST, OTHER, NOW = PAST_INO_MIN + 5, PAST_INO_MIN + 6, 7
         ("unlink", (NOW, b"f"), NoEntryError(NOW, b"f"), None),
         ("write", (NOW, 0, b"x"), NoInodeError(NOW), None),
         ("write", (PAST, 0, b"x"), DatabaseError("full"), None),
+        ("write", (NOW, PAST_INO_MIN, b"x"), TooBigError(NOW, PAST_INO_MIN), None),
+        ("fallocate", (NOW, 0, PAST_INO_MIN, 1), NoSpaceLeftError("full"), None),
+        ("rename", (NOW, b"f", NOW, b"g", PAST_INO_MIN), NoEntryError(NOW, b"f"), None),
     ],
 )
 def test_errno_of_a_request_depends_on_the_inodes_of_the_past(

@@ -3,7 +3,8 @@
 Owns: restoring a database when it is first needed, how many are open, closing idle ones.
 Does not know: FUSE, inode numbers that programs see.
 Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless more are in use at one moment.
-Nothing in the bucket is changed. An error of a temporary database never concerns the mount itself.
+Nothing in the bucket is changed. An error of a temporary database never concerns the mount itself,
+nor does it use the disk space or the request handlers that the mount needs.
 Tasks: any task; ``run`` is one background task.
 """
 
@@ -14,19 +15,21 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import (
     DatabaseError,
     MetadataError,
     PastUnavailableError,
     SettingsError,
 )
-from s3fs_meta.limits import PAST_CHECK_S, PAST_IDLE_S, PAST_POINTS_OPEN_MAX
+from s3fs_meta.fs.waiting_room import WaitingRoom
+from s3fs_meta.limits import PAST_CHECK_S, PAST_IDLE_S, PAST_POINTS_OPEN_MAX, PAST_WAITING_MAX
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot
-from s3fs_meta.sync.opening.opening import close_filesystem
+from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
 from s3fs_meta.sync.volume import OpenOptions, Volume
@@ -54,17 +57,24 @@ class OpenPoints:
     def __init__(
         self,
         volume: Volume,
+        disk: DiskSpace,
         state_of: Callable[[Txg], StateDir],
         find_elsewhere: FindElsewhere,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """Begin without an open point.
 
         Args:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
+            disk: the local disk, which the living filesystem needs, too.
             state_of: returns the directory for the temporary state of a txg.
             find_elsewhere: finds the content of a block that is no longer where the point names it.
+            is_shared: several users may send requests.
         """
         self._volume = volume
+        self._disk = disk
+        self._waiting = WaitingRoom(is_shared=is_shared, most=PAST_WAITING_MAX)
         self._state_of = state_of
         self._find_elsewhere = find_elsewhere
         self._open: dict[Txg, OpenPoint] = {}
@@ -85,15 +95,17 @@ class OpenPoints:
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
+            BusyError: too many requests for the past wait.
         """
         bucket = self._bucket()
-        wanted, now_ns = await bucket.by_store(wanted)
-        if wanted.time_ns is not None and wanted.time_ns > now_ns:
-            return None
-        try:
-            return await bucket.points.find(wanted, now_ns)
-        except SettingsError:
-            return None
+        with self._waiting.entered():
+            wanted, now_ns = await bucket.by_store(wanted)
+            if wanted.time_ns is not None and wanted.time_ns > now_ns:
+                return None
+            try:
+                return await bucket.points.find(wanted, now_ns)
+            except SettingsError:
+                return None
 
     @asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
@@ -102,18 +114,21 @@ class OpenPoints:
         Raises:
             StoreError: the bucket cannot be reached.
             PastUnavailableError: the state of that txg cannot be restored.
+            NoSpaceLeftError: the disk has no room for it.
+            BusyError: too many requests for the past wait.
         """
-        point = self._open.get(txg)
-        if point is None:
-            point = await self._opened(txg)
-        point.users += 1
-        point.used_s = trio.current_time()
-        try:
-            yield point
-        except (DatabaseError, MetadataError) as exc:
-            raise PastUnavailableError(txg, str(exc)) from exc
-        finally:
-            point.users -= 1
+        with self._waiting.entered():
+            point = self._open.get(txg)
+            if point is None:
+                point = await self._opened(txg)
+            point.users += 1
+            point.used_s = trio.current_time()
+            try:
+                yield point
+            except (DatabaseError, MetadataError) as exc:
+                raise PastUnavailableError(txg, str(exc)) from exc
+            finally:
+                point.users -= 1
 
     async def run(self) -> None:
         """Close points that are not used any more, until cancelled; then close all."""
@@ -145,7 +160,10 @@ class OpenPoints:
             wanted = PointInTime(f"txg={txg}", txg=txg)
             try:
                 state = self._state_of(txg)
-                volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted)
+                # About as large as the present database: deleted rows leave free pages in it.
+                size_bytes = self._volume.state_dir.database.stat().st_size
+                with self._disk.holding(state.database, size_bytes):
+                    volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted)
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise PastUnavailableError(txg, str(exc)) from exc
             _log.info("opened txg %d for reading", txg)
@@ -155,7 +173,16 @@ class OpenPoints:
 
     async def _close(self, txgs: list[Txg]) -> None:
         for txg in txgs:
-            if not self._open[txg].users:
-                point = self._open.pop(txg)
-                await close_filesystem(point.volume, release=False)
+            point = self._open.get(txg)
+            if point is not None and not point.users:
+                del self._open[txg]
+                await trio.to_thread.run_sync(_discard, point.volume)
                 _log.info("closed txg %d, which was open for reading", txg)
+
+
+def _discard(volume: Volume) -> None:
+    """Close a temporary database and remove it; nothing is written. Blocking."""
+    try:
+        volume.db.close()
+    finally:
+        let_go(volume)

@@ -25,11 +25,11 @@ from s3fs_meta.errors import (
     PastUnavailableError,
 )
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
-from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.fs.xattrs import CAPABILITY, visible_to
 from s3fs_meta.limits import PAST_CACHED_BYTES_MAX, PAST_INO_BITS, PAST_INO_MIN
 from s3fs_meta.meta.tables import block_map, dentries, inodes, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Cookie, Ino, Txg
+from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Caller, Cookie, Ino, Txg
 from s3fs_meta.option_syntax import parse_point_in_time
 
 PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # slot 0 has no point
@@ -131,13 +131,17 @@ class PastTree:
         async with self._points.used(txg) as point:
             return xattrs.get(point.db, past_ino, name)
 
-    async def listxattr(self, ino: Ino) -> list[bytes]:
-        """Return the names of the extended attributes. Raises as ``lookup``."""
+    async def listxattr(self, ino: Ino, caller: Caller) -> list[bytes]:
+        """Return the names of the extended attributes; only root gets names of ``trusted``.
+
+        Raises as ``lookup``.
+        """
         if ino == PAST_TOP_INO:
             return []
         txg, past_ino = self._place(ino)
         async with self._points.used(txg) as point:
-            return [name for name in xattrs.names(point.db, past_ino) if name != CAPABILITY]
+            names = visible_to(caller, xattrs.names(point.db, past_ino))
+            return [name for name in names if name != CAPABILITY]
 
     async def read_directory(self, ino: Ino, after: Cookie, limit: int) -> _Page:
         """Return names after a cookie, ascending by cookie, at most *limit*.

@@ -224,17 +224,22 @@ class Restorer:
             except NeedsImageError as exc:
                 db.close()
                 return await self._restore_from(exc.image, unfinished, upto)
-            db.begin_local()
-            replica.settle(db)
-            chain.record(db, link)
-            pending.set_block_floor(db, pending.first_new_block(db))
-            local_state.put(db, "uuid", self._uuid)
-            db.commit()
+            await trio.to_thread.run_sync(_settle, db, link, self._uuid)
         finally:
             self.notices += replayer.notices
             self._last_level = replayer.last_level or self._last_level
             db.close()
         return link
+
+
+def _settle(db: Database, link: Link, uuid: str) -> None:
+    """Record the link of a restored database, and its totals, which are read from all blocks."""
+    db.begin_local()
+    replica.settle(db)
+    chain.record(db, link)
+    pending.set_block_floor(db, pending.first_new_block(db))
+    local_state.put(db, "uuid", uuid)
+    db.commit()
 
 
 def _forget_frames(exc: BaseException) -> None:

@@ -1,7 +1,7 @@
 """Points in time that one mount has open."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,21 @@ from trio.testing import MockClock
 
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.errors import DatabaseError, PastUnavailableError, StoreUnavailableError
+from s3fs_meta.errors import (
+    BusyError,
+    DatabaseError,
+    NoSpaceLeftError,
+    PastUnavailableError,
+    StoreUnavailableError,
+)
 from s3fs_meta.fs.past.open_points import OpenPoints
-from s3fs_meta.limits import PAST_CHECK_S, PAST_IDLE_S, PAST_POINTS_OPEN_MAX
+from s3fs_meta.limits import (
+    PAST_CHECK_S,
+    PAST_IDLE_S,
+    PAST_POINTS_OPEN_MAX,
+    PAST_WAITING_MAX,
+    WAITING_HANDLERS_MAX,
+)
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
@@ -27,7 +39,10 @@ def points_of(session: Session, state_of: Callable[[Txg], StateDir] | None = Non
     """Return the points in time of a session's filesystem."""
     home = session.volume.state_dir.path.parent
     return OpenPoints(
-        session.volume, state_of or (lambda txg: StateDir(home / f"snapshot {txg}")), nowhere
+        session.volume,
+        session.cache.disk,
+        state_of or (lambda txg: StateDir(home / f"snapshot {txg}")),
+        nowhere,
     )
 
 
@@ -83,6 +98,9 @@ async def test_idle_point_is_closed_and_its_state_removed(
                 await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
                 assert points.txgs == [second]
                 assert point.db.counters.inodes
+            # A thread removes the directory, and the simulated clock does not wait for it.
+            while len(snapshots_in(tmp_path)) > 1:  # noqa: ASYNC110
+                await trio.sleep(1)
             assert snapshots_in(tmp_path) == [f"snapshot {second}"]
             await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
             assert points.count == 0
@@ -133,3 +151,41 @@ async def test_outage_is_reported_and_the_point_opens_later(plain: Power) -> Non
         with pytest.raises(StoreUnavailableError):
             await inodes_at(points, session.link.txg)
         assert await inodes_at(points, session.link.txg) == 2
+
+
+async def test_closing_a_point_writes_nothing(plain: Power) -> None:
+    """On a full disk a write would fail, and the error would degrade the mount."""
+    async with shipped(plain, PAST_POINTS_OPEN_MAX + 1) as (session, txgs):
+        points = points_of(session)
+        for txg in txgs[:-1]:
+            async with points.used(txg) as point:
+                point.db.connection.pragma("query_only", 1)
+        assert await inodes_at(points, txgs[-1])
+        assert points.txgs == txgs[1:]
+
+
+async def test_disk_space_that_the_mount_needs_is_not_used(
+    plain: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shipped(plain, 1) as (session, (txg,)):
+        size_bytes = session.volume.state_dir.database.stat().st_size
+        points, disk = points_of(session), session.cache.disk
+        monkeypatch.setattr(disk, "spare_bytes", lambda: size_bytes - 1)
+        with pytest.raises(NoSpaceLeftError):
+            await inodes_at(points, txg)
+        monkeypatch.setattr(disk, "spare_bytes", lambda: size_bytes)
+        assert await inodes_at(points, txg)
+
+
+async def test_requests_for_the_past_leave_handlers_to_others(plain: Power) -> None:
+    async with shipped(plain, 1) as (session, (txg,)):
+        points = points_of(session)
+        async with AsyncExitStack() as waiting:
+            for _ in range(PAST_WAITING_MAX):
+                await waiting.enter_async_context(points.used(txg))
+            with pytest.raises(BusyError):
+                await inodes_at(points, txg)
+            with pytest.raises(BusyError):
+                await points.find(PointInTime("newest"))
+        assert await inodes_at(points, txg)
+    assert PAST_WAITING_MAX < WAITING_HANDLERS_MAX

@@ -23,7 +23,12 @@ __all__ = ["plain"]
 
 def tree_of(session: Session, home: Path) -> PastTree:
     """Return the past of a session's filesystem."""
-    points = OpenPoints(session.volume, lambda txg: StateDir(home / f"snapshot {txg}"), nowhere)
+    points = OpenPoints(
+        session.volume,
+        session.cache.disk,
+        lambda txg: StateDir(home / f"snapshot {txg}"),
+        nowhere,
+    )
     return PastTree(
         points,
         b".snapshots",

@@ -13,7 +13,8 @@ gives its attributes at each earlier txg.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from fnmatch import fnmatchcase
 from functools import reduce
 from itertools import islice
@@ -30,7 +31,7 @@ from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Function, Scanned, Unreadable
-from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.index_search import HistorySearch, Match
 
 _Row = dict[str, int]
 _T = TypeVar("_T")
@@ -105,6 +106,7 @@ class PathVersions:
         # The number that the unshipped changes will have, or the last txg.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
+        self._has_all_stays = True  # False: a name had more inodes than HISTORY_STAYS_MAX
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -121,12 +123,14 @@ class PathVersions:
         stays = await self.stays(names)
         found: list[Version] = []
         for stay in stays:
+            if _are_later(found, most, stay.last):
+                break  # this stay and the earlier ones have no version among the latest
             found += await self._of_stay(stay, most + 1, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
         }
         latest = sorted(unique.values(), key=lambda one: (one.txg, one.ino), reverse=True)
-        return Versions(latest[:most], len(latest) <= most)
+        return Versions(latest[:most], len(latest) <= most and self._has_all_stays)
 
     async def names_like(
         self, above: Sequence[bytes], pattern: bytes, most: int
@@ -147,10 +151,18 @@ class PathVersions:
         """
         found: set[bytes] = set()
         for stay in await self.stays(above):
-            if stay.last == self._last:
-                rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
-                found.update(bytes(name) for (name,) in rows)
-            found |= await self._lost_names(stay)
+            rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
+            names = {bytes(name) for (name,) in rows}
+            lost = await self._lost_names(stay)
+            if stay.last < self._last:  # names that it had then, and others that it got later
+                later = names | await self._lost_names(Stay(stay.ino, stay.last, self._last))
+                names = {
+                    name
+                    for name in later - lost
+                    if fnmatchcase(name, pattern)
+                    and await self._inode_at(stay.ino, name, stay.last) is not None
+                }
+            found |= names | lost
         matching = sorted(name for name in found if fnmatchcase(name, pattern))
         return matching[:most], len(matching) <= most
 
@@ -194,6 +206,7 @@ class PathVersions:
             for stay in stays:
                 below += await self._stays_of_name(stay, name)
             stays = sorted(below, key=_end_of, reverse=True)[:HISTORY_STAYS_MAX]
+            self._has_all_stays &= len(below) <= HISTORY_STAYS_MAX
         if not stays:
             path = b"/".join(names).decode(errors="backslashreplace")
             raise UsageError(f"no retained point in time has a file or directory {path!r}")
@@ -202,27 +215,72 @@ class PathVersions:
 
     async def _stays_of_name(self, above: Stay, name: bytes) -> list[Stay]:
         """Return the inodes of a name while its directory was at the path."""
-        lost = await self._losses(above, name)
+        lost = await self._losses(above.ino, name, above.first, above.last)
+        self._has_all_stays &= len(lost) < HISTORY_STAYS_MAX
         stays: list[Stay] = []
         first = above.first
         for txg, ino in reversed(lost):
             stays.append(Stay(ino, first, txg))
             first = txg
-        present = dentries.find(self._db, above.ino, name)
-        if present is not None and above.last == self._last:
-            stays.append(Stay(present, first, above.last))
+        at_end = await self._inode_at(above.ino, name, above.last)
+        if at_end is not None:
+            stays.append(Stay(at_end, first, above.last))
         return stays
 
-    async def _losses(self, above: Stay, name: bytes) -> list[tuple[Txg, Ino]]:
-        """Return the txgs in which a name lost its inode, the latest first."""
+    async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
+        """Return the inode that a name had after a txg, None if there was no such name.
+
+        It is the one that loses the name next, or has it still, unless it got the name later.
+        """
+        ino = dentries.find(self._db, parent, name)
+        if txg >= self._last:
+            return ino
+        first, last = Txg(txg + 1), self._last
+        later = await self._losses(parent, name, first, last, most=None)
+        if later:
+            last, ino = later[-1]
+        if ino is None or await self._gets_name(ino, parent, name, first, last):
+            return None
+        return ino
+
+    async def _gets_name(self, ino: Ino, parent: Ino, name: bytes, first: Txg, last: Txg) -> bool:
+        """Return whether an inode gets a name within a range of txgs."""
+        hashed = self._db.name_hash(name)
+
+        def match(index: HistoryIndex) -> int:
+            row = index.inodes.find(ino)
+            return 0 if row is None else row.content | row.other
+
+        def gets(changeset: bytes, is_whole: bool) -> bool:
+            change = row_history.changes_of(changeset, [ino], is_whole=is_whole).get(ino)
+            return change is not None and (
+                (parent, name) in change.gained
+                or any(
+                    at == parent and cookie >> COOKIE_COLLISION_BITS == hashed
+                    for at, cookie in change.replaced
+                )
+            )
+
+        async with aclosing(self._scanned(match, gets, first, last)) as scanned:
+            return any([any(one.results) async for one in scanned])
+
+    async def _losses(
+        self,
+        parent: Ino,
+        name: bytes,
+        first: Txg,
+        last: Txg,
+        most: int | None = HISTORY_STAYS_MAX,
+    ) -> list[tuple[Txg, Ino]]:
+        """Return the txgs of a range in which a name lost its inode, the latest first."""
         hashed = self._db.name_hash(name)
 
         def is_wanted(row: RemovedName | LostName) -> bool:
             found = row.name == name if row.name else row.cookie >> COOKIE_COLLISION_BITS == hashed
-            return row.parent == above.ino and found
+            return row.parent == parent and found
 
         def match(index: HistoryIndex) -> int:
-            rows = _of_directory(index, above.ino, name)
+            rows = _of_directory(index, parent, name)
             return reduce(or_, [row.mask for row in rows if is_wanted(row)], 0)
 
         def lost(changeset: bytes, is_whole: bool) -> list[Ino]:
@@ -230,16 +288,27 @@ class PathVersions:
             return [row.ino for row in rows.names if is_wanted(row)]
 
         found: list[tuple[Txg, Ino]] = []
-        walk = self._search.walk(match, above.first, above.last)
-        batch = self._scan_unshipped(lost) if above.last == self._last else []
+        async with aclosing(self._scanned(match, lost, first, last)) as scanned:
+            async for one in scanned:
+                found += [(one.txg, ino) for inos in one.results for ino in inos]
+                if most is not None and len(found) >= most:
+                    break
+        return found
+
+    async def _scanned(
+        self, match: Match, function: Function[_T], first: Txg, last: Txg
+    ) -> AsyncGenerator[Scanned[_T], None]:
+        """Yield the results of a function for the readable txgs of a range, the latest first."""
+        walk = self._search.walk(match, first, last)
+        batch = self._scan_unshipped(function) if last == self._last else []
         while True:
             for one in batch:
                 if not isinstance(one, Unreadable):
-                    found += [(one.txg, ino) for inos in one.results for ino in inos]
+                    yield one
             txgs = [candidate.txg for candidate in await walk.take(HISTORY_FETCHES_MAX)]
-            if not txgs or len(found) >= HISTORY_STAYS_MAX:
-                return found
-            batch = await self._changelogs.scan(txgs, lost)
+            if not txgs:
+                return
+            batch = await self._changelogs.scan(txgs, function)
 
     def _scan_unshipped(self, function: Function[_T]) -> list[Scanned[_T] | Unreadable]:
         """Call a function with the changes that are not uploaded, as if they were a txg."""
@@ -282,6 +351,11 @@ class PathVersions:
             if not txgs or len(found) >= most:
                 return found
             batch = await self._changelogs.scan(txgs, changes)
+
+
+def _are_later(found: Sequence[Version], most: int, txg: Txg) -> bool:
+    """Return whether more than *most* versions are later than a txg."""
+    return sum(one.txg > txg for one in found) > most
 
 
 def _end_of(stay: Stay) -> tuple[Txg, Txg]:

@@ -1,5 +1,7 @@
 """The versions of a path, found in a bucket at one point in time."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,12 @@ import pytest
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, Txg
+from s3fs_meta.sync.history import path_versions
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
@@ -74,27 +78,39 @@ class Files:
         return await self.ship()
 
 
-async def versions_of(
-    power: Power, tmp_path: Path, path: bytes, most: int = 100, *, attributes: bool = False
-) -> Versions:
-    """Return the versions of a path as a machine finds them that has only the bucket."""
+@asynccontextmanager
+async def finder_of(power: Power, tmp_path: Path) -> AsyncIterator[PathVersions]:
+    """Give a search as a machine does it that has only the bucket."""
     bucket = await bucket_of(power)
     end, oldest = await bucket.points.newest(), await bucket.points.oldest()
     target = tmp_path / "newest.db"
     target.unlink(missing_ok=True)
     await bucket.restore(end, target)
     db = Database.open(target, Pragmas())
-    found = PathVersions(
-        db,
-        HistorySearch(bucket.store, bucket.keyring, bucket.uuid, end),
-        ChangelogReader(bucket.store, bucket.keyring, bucket.uuid),
-        oldest.txg,
-        end,
-    )
     try:
-        return await found.of_path(path.split(b"/"), most, attributes=attributes)
+        yield PathVersions(
+            db,
+            HistorySearch(bucket.store, bucket.keyring, bucket.uuid, end),
+            ChangelogReader(bucket.store, bucket.keyring, bucket.uuid),
+            oldest.txg,
+            end,
+        )
     finally:
         db.close()
+
+
+async def versions_of(
+    power: Power, tmp_path: Path, path: bytes, most: int = 100, *, attributes: bool = False
+) -> Versions:
+    """Return the versions of a path, found in the bucket alone."""
+    async with finder_of(power, tmp_path) as finder:
+        return await finder.of_path(path.split(b"/"), most, attributes=attributes)
+
+
+async def names_like(power: Power, tmp_path: Path, above: bytes, pattern: bytes) -> list[bytes]:
+    """Return the names in a directory that match a pattern, as ``versions_of`` finds them."""
+    async with finder_of(power, tmp_path) as finder:
+        return (await finder.names_like(above.split(b"/"), pattern, 100))[0]
 
 
 def brief(found: list[Version]) -> list[tuple[Txg, str, int | None]]:
@@ -296,3 +312,80 @@ async def test_block_map_and_names_of_one_txg_are_one_version(power: Power, tmp_
         found = await versions_of(power, tmp_path, b"g")
 
     assert brief(found.found)[0] == (changed, "content renamed", 0)
+
+
+async def test_former_path_in_a_renamed_directory_has_the_versions_of_that_time(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    """The names in a renamed directory do not change, so none of them is listed as removed."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"old")
+        present, made = await files.make(b"present", 10, directory)
+        _, removed_made = await files.make(b"removed", 10, directory)
+        await files.make(b"elsewhere", 10)
+        await files.rename(b"old", b"new")
+        written = await files.write(present, 20)
+        await files.remove(b"removed", directory)
+        files.db.begin()
+        dentries.add(
+            files.db, directory, b"later", dentries.remove(files.db, ROOT_INO, b"elsewhere")
+        )
+        await files.ship()
+        await settle(files, indexing=indexing)
+        found = {
+            name: await versions_of(power, tmp_path, b"old/" + name)
+            for name in (b"present", b"removed")
+        }
+        now = await versions_of(power, tmp_path, b"new/present")
+        names = await names_like(power, tmp_path, b"old", b"*")
+        with pytest.raises(UsageError, match="no retained point in time has"):
+            await versions_of(power, tmp_path, b"old/later")
+
+    assert [one.txg for one in found[b"present"].found] == [made]
+    assert [one.txg for one in found[b"removed"].found] == [removed_made]
+    assert [one.txg for one in now.found] == [written, made]
+    assert names == [b"present", b"removed"]
+
+
+async def test_name_with_too_many_inodes_is_reported_as_incomplete(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        for _ in range(4):
+            await files.make(b"f", 10)
+            await files.remove(b"f")
+        every = await versions_of(power, tmp_path, b"f")
+        monkeypatch.setattr(path_versions, "HISTORY_STAYS_MAX", 3)
+        some = await versions_of(power, tmp_path, b"f")
+
+    assert (len(every.found), every.is_complete) == (8, True)
+    assert (some.found, some.is_complete) == (every.found[: len(some.found)], False)
+
+
+async def test_last_version_is_found_without_reading_all_former_inodes(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that replaces its file at each save makes many inodes of one name."""
+    read: set[Ino] = set()
+    changes_of = row_history.changes_of
+
+    def noted(
+        changeset: bytes, inos: list[Ino], *, is_whole: bool
+    ) -> dict[Ino, row_history.InodeChange]:
+        read.update(inos)
+        return changes_of(changeset, inos, is_whole=is_whole)
+
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        await files.make(b"f", 10)
+        for size in range(11, 20):
+            await files.make(b"new", size)
+            await files.rename(b"new", b"f")
+        last = session.link.txg
+        monkeypatch.setattr(row_history, "changes_of", noted)
+        found = await versions_of(power, tmp_path, b"f", 1)
+
+    assert ([one.txg for one in found.found], found.is_complete) == ([last], False)
+    assert len(read) <= 2

@@ -6,6 +6,7 @@ Does not know: their presentation.
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -35,6 +36,7 @@ def figures(
     """
     counters = session.db.counters
     head = session.volume.keeper.lease.head
+    outage = _outage(session.volume.store)
     return {
         "url": url,
         "endpoint": session.volume.store.endpoint,
@@ -59,7 +61,7 @@ def figures(
         "dedup_ratio": ratio(counters.file_bytes, counters.block_bytes),
         "compression_ratio": _compression(session),
         "cache": _cache(session),
-        "upload": _upload(session),
+        "upload": _upload(session, outage),
         "chain": _chain(session),
         "image": {
             "txg": head.txg if head is not None else None,
@@ -71,7 +73,7 @@ def figures(
         "follow": _follow(session),
         "store": _store(session.volume.store),
         "billed": billed(session.volume.store),
-        "outage": _outage(session.volume.store),
+        "outage": outage,
     }
 
 
@@ -107,10 +109,11 @@ def _cache(session: Session) -> dict[str, Any]:
     }
 
 
-def _upload(session: Session) -> dict[str, Any]:
+def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:
     pending_bytes = session.cache.index.pending_bytes
     throughput = session.uploader.throughput
-    is_stuck = bool(session.uploader.last_error)
+    # While the store does not answer, the time left cannot be estimated.
+    is_stuck = bool(session.uploader.last_error) or outage["age_s"] > 0
     speed = None if is_stuck else throughput.speed(trio.current_time())
     if speed is not None:  # the waits for the limit are no part of an upload
         speed = speed.within(session.throttles.upload.bytes_per_s)

@@ -157,6 +157,10 @@ PAST_CHECK_S: Final = 30.0  # how often a mount checks for idle points in time
 # Requests for the past that may wait for the store; they take no worker from other requests.
 PAST_WAITING_MAX: Final = 128
 PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # content of the past in memory
+# A name such as 1h-ago means the same txg until that txg was not used for this time: a program that
+# copies a tree looks the name up for each file.
+PAST_NAME_KEPT_S: Final = 60.0
+PAST_NAMES_MAX: Final = 1_000  # names whose txg a mount remembers
 PAST_NAME_TIMEOUT_S: Final = 1.0  # how long the kernel may cache that 1h-ago is a certain txg
 
 # --- history index -----------------------------------------------------------------------------

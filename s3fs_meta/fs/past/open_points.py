@@ -90,6 +90,11 @@ class OpenPoints:
         """Return the txgs of the open points, ascending."""
         return sorted(self._open)
 
+    def was_used_within(self, txg: Txg, age_s: float) -> bool:
+        """Return whether the point of a txg is open and was used within the last seconds."""
+        point = self._open.get(txg)
+        return point is not None and point.used_s > trio.current_time() - age_s
+
     async def find(self, wanted: PointInTime) -> Link | None:
         """Return the link of a point in time, None if it is not retained or in the future.
 

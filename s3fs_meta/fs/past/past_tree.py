@@ -26,7 +26,13 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
 from s3fs_meta.fs.xattrs import CAPABILITY, visible_to
-from s3fs_meta.limits import PAST_CACHED_BYTES_MAX, PAST_INO_BITS, PAST_INO_MIN
+from s3fs_meta.limits import (
+    PAST_CACHED_BYTES_MAX,
+    PAST_INO_BITS,
+    PAST_INO_MIN,
+    PAST_NAME_KEPT_S,
+    PAST_NAMES_MAX,
+)
 from s3fs_meta.meta.tables import block_map, dentries, inodes, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Caller, Cookie, Ino, Txg
@@ -67,6 +73,7 @@ class PastTree:
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
         self._txgs: list[Txg] = [Txg(0)]  # by slot
+        self._meanings: OrderedDict[bytes, Txg] = OrderedDict()  # of names in the top
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
         self.cached_bytes = 0  # content in memory
         self._fetching: dict[tuple[Txg, int], trio.Event] = {}
@@ -221,14 +228,27 @@ class PastTree:
     # --- numbers -------------------------------------------------------------------------------
 
     async def _point(self, name: bytes) -> Attributes | None:
-        """Return the root directory at the point in time that a name states."""
+        """Return the root directory at the point in time that a name states.
+
+        While the point is used, the name does not move on to a later one: a copy of the tree below
+        would mix them.
+        """
+        kept = self._meanings.get(name)
+        if kept is not None and self._points.was_used_within(kept, PAST_NAME_KEPT_S):
+            return await self._numbered(kept)
         try:
             text = name.decode()
         except UnicodeDecodeError:
             return None
         wanted = parse_point_in_time(text.replace(_AGO, " ago"), self._now_ns())
         link = None if wanted is None else await self._points.find(wanted)
-        return None if link is None else await self._numbered(link.txg)
+        if link is None:
+            return None
+        self._meanings[name] = link.txg
+        self._meanings.move_to_end(name)
+        if len(self._meanings) > PAST_NAMES_MAX:
+            self._meanings.popitem(last=False)
+        return await self._numbered(link.txg)
 
     async def _numbered(self, txg: Txg) -> Attributes:
         """Return the root directory at a txg, which gets a slot if it has none."""

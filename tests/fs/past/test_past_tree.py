@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from s3fs_meta.errors import NoInodeError, PastUnavailableError
 from s3fs_meta.fs.past import past_tree
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
-from s3fs_meta.limits import MIB, PAST_INO_BITS, PAST_INO_MIN
+from s3fs_meta.limits import MIB, PAST_INO_BITS, PAST_INO_MIN, PAST_NAME_KEPT_S
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore, RequestClass
@@ -88,6 +89,30 @@ async def test_inode_number_that_does_not_fit_is_refused(
         monkeypatch.setattr(past_tree, "_INO_MASK", 1)
         with pytest.raises(PastUnavailableError, match="too large a number"):
             await tree.lookup(root.ino, b"f")
+
+
+async def test_age_means_one_txg_while_it_is_used(
+    plain: Power, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of a tree that takes long would mix files of several points in time."""
+    monkeypatch.setattr(past_tree, "PAST_NAMES_MAX", 1)
+    async with plain.session(tasks=False) as session:
+        first = await named(session, b"f", b"first")
+        tree = tree_of(session, tmp_path)
+        root = await found(tree, PAST_TOP_INO, b"0s-ago")
+        second = await named(session, b"g", b"second")
+        for _ in range(3):
+            await trio.sleep(PAST_NAME_KEPT_S / 2)
+            assert (await found(tree, PAST_TOP_INO, b"0s-ago")).ino == root.ino
+            await found(tree, root.ino, b"f")
+        await trio.sleep(PAST_NAME_KEPT_S)
+        later = await found(tree, PAST_TOP_INO, b"0s-ago")
+        await found(tree, PAST_TOP_INO, b"txg=%d" % first)
+        third = await named(session, b"h", b"third")
+        forgotten = await found(tree, PAST_TOP_INO, b"0s-ago")
+
+        for point, txg in ((root, first), (later, second), (forgotten, third)):
+            assert point.ino == (await found(tree, PAST_TOP_INO, b"txg=%d" % txg)).ino
 
 
 async def test_parallel_reads_of_a_block_download_it_once(plain: Power, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ _OK, _BAD, _NOT_FOUND, _METHOD, _MISDIRECTED = 200, 400, 404, 405, 421
 Collect = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
-async def _nothing() -> Mapping[str, Any]:
+async def _nothing() -> Mapping[str, Any]:  # noqa: RUF029 - has the type of a waiting function
     """Return no figures."""
     return {}
 

@@ -14,7 +14,7 @@ from typing import Final
 from s3fs_meta.check.context import Invariant
 from s3fs_meta.check.rules.attributes import ATTRIBUTES, TARGET_SIZES
 from s3fs_meta.check.rules.blocks import BLOCKS, REFERENCES
-from s3fs_meta.check.rules.bucket import BUCKET, CHAIN, CONTENT
+from s3fs_meta.check.rules.bucket import BUCKET, CHAIN, CONTENT, HISTORY
 from s3fs_meta.check.rules.cache import CACHE_FILES, CACHE_ROWS, COPIES
 from s3fs_meta.check.rules.database import NUMBERS, SQLITE, TOTALS, TYPES
 from s3fs_meta.check.rules.files import FILES, MAPPED
@@ -51,6 +51,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *CHAIN,
     *TREES,
     *TYPES,
+    *HISTORY,
 )
 
 assert [one.number for one in INVARIANTS] == list(range(1, len(INVARIANTS) + 1)), (

@@ -36,6 +36,11 @@ CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
 -- Missing or damaged changelogs, or their parts; past = 1: only earlier points in time need them.
 CREATE TEMP TABLE IF NOT EXISTS seen_chain_faults (
     object_key TEXT PRIMARY KEY NOT NULL, past INTEGER NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
+-- Index objects of the history that are damaged, or contradict their changelogs; doomed = 1: they
+-- are deleted at the end of the run.
+CREATE TEMP TABLE IF NOT EXISTS seen_index_faults (
+    object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL, doomed INTEGER NOT NULL)
+    WITHOUT ROWID;
 -- Locations, from the indexes of packs, of blocks whose row is wrong.
 CREATE TEMP TABLE IF NOT EXISTS seen_locations (
     block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
@@ -76,6 +81,7 @@ class Need(enum.Flag):
     OBJECTS = enum.auto()  # the listing of the bucket (survey.bucket)
     CONTENT = enum.auto()  # the reading of all packs (survey.packs)
     CHAIN = enum.auto()  # the survey of the changelogs (survey.chain)
+    HISTORY = enum.auto()  # the survey of the history index (survey.history)
 
 
 class SeenLocation(NamedTuple):
@@ -145,6 +151,10 @@ class Evidence:
     def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
         """Add missing or damaged changelogs, and whether only earlier points in time need them."""
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
+
+    def note_index_faults(self, faults: Iterable[tuple[str, str]]) -> None:
+        """Add index objects of the history that are damaged or wrong."""
+        self._add("INSERT OR IGNORE INTO temp.seen_index_faults VALUES (?, ?, 0)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
         """Add locations, from pack indexes, of blocks with a wrong row.

@@ -18,6 +18,7 @@ from s3fs_meta.check.rules.bucket import UNKNOWN_NAME
 from s3fs_meta.check.survey import bucket as bucket_survey
 from s3fs_meta.check.survey import cache as cache_survey
 from s3fs_meta.check.survey import chain as chain_survey
+from s3fs_meta.check.survey import history as history_survey
 from s3fs_meta.check.survey import indexes
 from s3fs_meta.check.survey import packs as pack_survey
 from s3fs_meta.check.survey.bucket import NO_EPOCH
@@ -107,6 +108,8 @@ async def check_filesystem(
         exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
     )
     await chain_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
+    if wanted.deep:
+        await history_survey.survey(exam, store, keyring, progress)
     bucket_survey.count_foreign(exam)
     if wanted.deep:
         await pack_survey.survey(exam, store, keyring, progress, rescue=rescue)
@@ -117,9 +120,19 @@ async def check_filesystem(
         marks.settle(exam)
     if repairs and cache is not None:
         NumberedDir(cache.blocks).prune_all()
+    if repairs:
+        await _remove_wrong_indexes(exam, store)
     if wanted.repair is Mode.ALL and wanted.delete_unknown:
         await _delete_unknown(exam, store)
     return report
+
+
+async def _remove_wrong_indexes(exam: Examination, store: ObjectStore) -> None:
+    removed = await history_survey.remove_faulty(exam, store)
+    if removed:
+        exam.report.remember(
+            f"deleted {removed} wrong objects of the history index: the next mount makes them anew"
+        )
 
 
 async def _delete_unknown(exam: Examination, store: ObjectStore) -> None:

@@ -68,6 +68,11 @@ def encode(
     return b"".join((header, packed, checksum_of(keyring, header, key, packed)))
 
 
+def is_framed(data: bytes) -> bool:
+    """Return whether an object begins as one of any filesystem does, damaged or not."""
+    return data.startswith(_MAGIC)
+
+
 def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
     """Return the payload of the object *data*, which was read under the name *key*.
 

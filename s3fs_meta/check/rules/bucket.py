@@ -104,6 +104,11 @@ def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
     exam.report.remember("a complete image of the metadata will be put into the bucket")
 
 
+def _doom_indexes(exam: Examination, _invariant: Invariant) -> None:
+    """Request that the wrong index objects are deleted at the end of the run."""
+    exam.db.all("UPDATE temp.seen_index_faults SET doomed = 1")
+
+
 _UNREADABLE: Final = "temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.block"
 
 BUCKET: Final = (
@@ -187,6 +192,23 @@ CHAIN: Final = (
         about_inode=False,
         advice="the current state is complete; the points in time from that txg to the next image"
         " are unavailable",
+    ),
+)
+
+HISTORY: Final = (
+    Invariant(
+        71,
+        "every index object of the history has the changes in its changelogs (with --deep)",
+        source="temp.seen_index_faults AS x",
+        damaged="NOT x.doomed",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        repair=_doom_indexes,
+        safe=True,
+        needs=Need.OBJECTS | Need.HISTORY,
+        about_inode=False,
+        advice="no file is affected, but versions and diff may miss changes: -p --deep deletes the"
+        " object, and the next mount that writes makes it anew",
     ),
 )
 

@@ -1,0 +1,58 @@
+"""The survey of the history index: every index object is compared with its changelogs.
+
+Owns: reading. Only ``remove_faulty`` changes the bucket, as a repair.
+Does not know: how index objects are compared (``sync.history.index_check``).
+Keeps: index objects are derived data: a removed one costs requests until the next writer has made it
+anew.
+Tasks: one. Transaction: outside a group.
+"""
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Need
+from s3fs_meta.codec import history_index
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.limits import DELETE_BATCH_KEYS
+from s3fs_meta.meta.tables import properties
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.history.index_check import IndexChecker
+from s3fs_meta.sync.progress import Progress, no_progress
+
+
+async def survey(
+    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress = no_progress
+) -> None:
+    """Note the index objects that are damaged, or contradict their changelogs.
+
+    Raises:
+        StoreError: the bucket cannot be read.
+
+    Schedule point: always.
+    """
+    uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
+    checker = IndexChecker(store, keyring, uuid.decode("ascii", "replace"))
+    sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
+    rows = exam.db.all(sql, (f"{history_index.PREFIX}*",))
+    keys = [ObjectKey(str(row[0])) for row in rows]
+    keys = [key for key in keys if history_index.RUNS.parse_key(key) is not None]
+    for done, key in enumerate(keys, 1):
+        why = await checker.fault(key)
+        if why is not None:
+            exam.evidence.note_index_faults([(key, why)])
+        progress("index objects", done, len(keys))
+    exam.evidence.note_foreign(checker.foreign)
+    exam.evidence.surveyed |= Need.HISTORY
+
+
+async def remove_faulty(exam: Examination, store: ObjectStore) -> int:
+    """Delete the index objects that the repair of I71 has chosen, and return their number.
+
+    Schedule point: always.
+    """
+    keys = [
+        ObjectKey(str(row[0]))
+        for row in exam.db.all("SELECT object_key FROM temp.seen_index_faults WHERE doomed")
+    ]
+    for at in range(0, len(keys), DELETE_BATCH_KEYS):
+        await store.delete(keys[at : at + DELETE_BATCH_KEYS])
+    return len(keys)

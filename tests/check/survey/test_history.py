@@ -1,0 +1,100 @@
+"""The survey of the history index."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import history_index
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.history_index import RUNS, Inodes
+from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.sync.session import Session
+from tests.damage import flipped
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
+from tests.sync.conftest import Power, power, write_file
+from tests.sync.history.index_matches import index_all
+
+__all__ = ["power"]  # a fixture
+
+RUN = HISTORY_FAN_OUT
+FIRST, SECOND = (RUNS.key_of(1, Txg(number * RUN)) for number in (1, 2))
+ABOVE = RUNS.key_of(2, Txg(RUN * RUN))
+
+
+async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = True) -> Report:
+    """Check the filesystem of an idle session."""
+    session.durability.commit()
+    opened = session.volume
+    examined = Examined(opened.db, opened.store, opened.keyring)
+    wanted = Wanted(repair=mode, deep=deep)
+    return await check_filesystem(examined, wanted, Report(), SystemClock())
+
+
+async def make_index(session: Session) -> None:
+    """Ship files in the first txgs, and index two levels."""
+    for number in range(3):
+        write_file(session, b"%d" % number)
+        await session.shipper.ship(anyway=True)
+    await append_empty_changelogs(session, RUN * RUN)
+    await index_all(session)
+
+
+def hide(power: Power, session: Session, key: ObjectKey) -> None:
+    """Replace an index object by an authentic one that lacks all changed inodes."""
+    keyring = session.volume.keyring
+    index = history_index.decode(key, power.store.objects[key], keyring)
+    assert len(index.inodes)
+    power.store.objects[key] = history_index.encode(replace(index, inodes=Inodes.of([])), keyring)
+
+
+@pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
+async def test_wrong_index_objects_are_found_and_made_anew(power: Power, harm: str) -> None:
+    """I71: an object that hides changes, and a damaged one, are deleted and made anew."""
+    key = ABOVE if harm == "hidden above" else FIRST
+    async with power.session("a", tasks=False) as session:
+        await make_index(session)
+        assert "I71" not in (await checked(session)).broken
+        valid = power.store.objects[key]
+        if harm == "damaged":
+            power.store.objects[key] = flipped(valid, -1)
+        else:
+            hide(power, session, key)
+        assert "I71" not in (await checked(session, deep=False)).broken
+        report = await checked(session)
+        assert "I71" in report.broken
+        assert report.exit_status
+        assert key in power.store.objects
+        repaired = await checked(session, Mode.SAFE)
+        assert {one.left for one in repaired.verdicts if one.invariant == "I71"} == {0}
+        assert key not in power.store.objects
+        assert SECOND in power.store.objects
+    async with power.session("a", tasks=False) as session:
+        await index_all(session)
+        assert key in power.store.objects
+        assert "I71" not in (await checked(session)).broken
+
+
+async def test_foreign_object_under_the_name_of_an_index_object_stays(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        await make_index(session)
+        power.store.objects[FIRST] = b"something else"
+        report = await checked(session, Mode.ALL)
+
+    assert "I71" not in report.broken
+    assert FIRST in report.foreign_keys
+    assert power.store.objects[FIRST] == b"something else"
+
+
+async def test_index_of_unreadable_changelogs_is_not_judged(power: Power) -> None:
+    """The changelogs are faulty, so nothing shows that the index is."""
+    async with power.session("a", tasks=False) as session:
+        await make_index(session)
+        power.store.objects[key_of(Txg(5))] = flipped(power.store.objects[key_of(Txg(5))], -1)
+        report = await checked(session, Mode.SAFE)
+
+    assert "I71" not in report.broken
+    assert FIRST in power.store.objects

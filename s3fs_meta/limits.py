@@ -546,6 +546,26 @@ METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB  # request line and headers; Promethe
 METRICS_S_MAX: Final = 5.0  # time of one connection: a client that stops reading frees its place
 METRICS_PAGE_S: Final = 1.0  # age of a page that is served again; to make one takes 10 to 20 ms
 
+# --- s3fs-meta browse ---------------------------------------------------------------------------
+BROWSE_CONNECTIONS_MAX: Final = 32  # a browser opens six; further ones are disconnected
+# Request line and headers. A path of PATH_MAX bytes may have three characters for each of them.
+BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
+BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers open connections before they need them
+BROWSE_SEND_S_MAX: Final = 120.0  # a client that stops reading frees its connection
+BROWSE_FRESH_S: Final = 2.0  # age of the known newest txg: a click costs no request for it
+BROWSE_PAGE_NAMES: Final = 500  # names on one page: 100 KB of HTML
+# A larger directory is listed in the order of its hashes, page by page: sorting reads all its names.
+BROWSE_SORTED_NAMES_MAX: Final = 5000
+BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # beginning of a text that is shown or compared
+BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # larger pictures are only downloaded
+BROWSE_LINES_MAX: Final = 2000  # lines of a compared text: the comparison takes up to a second
+BROWSE_RUNS_MAX: Final = 128  # rows of the time line
+BROWSE_VERSIONS_MAX: Final = 200  # listed versions of a file
+# Changelogs read for one page where the index lacks them.
+BROWSE_CHANGELOGS_MAX: Final = 256
+BROWSE_CHANGED_MAX: Final = 20_000  # changed inodes that one page compares: some 100 ms
+BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # differences on one page
+
 # --- s3fs-meta bench ----------------------------------------------------------------------------
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory
 BENCH_FILES_MAX: Final = 1_000_000  # operations of one thread; 8 bytes of latency are kept for each

@@ -45,6 +45,7 @@ COMMANDS: Final = (
     "log",
     "versions",
     "diff",
+    "browse",
     "restore",
     "rollback",
     "passphrase",

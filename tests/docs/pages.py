@@ -18,9 +18,11 @@ _PRELUDE: Final = """
 set -eu
 trap 'jobs -p | xargs --no-run-if-empty kill' EXIT
 function s3fs-meta() {
+    local run=
+    [ "$BASHPID" = "$$" ] || run=exec  # in the background, so that a signal reaches the program
     case "$*" in
-        *--cachedir*) "$PYTHON" -m s3fs_meta "$@" ;;
-        *) "$PYTHON" -m s3fs_meta "$@" --cachedir "$PWD/state" ;;
+        *--cachedir*) $run "$PYTHON" -m s3fs_meta "$@" ;;
+        *) $run "$PYTHON" -m s3fs_meta "$@" --cachedir "$PWD/state" ;;
     esac
 }
 """

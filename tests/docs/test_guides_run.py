@@ -74,6 +74,17 @@ def test_commands_of_the_page_on_restores_run(tmp_path: Path) -> None:
     assert (tmp_path / "some/letters/first").samefile(tmp_path / "some/letters/again")
 
 
+def test_commands_of_the_page_on_browsing_run(tmp_path: Path) -> None:
+    """The page finds the version of a report before it was overwritten."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed (Debian package curl)")
+    printed = run_page(GUIDE / "browse.md", tmp_path)
+
+    assert "Compare txg 2 as the old version" in printed
+    assert "the figures of October\n" in printed
+    assert "overwritten" not in printed
+
+
 def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
     """The page copies, locks and removes trees; its commands print what its comments promise."""
     page = GUIDE / "trees.md"

@@ -1,0 +1,44 @@
+"""Serving the pages of one filesystem until the user ends them.
+
+Owns: the order of opening, listening and announcing the URL. Does not know: arguments of commands.
+"""
+
+import signal
+from collections.abc import Callable
+
+import trio
+
+from s3fs_meta.browse import source, templates
+from s3fs_meta.browse.access import Access
+from s3fs_meta.browse.http_server import HttpServer
+from s3fs_meta.browse.site import Site
+from s3fs_meta.model import Address
+from s3fs_meta.mount.snapshot_source import Reading
+
+
+async def serve(reading: Reading, address: Address, announce: Callable[[str], None]) -> None:
+    """Serve the pages of a filesystem until SIGINT or SIGTERM.
+
+    Args:
+        reading: the filesystem.
+        address: where to listen; port 0 is any free port.
+        announce: called with the URL for the user.
+
+    Raises:
+        SettingsError: jinja2 is missing, or the address is not on loopback or in use.
+        As ``source.opened``.
+    """
+    render = templates.load()
+    server = HttpServer()
+    await server.listen(address)
+    try:
+        async with source.opened(reading) as opened, trio.open_nursery() as nursery:
+            access = Access(server.address)
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                nursery.start_soon(server.serve, Site(opened, access, render).answer)
+                announce(access.url)
+                async for _ in signals:
+                    break
+                nursery.cancel_scope.cancel()
+    finally:
+        server.close()

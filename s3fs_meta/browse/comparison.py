@@ -1,0 +1,89 @@
+"""Comparisons: two states of the tree, and two versions of a text.
+
+Owns: the bounds of both comparisons, rows of texts side by side. Does not know: pages.
+"""
+
+import difflib
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.browse.source import Source
+from s3fs_meta.limits import BROWSE_CHANGED_MAX, BROWSE_LINES_MAX
+from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.history.changed_between import changed_between
+from s3fs_meta.sync.progress import no_progress
+
+
+class Row(NamedTuple):
+    """One row of two texts side by side; a number is None beside a line that only one text has."""
+
+    kind: str  # equal, changed, removed, added or skipped
+    old_number: int | None
+    old: str
+    new_number: int | None
+    new: str
+
+
+async def differences(source: Source, before: Txg, top: bytes) -> list[Difference] | None:
+    """Return what changed below a path between a txg and the newest one, sorted by path.
+
+    Returns:
+        None if more than BROWSE_CHANGED_MAX files changed, or the changes of a txg are unknown.
+
+    Raises:
+        StoreError, PastUnavailableError: a state cannot be read.
+    """
+    newest = (await source.bounds()).newest
+    search = await source.search()
+    changed = await changed_between(search, source.changelogs, before, newest.txg, no_progress)
+    if changed is None or len(changed) > BROWSE_CHANGED_MAX:
+        return None
+    async with source.used(before) as old, source.used(newest.txg) as new:
+        found = list(TreeDiff(old.db, new.db).differences(changed))
+    return sorted(one for one in found if _is_at(one.path, top) or _is_at(one.former_path, top))
+
+
+def _is_at(path: bytes | None, top: bytes) -> bool:
+    return path is not None and (not top or path == top or path.startswith(top + b"/"))
+
+
+async def side_by_side(old: str, new: str) -> list[Row]:
+    """Return the lines of two texts side by side; only BROWSE_LINES_MAX lines are compared."""
+    return await trio.to_thread.run_sync(_rows, old, new)
+
+
+def _rows(old: str, new: str) -> list[Row]:
+    before, after = (text.splitlines()[:BROWSE_LINES_MAX] for text in (old, new))
+    matcher = difflib.SequenceMatcher(None, before, after)
+    rows: list[Row] = []
+    for number, group in enumerate(matcher.get_grouped_opcodes()):
+        if number:
+            rows.append(Row("skipped", None, "", None, ""))
+        for tag, first, stop, other_first, other_stop in group:
+            count = max(stop - first, other_stop - other_first)
+            rows += [
+                _row(
+                    tag,
+                    (first + at, before) if first + at < stop else None,
+                    (other_first + at, after) if other_first + at < other_stop else None,
+                )
+                for at in range(count)
+            ]
+    return rows
+
+
+def _row(tag: str, old: tuple[int, list[str]] | None, new: tuple[int, list[str]] | None) -> Row:
+    kind = "equal" if tag == "equal" else "changed"
+    if new is None:
+        kind = "removed"
+    if old is None:
+        kind = "added"
+    return Row(
+        kind,
+        None if old is None else old[0] + 1,
+        "" if old is None else old[1][old[0]],
+        None if new is None else new[0] + 1,
+        "" if new is None else new[1][new[0]],
+    )

@@ -1,0 +1,87 @@
+"""Content of files: previews, pictures, downloads.
+
+Owns: the headers under which content is sent. Does not know: the page of a file.
+Keeps: content is never sent as a page, whatever its name or its first bytes are.
+"""
+
+import stat
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from s3fs_meta.browse import http_server, preview, source
+from s3fs_meta.browse.http_server import Reply, Send
+from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.templates import Render
+from s3fs_meta.browse.wanted import Wanted, WrongAddressError
+from s3fs_meta.fs.past.open_points import OpenPoint
+from s3fs_meta.limits import BROWSE_PICTURE_BYTES_MAX, BROWSE_TEXT_BYTES_MAX, KIB
+from s3fs_meta.model import Attributes
+
+_ANY: Final = "application/octet-stream"
+_MAGIC_BYTES: Final = 1 * KIB
+
+
+class Preview(NamedTuple):
+    """The preview of a file."""
+
+    text: str | None = None
+    is_cut: bool = False  # the text is longer
+    is_picture: bool = False
+
+
+async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
+    """Return the preview of a file. Raises as ``source.send``."""
+    if not stat.S_ISREG(attributes.mode) or not attributes.size_bytes:
+        return Preview()
+    begin = await source.beginning(point, attributes, BROWSE_TEXT_BYTES_MAX)
+    if preview.picture_type(begin) is not None:
+        return Preview(is_picture=attributes.size_bytes <= BROWSE_PICTURE_BYTES_MAX)
+    is_cut = attributes.size_bytes > BROWSE_TEXT_BYTES_MAX
+    return Preview(preview.text_of(begin), is_cut)
+
+
+async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
+    """Return a file as a download."""
+    length = (await _file(site, wanted)).size_bytes
+    headers = {
+        "content-disposition": attachment(wanted.names[-1]),
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+    return Reply(http_server.OK, b"", _ANY, headers, _stream(site, wanted), length)
+
+
+async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
+    """Return a raster picture for the preview."""
+    attributes = await _file(site, wanted)
+    async with site.used(wanted.txg) as point:
+        begin = await source.beginning(point, attributes, _MAGIC_BYTES)
+    content_type = preview.picture_type(begin)
+    if content_type is None or attributes.size_bytes > BROWSE_PICTURE_BYTES_MAX:
+        raise WrongAddressError("this file is not shown as a picture")
+    headers = {
+        "content-disposition": "inline",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+    stream = _stream(site, wanted)
+    return Reply(http_server.OK, b"", content_type, headers, stream, attributes.size_bytes)
+
+
+def attachment(name: bytes) -> str:
+    """Return the header for a download with a name. Source: RFC 6266, RFC 8187."""
+    return f"attachment; filename*=UTF-8''{quote(name.decode('utf-8', 'replace'), safe='')}"
+
+
+async def _file(site: Source, wanted: Wanted) -> Attributes:
+    async with site.used(wanted.txg) as point:
+        found = source.find(point, wanted.names)
+    if not stat.S_ISREG(found.mode):
+        raise WrongAddressError("this is not a file with content")
+    return found
+
+
+def _stream(site: Source, wanted: Wanted) -> http_server.Stream:
+    async def stream(put: Send) -> None:
+        async with site.used(wanted.txg) as point:
+            await source.send(point, source.find(point, wanted.names), put)
+
+    return stream

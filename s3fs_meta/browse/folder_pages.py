@@ -1,0 +1,114 @@
+"""Pages about an entry of the tree: a directory, its archive; a file's page is ``file_pages``.
+
+Owns: the order and the paging of names. Does not know: HTML, points in time.
+"""
+
+import stat
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.browse import file_pages, http_server, source, tar_stream
+from s3fs_meta.browse.file_pages import attachment
+from s3fs_meta.browse.http_server import Reply, Send
+from s3fs_meta.browse.source import Source
+from s3fs_meta.browse.tar_stream import TarStream
+from s3fs_meta.browse.templates import Render
+from s3fs_meta.browse.wanted import Wanted, WrongAddressError, commands, common
+from s3fs_meta.fs.past.open_points import OpenPoint
+from s3fs_meta.limits import BROWSE_PAGE_NAMES, BROWSE_SORTED_NAMES_MAX
+from s3fs_meta.meta.tables import dentries, symlinks
+from s3fs_meta.model import Attributes, Cookie
+
+_KINDS: Final = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFREG: "file",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    path: bytes  # from the root
+    name: bytes
+    kind: str
+    mode: str
+    attributes: Attributes
+
+
+async def entry(site: Source, render: Render, wanted: Wanted) -> Reply:
+    """Return the page of a directory or another entry."""
+    async with site.used(wanted.txg) as point:
+        found = source.find(point, wanted.names)
+        values = await common(site, wanted, point.volume.link)
+        values |= {
+            "entry": described(wanted.names, found),
+            "target": None,
+            "commands": commands(site, wanted.txg, wanted.path),
+        }
+        if stat.S_ISDIR(found.mode):
+            page = render("folder.html", **values, **_listing(point, found, wanted))
+            return Reply(http_server.OK, page)
+        if stat.S_ISLNK(found.mode):
+            values["target"] = symlinks.target(point.db, found.ino)
+        preview = await file_pages.preview_of(point, found)
+        return Reply(http_server.OK, render("file.html", **values, preview=preview))
+
+
+def described(names: Sequence[bytes], attributes: Attributes) -> Entry:
+    """Return an entry with its kind and mode as text."""
+    kind = _KINDS.get(stat.S_IFMT(attributes.mode), "unknown")
+    name = names[-1] if names else b"/"
+    return Entry(b"/".join(names), name, kind, stat.filemode(attributes.mode), attributes)
+
+
+def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[str, Any]:
+    """Return one page of names.
+
+    A small directory is sorted by name, folders first, and ``from`` is the number of names before
+    the page. A large one is in the order of its cookies, and ``after`` is the last cookie before
+    the page.
+    """
+    ino, limit = directory.ino, BROWSE_SORTED_NAMES_MAX
+    rows = dentries.page(point.db, ino, Cookie(0), limit + 1)
+    if len(rows) <= limit:
+        rows.sort(key=lambda row: (not stat.S_ISDIR(row[2].mode), row[0]))
+        begin = wanted.number("from", 0)
+        shown, rest = rows[begin : begin + BROWSE_PAGE_NAMES], rows[begin + BROWSE_PAGE_NAMES :]
+        following = f"?from={begin + BROWSE_PAGE_NAMES}" if rest else None
+        text = f"{begin + 1:,} to {begin + len(shown):,} of {len(rows):,}" if shown else "no"
+    else:
+        after = Cookie(wanted.number("after", 0))
+        if after >= 1 << 63:
+            raise WrongAddressError("after is not a position in a folder")
+        rows = dentries.page(point.db, ino, after, BROWSE_PAGE_NAMES + 1)
+        shown = rows[:BROWSE_PAGE_NAMES]
+        following = f"?after={shown[-1][1]}" if len(rows) > BROWSE_PAGE_NAMES else None
+        text = f"{len(shown):,} of {directory.size_bytes:,}, in no order,"
+    is_first = not wanted.number("from", 0) and not wanted.number("after", 0)
+    return {
+        "entries": [described([*wanted.names, name], attributes) for name, _, attributes in shown],
+        "following": following,
+        "is_first": is_first,
+        "counted": text,
+    }
+
+
+async def archive(site: Source, _render: Render, wanted: Wanted) -> Reply:
+    """Return a directory as a tar archive."""
+    async with site.used(wanted.txg) as point:
+        found = source.find(point, wanted.names)
+        if not stat.S_ISDIR(found.mode):
+            raise WrongAddressError("only a folder is sent as an archive")
+    name = wanted.names[-1] if wanted.names else b"root"
+
+    async def stream(put: Send) -> None:
+        async with site.used(wanted.txg) as point:
+            await TarStream(point, put).send(source.find(point, wanted.names), name)
+
+    headers = {"content-disposition": attachment(name + b".tar")}
+    return Reply(http_server.OK, b"", tar_stream.CONTENT_TYPE, headers, stream)

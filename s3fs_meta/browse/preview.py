@@ -1,0 +1,43 @@
+"""The beginning of a file as a text, or its kind of picture.
+
+Owns: recognising texts, and the pictures that a browser may show. Does not know: pages.
+Keeps: only raster pictures are shown, each with the one content type of its first bytes. A picture
+in SVG is a program, so it is shown as text.
+"""
+
+import codecs
+from typing import Final
+
+# Source: the first bytes in https://mimesniff.spec.whatwg.org/#image-type-pattern-matching-algorithm.
+_PICTURES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_RIFF: Final = b"RIFF"
+_WEBP: Final = b"WEBP"
+_WEBP_AT: Final = 8
+
+
+def picture_type(begin: bytes) -> str | None:
+    """Return the content type of a picture by its first bytes, None for another file."""
+    for magic, content_type in _PICTURES:
+        if begin.startswith(magic):
+            return content_type
+    if begin.startswith(_RIFF) and begin[_WEBP_AT:].startswith(_WEBP):
+        return "image/webp"
+    return None
+
+
+def text_of(begin: bytes) -> str | None:
+    """Return the beginning of a file as text, None if it is not text in UTF-8.
+
+    The last character may be incomplete.
+    """
+    if b"\0" in begin:
+        return None
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(begin)
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,198 @@
+"""One filesystem for the pages: its points in time, its files and their content.
+
+Owns: the open bucket, the newest txg as the pages see it, reading content. Does not know: HTTP.
+Keeps: the bucket is only read. At most PAST_POINTS_OPEN_MAX databases are on the disk, unless more
+are in use. Content that the bucket has lost raises an error; it never becomes zeros.
+Tasks: any task; ``opened`` runs a background task.
+"""
+
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.errors import NoEntryError, PastUnavailableError
+from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
+from s3fs_meta.limits import BROWSE_FRESH_S, CONTENT_RUN_BYTES
+from s3fs_meta.meta.tables import block_map, dentries, inodes, properties
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.model import NEWEST, ROOT_INO, Attributes, BlockIndex, PointInTime, Txg
+from s3fs_meta.mount.past_points import temporary_state
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.newest_locations import intact_location
+from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import Volume
+
+Send = Callable[[bytes], Awaitable[None]]
+
+
+def _free_nothing(_size_bytes: int) -> None:
+    """Free no space: there is no cache."""
+
+
+class Bounds(NamedTuple):
+    """The retained points in time."""
+
+    oldest: Link
+    newest: Link
+
+
+class Source:
+    """The history of one filesystem."""
+
+    def __init__(self, reading: Reading, bucket: Bucket, first: Volume) -> None:
+        """Store the arguments.
+
+        Args:
+            reading: where the filesystem is.
+            bucket: its bucket.
+            first: any opened point in time, of which only the bucket and the keys are used.
+        """
+        self.place = reading.place
+        self.label = bucket.superblock.label
+        self.bucket = bucket
+        self._bounds: Bounds | None = None
+        self._known_s = 0.0  # when the bounds were read
+        self._search: HistorySearch | None = None
+        disk = DiskSpace(first.state_dir.path, _free_nothing)
+        self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
+        self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
+
+    # --- points in time ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Close databases that are not used any more, until cancelled; then close all."""
+        await self._points.run()
+
+    async def bounds(self) -> Bounds:
+        """Return the oldest and the newest point in time, at most BROWSE_FRESH_S old.
+
+        Raises:
+            StoreError, FormatError: the bucket cannot be read.
+        """
+        known = self._bounds
+        if known is None or trio.current_time() - self._known_s > BROWSE_FRESH_S:
+            newest = await self.bucket.find(NEWEST)
+            if known is None or newest != known.newest:
+                self._search = None
+                known = Bounds(await self.bucket.points.oldest(), newest)
+            self._bounds, self._known_s = known, trio.current_time()
+        return known
+
+    async def search(self) -> HistorySearch:
+        """Return the search in the history index up to the newest txg. Raises as ``bounds``."""
+        newest, bucket = (await self.bounds()).newest, self.bucket
+        if self._search is None:
+            self._search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, newest)
+        return self._search
+
+    async def link(self, txg: Txg) -> Link:
+        """Return the link of a txg. Raises as ``find``."""
+        return await self.find(PointInTime(f"txg={txg}", txg=txg))
+
+    async def find(self, wanted: PointInTime) -> Link:
+        """Return the link of a point in time.
+
+        Raises:
+            SettingsError: it is not retained; the message names the retained ones.
+            StoreError, FormatError: the bucket cannot be read.
+        """
+        return await self.bucket.find(wanted)
+
+    @asynccontextmanager
+    async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
+        """Use the state of a txg, which is restored if necessary. Raises as ``OpenPoints.used``."""
+        async with self._points.used((await self.link(txg)).txg) as point:
+            yield point
+
+    def _state_of(self, txg: Txg) -> StateDir:
+        return StateDir(temporary_state(self.place.state, txg, os.getpid()))
+
+    async def _find_elsewhere(self, located: Located) -> Found | None:
+        newest = (await self.bounds()).newest
+        async with self._points.used(newest.txg) as point:
+            return intact_location(point.db, located)
+
+
+@asynccontextmanager
+async def opened(reading: Reading) -> AsyncIterator[Source]:
+    """Open a filesystem for the duration of a context.
+
+    Raises:
+        As ``opened_bucket`` and ``opened_snapshot``.
+    """
+    async with (
+        opened_bucket(reading) as bucket,
+        opened_snapshot(reading, bucket, NEWEST) as volume,
+        trio.open_nursery() as nursery,
+    ):
+        source = Source(reading, bucket, volume)
+        nursery.start_soon(source.run)
+        yield source
+        nursery.cancel_scope.cancel()
+
+
+def find(point: OpenPoint, names: list[bytes]) -> Attributes:
+    """Return the inode at a path; symbolic links are not followed.
+
+    Raises:
+        NoEntryError: there is no such path at that time.
+    """
+    found = inodes.get(point.db, ROOT_INO)
+    for name in names:
+        below = None
+        if stat.S_ISDIR(found.mode):
+            below = dentries.find_attributes(point.db, found.ino, name)
+        if below is None:
+            raise NoEntryError(found.ino, name)
+        found = below
+    return found
+
+
+async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> bytes:
+    """Return the first *length* bytes of a file, or all if it is shorter. Raises as ``send``."""
+    parts: list[bytes] = []
+
+    async def take(data: bytes) -> None:  # noqa: RUF029 - as one that waits
+        parts.append(data)
+
+    await send(point, attributes._replace(size_bytes=min(length, attributes.size_bytes)), take)
+    return b"".join(parts)
+
+
+async def send(point: OpenPoint, attributes: Attributes, put: Send) -> None:
+    """Pass the content of a file to a function, piece by piece.
+
+    Raises:
+        PastUnavailableError: the bucket has lost a part of the content.
+        StoreError: the bucket cannot be reached.
+    """
+    block_bytes = int(properties.get(point.db, "block_bytes"))
+    count = max(1, CONTENT_RUN_BYTES // block_bytes)
+    stop = -(-attributes.size_bytes // block_bytes)
+    for first in range(0, stop, count):
+        last = min(first + count, stop) - 1
+        located = block_map.locate_range(
+            point.db, attributes.ino, BlockIndex(first), BlockIndex(last)
+        )
+        contents = await point.reader.read(list(located.values()))
+        data = dict(zip(located, contents, strict=True))
+        for index in range(first, last + 1):
+            length = min(block_bytes, attributes.size_bytes - index * block_bytes)
+            content, block = data.get(BlockIndex(index)), located.get(BlockIndex(index))
+            if content is None or block is None:
+                await put(bytes(length))
+                continue
+            if len(content.data) < block.plain_bytes:
+                why = f"the bucket has lost the content of block {block.block}"
+                raise PastUnavailableError(point.volume.link.txg, why)
+            await put(content.data[:length].ljust(length, b"\0"))

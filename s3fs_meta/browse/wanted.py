@@ -1,0 +1,86 @@
+"""The request of a page: the point in time and the path in its URL, and values of several pages.
+
+Owns: reading numbers from a query, the commands that bring a file back. Does not know: HTTP.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.browse.names import shell_word
+from s3fs_meta.browse.source import Source
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.chain.chain import Link
+
+_NUMBER: Final = re.compile("[0-9]{1,19}")
+
+
+class WrongAddressError(Exception):
+    """The URL of a request names nothing."""
+
+
+class Wanted(NamedTuple):
+    """A point in time, a path, and the fields after ``?``."""
+
+    txg: Txg
+    names: list[bytes]
+    query: Mapping[str, str]
+
+    @property
+    def path(self) -> bytes:
+        """Return the path from the root."""
+        return b"/".join(self.names)
+
+    def number(self, field: str, default: int) -> int:
+        """Return a number in the query.
+
+        Raises:
+            WrongAddressError: it is not a number.
+        """
+        text = self.query.get(field, str(default))
+        if not _NUMBER.fullmatch(text):
+            raise WrongAddressError(f"{field} is not a number")
+        return int(text)
+
+
+class Crumb(NamedTuple):
+    """One directory above an entry."""
+
+    name: bytes
+    path: bytes
+
+
+def crumbs(names: list[bytes]) -> list[Crumb]:
+    """Return the directories on a path, and its last name."""
+    return [Crumb(name, b"/".join(names[: at + 1])) for at, name in enumerate(names)]
+
+
+async def common(source: Source, wanted: Wanted, link: Link) -> dict[str, Any]:
+    """Return the values that every page about an entry at a point in time has."""
+    bounds = await source.bounds()
+    return {
+        "place": source.place.url,
+        "label": source.label,
+        "link": link,
+        "newest": bounds.newest,
+        "path": wanted.path,
+        "crumbs": crumbs(wanted.names),
+    }
+
+
+def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
+    """Return commands that bring an entry back, each with a text before it."""
+    place = source.place
+    found: list[tuple[str, str]] = []
+    if place.mounted and place.mountpoint is not None and path:
+        mountpoint = os.fsencode(place.mountpoint)
+        then = os.path.join(mountpoint, b".snapshots", b"txg=%d" % txg, path)
+        paths = " ".join(map(shell_word, (then, os.path.join(mountpoint, path))))
+        text = f"cp --archive --no-target-directory {paths}"
+        found.append(("In the mount; it replaces files of the same names:", text))
+    words = [b"s3fs-meta", b"restore", b"--at", b"txg=%d" % txg, b"--to", b"restored"]
+    words += [os.fsencode(place.url), *([path] if path else [])]
+    text = " ".join(map(shell_word, words))
+    found.append(("Into a new directory, on any host:", text))
+    return found

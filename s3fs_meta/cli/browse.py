@@ -1,0 +1,78 @@
+"""``s3fs-meta browse``: the files of any retained point in time, in the browser."""
+
+from typing import Annotated
+
+import trio
+import typer
+
+from s3fs_meta import option_syntax
+from s3fs_meta.cli import completion, options
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.snapshot_source import Reading
+
+HELP = CommandHelp(
+    name="browse",
+    summary="Show the files of any retained point in time in the browser.",
+    description=(
+        "Prints the URL of a page on this host, and serves it until Ctrl-C. The page shows a time "
+        "line, the tree at each point in time, the versions of a file and their differences, and "
+        "downloads files, and folders as tar archives. Nothing is changed. Everything is read "
+        "from the bucket, so changes that are not uploaded yet are missing.",
+        "The page is for one browser: the URL has a token that works once. Only programs on this "
+        "host can connect; from another host, use ssh -L. The pages need the package jinja2: pip "
+        "install 's3fs-meta[browse]'.",
+    ),
+    examples=(
+        Example("s3fs-meta browse s3://bucket/home", "the files in a bucket, without a mount"),
+        Example("s3fs-meta browse --open /mnt/home", "those of a mount, in the default browser"),
+        Example("s3fs-meta browse --listen 8080 s3://bucket/home", "on a port for ssh -L"),
+    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.SETTINGS, ExitStatus.LOCAL),
+)
+
+
+def browse(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MOUNTPOINT|URL",
+            help="The filesystem.",
+            show_default=False,
+            autocompletion=completion.mountpoints,
+        ),
+    ],
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="[ADDR:]PORT",
+            help="Address on loopback, or a port of 127.0.0.1; port 0 is any free one.",
+        ),
+    ] = "0",
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the default browser.")
+    ] = False,
+    *,
+    access: options.Access,
+) -> None:
+    """Run ``s3fs-meta browse``."""
+    # Only this command needs the server.
+    from s3fs_meta.browse import command
+
+    address = option_syntax.listen_address("--listen", listen)
+    place = targets.of_either(target, access.cachedir)
+    with TerminalFront() as front:
+
+        def announce(url: str) -> None:
+            front.ready()
+            output.print_text(url)
+            typer.echo("Ctrl-C ends the page.", err=True)
+            if open_browser:
+                typer.launch(url)
+
+        reading = Reading(place, access.s3, access.passphrase_file, front)
+        trio.run(command.serve, reading, address, announce)

@@ -1,0 +1,28 @@
+"""Two texts side by side."""
+
+from s3fs_meta.browse import comparison
+from s3fs_meta.browse.comparison import Row
+from s3fs_meta.limits import BROWSE_LINES_MAX
+
+
+async def test_lines_stand_beside_each_other() -> None:
+    rows = await comparison.side_by_side("a\nb\nc\nd", "a\nB\nd\ne")
+    assert rows == [
+        Row("equal", 1, "a", 1, "a"),
+        Row("changed", 2, "b", 2, "B"),
+        Row("removed", 3, "c", None, ""),
+        Row("equal", 4, "d", 3, "d"),
+        Row("added", None, "", 4, "e"),
+    ]
+
+
+async def test_equal_lines_between_changes_are_left_out() -> None:
+    old = [str(number) for number in range(100)]
+    rows = await comparison.side_by_side("\n".join(old), "\n".join(["x", *old[1:-1], "y"]))
+    assert [row.kind for row in rows].count("skipped") == 1
+    assert len(rows) < 12
+
+
+async def test_only_the_first_lines_are_compared() -> None:
+    old = "\n".join(map(str, range(BROWSE_LINES_MAX)))
+    assert await comparison.side_by_side(old, old + "\nmore") == []

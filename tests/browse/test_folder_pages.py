@@ -1,0 +1,51 @@
+"""The pages of folders."""
+
+import html
+import re
+from urllib.parse import quote
+
+import pytest
+
+from tests.browse.conftest import HOSTILE, NAMES, Served
+
+pytestmark = pytest.mark.mount
+
+
+def test_tree_at_each_point_in_time_is_listed(served: Served) -> None:
+    then, now = served.page("/at/2/reports"), served.page(f"/at/{served.txg}/reports")
+    assert "old name" in then
+    assert "picture.png" not in then
+    assert "old name" not in now
+    assert "picture.png" in now
+    assert served.page("/").count("changes since") == served.txg + 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_name_is_shown_as_text_and_its_links_work(served: Served, name: bytes) -> None:
+    page = served.page(f"/at/{served.txg}/hostile")
+    link = f"/at/{served.txg}/hostile/{quote(name)}"
+    assert f'href="{link}"' in page
+    assert "<script" not in page
+    assert "\u202e" not in page
+    path = f"hostile/{quote(name)}"
+    assert served.ask(f"/content/{served.txg}/{path}").content == name
+    assert "<script" not in served.page(link)
+    assert "created" in served.page(f"/versions/{path}")
+    hidden = re.search(r'name="path" value="([^"]*)"', served.page(link))
+    assert hidden is not None
+    location = served.ask(f"/go?at=newest&path={quote(html.unescape(hidden[1]))}").headers
+    assert location["Location"] == link
+
+
+def test_large_folder_has_pages(served: Served) -> None:
+    found: list[str] = []
+    path: str | None = f"/at/{served.txg}/many"
+    pages = 0
+    while path is not None:
+        page = served.page(path)
+        found += re.findall(r">(\d{5})</a>", page)
+        following = re.search(r'rel="next" href="([^"]*)"', page)
+        path = None if following is None else following[1]
+        pages += 1
+    assert found == [f"{number:05}" for number in range(NAMES)]
+    assert pages == 3

@@ -1,0 +1,40 @@
+"""Names of files in URLs, on pages and in commands."""
+
+import subprocess
+
+import pytest
+
+from s3fs_meta.browse import names
+
+STRANGE = [
+    b"plain",
+    b"a b",
+    b"it's",
+    b"new\nline",
+    b"\xff\xfe'\\",
+    "\u202e\u00e4".encode(),
+    b'$(touch x)`x`"',
+    bytes(sorted(set(range(1, 256)) - {0x2F})),
+]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_name_survives_a_url_and_a_shell(name: bytes) -> None:
+    assert names.from_url(names.to_url(b"d/" + name).encode()) == [b"d", name]
+    printed = subprocess.run(
+        ["bash", "-c", f"printf %s {names.shell_word(name)}"], capture_output=True, check=True
+    )
+    assert printed.stdout == name
+
+
+@pytest.mark.parametrize("path", [b"a/../b", b"%2e%2e", b".", b"a%2fb", b"a%00"])
+def test_url_that_is_no_path_of_a_file_is_refused(path: bytes) -> None:
+    assert names.from_url(path) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(b"\xff", "\\xff"), (b"a\nb", "a\\nb"), ("\u202ex".encode(), "\\u202ex"), (b"ok", "ok")],
+)
+def test_invisible_characters_are_shown(name: bytes, text: str) -> None:
+    assert names.shown(name) == text

@@ -1,0 +1,28 @@
+"""Texts and pictures are recognised by their first bytes."""
+
+import pytest
+
+from s3fs_meta.browse import preview
+
+
+@pytest.mark.parametrize(
+    ("begin", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\nx", "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8", "image/webp"),
+        (b"RIFF\0\0\0\0WAVE", None),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'>", None),
+        (b"<html>", None),
+        (b"", None),
+    ],
+)
+def test_only_raster_pictures_have_a_type(begin: bytes, kind: str | None) -> None:
+    assert preview.picture_type(begin) == kind
+
+
+def test_text_may_end_within_a_character() -> None:
+    assert preview.text_of("aä".encode()[:-1]) == "a"
+    assert preview.text_of(b"a\0") is None
+    assert preview.text_of(b"\xff\xfe") is None

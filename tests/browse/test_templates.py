@@ -1,0 +1,21 @@
+"""Templates: a missing library, and values that are escaped."""
+
+import sys
+from unittest import mock
+
+import pytest
+
+from s3fs_meta.browse import templates
+from s3fs_meta.errors import SettingsError
+
+
+def test_missing_library_is_one_line_that_says_what_to_install() -> None:
+    with mock.patch.dict(sys.modules, {"jinja2": None}), pytest.raises(SettingsError) as raised:
+        templates.load()
+    assert "pip install 's3fs-meta[browse]'" in str(raised.value)
+
+
+def test_values_are_escaped() -> None:
+    page = templates.load()("error.html", title="<b>", why="<script>", place='"').decode()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page

@@ -12,6 +12,7 @@ Three handlers are missing on purpose:
 ``fsync`` and ``fsyncdir`` must exist: after ENOSYS the kernel would always report success.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Awaitable, Sequence
@@ -215,7 +216,14 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> None:
-        """Rename or move a directory entry."""
+        """Rename or move a directory entry.
+
+        If a rename replaced the directory of points in time, the kernel would regard its inode as
+        deleted, and find no point in it any more. As for mkdir(2), the name exists.
+        """
+        is_top = new_name == self.past.name and new_parent == ROOT_INO
+        if is_top and self._fs.lookup(new_parent, new_name) is None:
+            raise pyfuse3.FUSEError(errno.EEXIST)
         self._namespace.rename(parent, name, new_parent, new_name, flags, caller=caller(ctx))
 
     @override

@@ -108,6 +108,21 @@ def test_past_cannot_be_changed(program: Program, mounted: Place) -> None:
     assert sorted(os.listdir(mnt)) == ["d", "f", "now"]
 
 
+def test_rename_does_not_replace_the_directory_of_snapshots(
+    program: Program, mounted: Place
+) -> None:
+    """The kernel would find no point in time in a directory that was replaced."""
+    mnt = mounted.mountpoint
+    (mnt / "d").mkdir()
+    program.ok("flush", mnt)
+    assert refused(os.rename, mnt / "d", mnt / ".snapshots") == errno.EEXIST
+    assert os.listdir(mnt) == ["d"]
+    assert os.listdir(mnt / ".snapshots" / "txg=2") == ["d"]
+    (mnt / "d" / ".snapshots").mkdir()
+    os.rename(mnt / "d" / ".snapshots", mnt / "d" / "other")
+    os.rename(mnt / "d" / "other", mnt / "d" / ".snapshots")
+
+
 def test_inode_numbers_of_the_past_are_those_of_no_other_file(
     program: Program, mounted: Place
 ) -> None:

@@ -101,6 +101,8 @@ class Site:
         first, _, rest = rest.partition(b"/")
         if path == b"/style.css":
             return Reply(http_server.OK, self._style, "text/css; charset=utf-8")
+        if path == b"/favicon.ico":  # browsers ask for it
+            return Reply(http_server.OK, b"", "image/x-icon")
         if path == b"/go":
             return await self._go(query)
         if first in _OF_TXG:

@@ -1,0 +1,119 @@
+"""A headless Chromium, driven over a pipe by its DevTools protocol.
+
+Source: https://chromedevtools.github.io/devtools-protocol; messages are JSON, each ended by NUL.
+"""
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final
+
+PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+
+class Browser:
+    """One page of a running browser."""
+
+    def __init__(self, replies: BinaryIO, requests: BinaryIO) -> None:
+        self._replies = replies
+        self._requests = requests
+        self._numbers = itertools.count(1)
+        self._session: str | None = None
+        self.messages: list[str] = []  # of the console, such as violations of the policy
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def _receive(self) -> dict[str, Any]:
+        text = bytearray()
+        while (byte := self._replies.read(1)) not in {b"", b"\0"}:
+            text += byte
+        found = json.loads(text)
+        assert isinstance(found, dict)
+        if found.get("method") == "Log.entryAdded":
+            self.messages.append(found["params"]["entry"]["text"])
+        if found.get("method") in {"Runtime.exceptionThrown", "Page.javascriptDialogOpening"}:
+            self.messages.append(json.dumps(found["params"]))
+        return found
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of the protocol and return its result."""
+        number = next(self._numbers)
+        session = {} if self._session is None else {"sessionId": self._session}
+        message = {"id": number, "method": method, "params": params, **session}
+        self._requests.write(json.dumps(message).encode() + b"\0")
+        self._requests.flush()
+        while (reply := self._receive()).get("id") != number:
+            pass
+        assert "error" not in reply, reply
+        result = reply["result"]
+        assert isinstance(result, dict)
+        return result
+
+    def go(self, url: str) -> None:
+        """Load a page."""
+        self.call("Page.navigate", url=url)
+        self.wait_for_load()
+
+    def wait_for_load(self) -> None:
+        """Wait until the page that is being loaded is complete."""
+        while self._receive().get("method") != "Page.loadEventFired":
+            pass
+
+    def run(self, script: str) -> Any:
+        """Return the value of a script, which the policy of the page does not concern."""
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def look(self, width: int, height: int, scheme: str) -> None:
+        """Choose the size of the window, and light or dark."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", features=features)
+
+    def screenshot(self) -> bytes:
+        """Return the window as PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+
+@contextmanager
+def started() -> Iterator[Browser]:
+    """Run a browser for the duration of a context."""
+    assert PROGRAM is not None
+    their_reading, writing = os.pipe()
+    reading, their_writing = os.pipe()
+    with tempfile.TemporaryDirectory() as profile:
+        words = [
+            "bash", "-c", f'exec "$@" 3<&{their_reading} 4>&{their_writing}', "bash",
+            PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--no-first-run", "--disable-background-networking", f"--user-data-dir={profile}",
+            "--remote-debugging-pipe",
+        ]  # fmt: skip
+        with subprocess.Popen(
+            words, pass_fds=(their_reading, their_writing), stderr=subprocess.DEVNULL
+        ) as process:
+            os.close(their_reading)
+            os.close(their_writing)
+            try:
+                with os.fdopen(reading, "rb") as replies, os.fdopen(writing, "wb") as requests:
+                    yield Browser(replies, requests)
+            finally:
+                process.terminate()
+                process.wait(20)

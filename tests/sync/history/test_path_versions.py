@@ -389,3 +389,33 @@ async def test_last_version_is_found_without_reading_all_former_inodes(
 
     assert ([one.txg for one in found.found], found.is_complete) == ([last], False)
     assert len(read) <= 2
+
+
+async def test_former_path_of_a_name_that_was_lost_twice_has_its_first_inode(
+    power: Power, tmp_path: Path
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        directory = await files.make_directory(b"old")
+        _, made = await files.make(b"f", 10, directory)
+        await files.rename(b"old", b"new")
+        await files.remove(b"f", directory)
+        await files.make(b"f", 20, directory)
+        await files.remove(b"f", directory)
+        found = await versions_of(power, tmp_path, b"old/f")
+
+    assert [one.txg for one in found.found] == [made]
+
+
+async def test_versions_of_a_former_inode_make_the_list_incomplete(
+    power: Power, tmp_path: Path
+) -> None:
+    """The present inode has exactly as many versions as are wanted."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        await files.make(b"f", 10)
+        await files.remove(b"f")
+        _, made = await files.make(b"f", 20)
+        found = await versions_of(power, tmp_path, b"f", 1)
+
+    assert ([one.txg for one in found.found], found.is_complete) == ([made], False)

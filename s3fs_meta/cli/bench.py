@@ -316,15 +316,26 @@ def bench(
     with TerminalFront(quiet=json) as front:
         workload = Workload(where, sizes, front.progress)
         # An exception in a signal handler could leave a half-started thread that is never joined.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: workload.stop())
-        results = workload.run()
+        with _handled(workload.stop):
+            results = workload.run()
     if json:
         output.print_json(_facts(where, sizes, results))
         return
     if not can_drop_caches():
         output.print_text("kernel caches were not dropped: reads may come from memory")
     output.print_columns(COLUMNS, [_row(result) for result in results])
+
+
+@contextlib.contextmanager
+def _handled(stop: Callable[[], None]) -> Iterator[None]:
+    """Call a function at SIGINT and SIGTERM for the duration of a context."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 COLUMNS = ("", "in all", "a second", "median", "99 %", "longest")

@@ -131,6 +131,11 @@ def test_interrupted_caller_waits_for_the_end_of_its_call() -> None:
             order.append("caller")
         await thread.run(lambda: order.append("next"))
 
-    trio.run(main)
+    # Trio handles interrupts only if the handler is Python's own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trio.run(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
     assert order == ["interrupted", "call", "caller", "next"]

@@ -30,8 +30,10 @@ SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, thre
 def test_table_has_a_row_for_each_measurement(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The bench command measures any directory, and leaves no file in it."""
+    """The bench command measures any directory, and leaves no file or signal handler behind."""
+    before = signal.getsignal(signal.SIGINT)
     assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
 
     out = capfd.readouterr().out
     for what in ("write big", "read big", "write small", "read small", "stat", "create", "unlink"):

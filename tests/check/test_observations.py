@@ -32,12 +32,13 @@ def test_new_run_has_no_observations(healthy: Healthy) -> None:
     first.note_false_marks(["damaged/1"])
     first.note_sound_copies([BlockId(1)])
     first.note_chain_faults([("k", 0, "gone")])
+    first.note_index_faults([("k", "torn")])
 
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 16
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 16
+    assert len(tables) == 17
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 17
 
 
 def test_observations_are_not_in_the_database(healthy: Healthy) -> None:

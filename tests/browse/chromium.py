@@ -8,8 +8,10 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
@@ -62,6 +64,8 @@ class Browser:
         """Load a page."""
         self.call("Page.navigate", url=url)
         self.wait_for_load()
+        while self.run("location.href") == "about:blank":  # the load of the first, empty page
+            self.wait_for_load()
 
     def wait_for_load(self) -> None:
         """Wait until the page that is being loaded is complete."""
@@ -93,6 +97,18 @@ class Browser:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
 
+def _end_group(group: int) -> None:
+    """End the remaining processes of a browser, which still write into its profile."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        assert time.monotonic() < deadline_s, "processes of the browser do not end"
+        time.sleep(0.01)
+
+
 @contextmanager
 def started() -> Iterator[Browser]:
     """Run a browser for the duration of a context."""
@@ -107,7 +123,10 @@ def started() -> Iterator[Browser]:
             "--remote-debugging-pipe",
         ]  # fmt: skip
         with subprocess.Popen(
-            words, pass_fds=(their_reading, their_writing), stderr=subprocess.DEVNULL
+            words,
+            pass_fds=(their_reading, their_writing),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         ) as process:
             os.close(their_reading)
             os.close(their_writing)
@@ -117,3 +136,4 @@ def started() -> Iterator[Browser]:
             finally:
                 process.terminate()
                 process.wait(20)
+                _end_group(process.pid)

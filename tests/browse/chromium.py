@@ -41,7 +41,8 @@ class Browser:
         found = json.loads(text)
         assert isinstance(found, dict)
         if found.get("method") == "Log.entryAdded":
-            self.messages.append(found["params"]["entry"]["text"])
+            entry = found["params"]["entry"]
+            self.messages.append(f"{entry['text']} {entry.get('url', '')}".rstrip())
         if found.get("method") in {"Runtime.exceptionThrown", "Page.javascriptDialogOpening"}:
             self.messages.append(json.dumps(found["params"]))
         return found

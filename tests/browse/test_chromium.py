@@ -1,6 +1,7 @@
 """The pages in a real browser: what it loads, runs and shows."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +15,14 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(scope="module")
 def browser(served: Served) -> Iterator[Browser]:
-    """Return a browser that has the cookie; skip without one, unless it is required."""
+    """Return a browser that has the cookie, for all tests that cause no message."""
+    with _logged_in(served) as found:
+        yield found
+
+
+@contextmanager
+def _logged_in(served: Served) -> Iterator[Browser]:
+    """Run a browser that has the cookie; skip the test without one, unless it is required."""
     if chromium.PROGRAM is None and "chromium" not in REQUIRED:
         pytest.skip("chromium is not installed (Debian package chromium)")
     name, _, value = served.cookie.partition("=")
@@ -67,17 +75,17 @@ def test_picture_is_loaded(served: Served, browser: Browser) -> None:
     assert browser.run("document.querySelector('img').naturalWidth") == 160
 
 
-def test_scripts_in_a_page_are_refused(served: Served, browser: Browser) -> None:
+def test_scripts_in_a_page_are_refused(served: Served) -> None:
     """An element that a mistake in a template would bring is not run."""
-    browser.messages.clear()
-    browser.go(_url(served, "/"))
-    browser.run("document.body.innerHTML += '<img src=x onerror=\"document.title=1\">'")
-    browser.run(
-        "var one = document.createElement('script'); one.text = 'document.title = 1';"
-        "document.body.append(one)"
-    )
-    assert browser.run("document.title") != "1"
-    assert "Content Security Policy" in "".join(browser.messages)
+    with _logged_in(served) as browser:
+        browser.go(_url(served, "/"))
+        browser.run("document.body.innerHTML += '<img src=x onerror=\"document.title=1\">'")
+        browser.run(
+            "var one = document.createElement('script'); one.text = 'document.title = 1';"
+            "document.body.append(one)"
+        )
+        assert browser.run("document.title") != "1"
+        assert "Content Security Policy" in "".join(browser.messages)
 
 
 def test_form_and_links_work_without_scripts(served: Served, browser: Browser) -> None:

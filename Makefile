@@ -20,7 +20,7 @@ BENCH_VENV := build/bench-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick quick-tests types layers test test-slow test-model test-crash test-mount \
-	test-s3 checks fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
+	test-s3 checks fuzz soak docs docs-check screenshots man check coverage bench bench-page demo wheel release pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,6 +137,9 @@ bench-page: $(BENCH_VENV)/$(STAMP)  ## build/benchmarks/index.html from docs/ben
 docs: venv  ## write the generated pages: commands, settings, exit statuses, errnos, what damage costs
 	$(BIN)/python -m contrib.docs.reference docs/reference
 	$(BIN)/python -m tests.damage_matrix.page docs/design/durability.md
+
+screenshots: venv  ## renew the pictures of the pages in docs/guide/browse; needs Chromium and /dev/fuse
+	$(BIN)/python -m tests.browse.screenshots docs/guide/browse
 
 docs-check: venv  ## fail if a generated page is stale
 	$(BIN)/python -m contrib.docs.reference --check docs/reference

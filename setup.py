@@ -83,7 +83,7 @@ SHARED = {
     "share/bash-completion/completions": "generated/completion/s3fs-meta",
     "share/zsh/site-functions": "generated/completion/_s3fs-meta",
     "share/fish/vendor_completions.d": "generated/completion/*.fish",
-    "lib/systemd/system": "contrib/systemd/system/*.service",
+    "lib/systemd/system": "contrib/systemd/system/s3fs-meta*",
     "lib/systemd/user": "contrib/systemd/user/*.service",
 }
 COMMANDS: dict[str, Any] = {"dist_info": Metadata, "build_ext": Build}

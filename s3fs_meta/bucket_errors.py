@@ -1,4 +1,4 @@
-"""Errors about a bucket that lost, or shows an older state of, what holds a filesystem together.
+"""Errors about a bucket that has lost essential objects, or that shows an older state.
 
 Owns: the errors of chain, images, superblock and lease, with advice for their repair. Does not know:
 errnos, exit statuses. A damaged object alone is a FormatError (``errors``).
@@ -15,11 +15,11 @@ class BrokenChainError(FormatError):
     ) -> None:
         super().__init__(key, what)
         self.last_txg, self.end_txg = last_txg, end_txg
-        self.misfit = misfit  # True: the changelog is readable, but does not fit the rows
+        self.misfit = misfit  # True: the changelog is readable, but its changes do not fit the rows
         first = last_txg + 1
         lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
         self.message = (
-            f"{key!r} cannot be read: {what}; so the bucket does not lead to {lost}. "
+            f"{key!r} cannot be read: {what}; so {lost} cannot be restored from the bucket. "
             f"Up to txg {last_txg} everything can be restored: -o ro,at=txg={last_txg} mounts "
             f"that, and s3fs-meta fsck -y repairs what can be repaired"
         )
@@ -37,14 +37,14 @@ class NoImageError(FormatError):
         self.message = (
             f"no image of the metadata{which} can be restored: {why}; {also}s3fs-meta fsck -y"
             " --publish-local on a host that has mounted the filesystem puts its local state into"
-            " the bucket, and without such a host fsck --rebuild finds the content, and the names"
-            " in intact pieces of an image"
+            " the bucket, and without such a host s3fs-meta fsck --rebuild finds the content, and the"
+            " names in intact pieces of an image"
         )
         self.args = (self.message,)
 
 
 class OlderBucketError(CorruptionError):
-    """The bucket is older than a state that was seen before, or has another history since it."""
+    """The bucket is older than a state seen before, or its history differs from that state on."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class OlderBucketError(CorruptionError):
         " wrote last puts its state into the bucket",
     ) -> None:
         super().__init__(
-            f"{url} is not what was seen last (txg {txg}): {what}; "
+            f"{url} is not in the state that was seen last (txg {txg}): {what}; "
             f"if the bucket was restored on purpose, {way_out}"
         )
         self.txg, self.what = txg, what

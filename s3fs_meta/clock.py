@@ -1,6 +1,6 @@
 """The wall clock, which tests can replace.
 
-Owns: reading the wall clock. Monotonic time for deadlines is trio's.
+Owns: reading the wall clock. Deadlines use trio's monotonic clock.
 """
 
 import errno
@@ -21,14 +21,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, read as the kernel reads it to set file times.
+    """The machine's clock, read in the same way as the kernel's times of files.
 
     The kernel sets the times of written files, and this program the times of created files. make(1)
-    and relatime require that a later change never has an older time. No clock of clock_gettime(2)
-    guarantees that: the kernel uses its coarse clock, which is up to a tick behind the fine clock.
+    and relatime require that a later change never has an earlier time. No clock of clock_gettime(2)
+    guarantees this: the kernel uses its coarse clock, which is up to a tick behind the fine clock.
     Since Linux 6.13 it uses the last fine time of any file if that time is later (fs/inode.c,
-    inode_set_ctime_current). So this class lets the kernel set the time of a file in memory, and
-    reads that time.
+    inode_set_ctime_current). So this class makes the kernel set the time of a file in memory, and
+    reads this time.
 
     Raises:
         OSError: the file in memory cannot be created, usually because too many files are open.
@@ -38,7 +38,7 @@ class SystemClock:
         self._fd = _file_to_stamp()
 
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC, at least the last file time of the kernel."""
+        """Return nanoseconds since 1970-01-01 UTC, not before the kernel's last file time."""
         os.utime(self._fd)
         return os.fstat(self._fd).st_ctime_ns
 

@@ -22,14 +22,14 @@ from typing import Any
 
 
 class S3fsError(Exception):
-    """Base of all; ``message`` is one line, lower case, without a full stop."""
+    """The base class of all errors; ``message`` is one line, lower case, without a full stop."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
 
     def put_before(self, text: str) -> None:
-        """Begin the message with *text*, unless the message contains it."""
+        """Put *text* before the message, unless the message already contains it."""
         if text not in self.message:
             self.reword(f"{text}: {self.message}")
 
@@ -63,7 +63,7 @@ class NoEntryError(FsError):
 
 
 class NoInodeError(FsError):
-    """The inode does not exist (any more)."""
+    """The inode does not exist, or no longer exists."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"no inode {ino}")
@@ -71,7 +71,7 @@ class NoInodeError(FsError):
 
 
 class EntryExistsError(FsError):
-    """The name is taken."""
+    """The name already exists in the directory."""
 
     def __init__(self, parent: int, name: bytes) -> None:
         super().__init__(f"entry {quoted(name)} exists in directory {parent}")
@@ -135,7 +135,7 @@ class AttributeExistsError(FsError):
 
 
 class AttributeTooBigError(FsError):
-    """The list of attribute names, or one value, exceeds what the system calls can carry."""
+    """The list of attribute names, or a value, is too long for the system calls."""
 
     def __init__(self, ino: int, size_bytes: int) -> None:
         super().__init__(f"attributes of inode {ino} would take {size_bytes} bytes")
@@ -167,7 +167,7 @@ class NoDataError(FsError):
 
 
 class NotPermittedError(FsError):
-    """The operation is permitted to no caller, or needs a privilege."""
+    """The operation is never permitted, or requires a privilege."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"not permitted: {what}")
@@ -190,7 +190,7 @@ class ReadOnlyStateError(FsError):
 
 
 class NoSpaceLeftError(FsError):
-    """A bound on space is reached: capacity, cache, or the disk below it."""
+    """A limit of space is reached: the capacity, the cache, or its disk."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"no space left: {what}")
@@ -213,7 +213,7 @@ class TooBigError(FsError):
 
 
 class BusyError(FsError):
-    """One more request that waits for the store would block all others."""
+    """Too many requests wait for the store; one more would block all others."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} requests wait for the object store")
@@ -226,14 +226,6 @@ class UnknownLengthError(FsError):
     def __init__(self, ino: int) -> None:
         super().__init__(f"inode {ino} is open for writing: the kernel does not show its length")
         self.ino = ino
-
-
-class FreezeEndedError(FsError):
-    """A freeze ended, and released its writers, before the clone was complete."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{why}; no copy was made")
-        self.why = why
 
 
 # --- the object store --------------------------------------------------------------------------
@@ -251,8 +243,8 @@ class StoreError(S3fsError):
 class TransientStoreError(StoreError):
     """A retry may succeed.
 
-    If the store has never answered, a wrong endpoint is more likely than an outage. Then a retry
-    does not follow an unresolved name, and for a few seconds only a failed connection.
+    If the store has never answered, a wrong endpoint is more likely than an outage. Then an
+    unresolved name is not retried, and a failed connection only for a few seconds.
     """
 
     def __init__(
@@ -286,7 +278,7 @@ class OfflineError(PermanentStoreError):
 
 
 class ObjectMissingError(PermanentStoreError):
-    """No such key."""
+    """The store has no object with the key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key!r} is missing")
@@ -302,7 +294,7 @@ class StoreAccessError(PermanentStoreError):
 
 
 class PreconditionError(PermanentStoreError):
-    """A conditional write found another state: another process wrote first."""
+    """A conditional write failed, because another process wrote the object first."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key!r} was written by another process")
@@ -333,7 +325,7 @@ class CorruptionError(S3fsError):
 
 
 class PastUnavailableError(CorruptionError):
-    """A file of a past point in time cannot be read; the mounted filesystem itself is unharmed."""
+    """A file of a past point in time cannot be read; the current state is not affected."""
 
     def __init__(self, txg: int, why: str) -> None:
         super().__init__(f"cannot read the state of txg {txg}: {why}")
@@ -349,12 +341,12 @@ class FormatError(CorruptionError):
 
 
 class ObjectTooLargeError(FormatError):
-    """An object is larger than its kind of object can be; its content was not read."""
+    """An object is larger than the limit for its kind; its content was not read."""
 
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
         super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
         self.size_bytes, self.max_bytes = size_bytes, max_bytes
-        self.etag = etag  # needed by a caller that overwrites the object
+        self.etag = etag  # for a caller that replaces the object
 
 
 class NewerFormatError(FormatError):
@@ -379,7 +371,7 @@ class BadRowError(CorruptionError):
     """A row has values of a wrong type; only the inode of that row is affected."""
 
     def __init__(self, what: str, ino: int) -> None:
-        super().__init__(f"{what} of inode {ino} has values of another type; run fsck -y")
+        super().__init__(f"{what} of inode {ino} has values of another type; run s3fs-meta fsck -y")
         self.what, self.ino = what, ino
         self.changed_nothing = False  # set to True if the error was raised before any row changed
 
@@ -401,7 +393,7 @@ class DatabaseFullError(DatabaseError):
 
 
 class FencedError(S3fsError):
-    """A newer epoch owns the filesystem: this mount may not write any more."""
+    """A newer epoch owns the filesystem, so this mount must not write any more."""
 
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
         super().__init__(f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}")
@@ -412,7 +404,7 @@ class FencedError(S3fsError):
 
 
 class SettingsError(S3fsError):
-    """The user's request is impossible as given; the message says what to do."""
+    """The user's request is impossible in this form; the message contains advice."""
 
 
 class UsageError(SettingsError):

@@ -1,12 +1,12 @@
-"""A directory tree that creates directories for its files and removes them when they are empty.
+"""A tree of directories that are created for their files and removed when they are empty.
 
-Owns: making a directory when a file needs it, and removing it with its last file.
+Owns: creating a directory when a file needs it, and removing it with its last file.
 Does not know: the meaning of the files, or when they must be durable.
 Used by: the block cache (``NumberedDir``) and the local object store (``PrunedTree``).
 
 Creating and pruning need no lock. A directory is removed by rmdir(2), which fails if it is not
-empty. If a create finds its directory missing, it makes the directory again and repeats. Each
-unlink, and each create that fails after making a directory, tries the rmdir. So empty directories
+empty. If a create finds its directory missing, it creates the directory again and repeats. Each
+unlink tries the rmdir, as does a create that fails after creating a directory. So empty directories
 remain only after a crash, and ``prune_all`` removes them.
 
 All methods are synchronous, block on the disk, and may be called from several threads at once.
@@ -27,21 +27,21 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # replaces the last three digits of a number: 4,096 files in a directory
+_ANY: Final = "xxx"  # replaces the last three digits of a number, so a directory has 4,096 files
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
 
 
 class PrunedTree:
-    """Files named by their relative path below *root*, which itself is never made or removed."""
+    """Files named by their path relative to *root*; *root* itself is never created or removed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._root = os.fspath(root)
 
     def path(self, name: str) -> Path:
-        """Return the path of the file *name*, which need not exist; no I/O."""
+        """Return the path of the file *name*, without I/O; the file need not exist."""
         return Path(self._place(name))
 
     def _place(self, name: str) -> str:
@@ -51,7 +51,7 @@ class PrunedTree:
         return place[len(self._root) + 1 :]
 
     def open(self, name: str, flags: int, mode: int = FILE_MODE) -> int:
-        """Return a file descriptor; O_CREAT also makes missing directories.
+        """Open a file; O_CREAT also creates missing directories. Return the descriptor.
 
         Raises:
             FileNotFoundError: the file or *root* does not exist.
@@ -87,7 +87,7 @@ class PrunedTree:
     def move_to(self, other: "PrunedTree", name: str) -> None:
         """Move a file to another tree on the same disk, under the same name; not yet durable.
 
-        No other task or thread may make files in the other tree.
+        No other task or thread may create files in the other tree.
 
         Raises:
             FileExistsError: the other tree has a file of this name; nothing was changed.
@@ -134,7 +134,7 @@ class PrunedTree:
     def names(self) -> Iterator[str]:
         """Yield the name of every file, in no order.
 
-        Files that are made or removed meanwhile may appear. Symbolic links to directories are not
+        Files that are created or removed meanwhile may be included. Links to directories are not
         followed.
         """
         for directory, _, files in os.walk(self._root, onerror=_pass_over_pruned):
@@ -144,13 +144,13 @@ class PrunedTree:
     def sync_parents(self, names: Iterable[str]) -> None:
         """Make names durable: fsync each of their directories once, then *root*.
 
-        A directory that was pruned meanwhile is skipped, since its files were removed before it.
+        A directory that was pruned meanwhile is skipped, because its files were removed, too.
         """
         places = [self._place(name) for name in names]
         if not places:
             return
         above = {directory for place in places for directory in self._directories_above(place)}
-        for directory in sorted(above, key=len, reverse=True):  # each one before its parent
+        for directory in sorted(above, key=len, reverse=True):  # each directory before its parent
             with contextlib.suppress(FileNotFoundError):
                 sync_path(directory)
         self._sync_root()
@@ -161,8 +161,8 @@ class PrunedTree:
     def prune_all(self) -> int:
         """Remove every empty directory below *root* (a crash may leave some); return their number.
 
-        Where a directory's link count gives the number of its subdirectories, the time depends on
-        the number of directories, not of files. On Btrfs every directory's link count is one.
+        If a directory's link count shows the number of its subdirectories, the time depends on
+        the number of directories, not of files. (On Btrfs every link count is one.)
         """
         return sum(self._prune_below(place) for place in _subdirectories(self._root))
 
@@ -178,12 +178,12 @@ class PrunedTree:
     def _with_parents(
         self, place: str, action: Callable[[], _Result], source: Path | str | None = None
     ) -> _Result:
-        """Return the result of *action*, which needs the directories above *place*."""
+        """Run *action*; create the directories above *place* if they are missing."""
         for _ in range(PRUNE_ATTEMPTS_MAX):
             try:
                 return action()
             except FileNotFoundError:
-                # A directory is missing: it was never made, or another thread pruned it.
+                # A directory is missing: it was never created, or another thread pruned it.
                 if source is not None and not os.path.lexists(source):
                     self._prune_above(place)
                     raise
@@ -194,7 +194,7 @@ class PrunedTree:
         raise FileNotFoundError(errno.ENOENT, "another thread keeps removing its directory", place)
 
     def _make_parents(self, place: str) -> None:
-        """Make the missing directories above *place*, or return early for the caller to repeat."""
+        """Create the missing directories above *place*; the caller repeats if one vanishes."""
         directories = self._directories_above(place)
         if not directories:
             raise FileNotFoundError(errno.ENOENT, "the root directory was removed", self._root)
@@ -220,7 +220,7 @@ class PrunedTree:
                 return
 
     def _directories_above(self, place: str) -> list[str]:
-        """Return the directories between *root* and *place*, deepest first, both excluded."""
+        """Return the directories between *root* and *place* (both excluded), deepest first."""
         parts = place[len(self._root) + 1 :].split("/")[:-1]
         return ["/".join([self._root, *parts[:depth]]) for depth in range(len(parts), 0, -1)]
 
@@ -229,16 +229,16 @@ class NumberedDir(PrunedTree):
     """Files named by hexadecimal numbers, in one directory per 4,096 consecutive numbers.
 
     The name of a directory has ``xxx`` instead of the last three digits. Files of consecutive
-    numbers are in the same directory: on ext4, making such a file takes a fourth of the time that
+    numbers are in the same directory: on ext4, creating such a file takes a fourth of the time that
     it takes in one of 256 directories chosen by a hash, and fewer directories must be synced.
-    No other process makes directories below *root*, so *root* is synced only after one was made.
+    No other process creates directories below *root*, so *root* is synced only after a creation.
     """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._making = threading.Lock()  # held while a directory is made and counted
-        self._made = 1  # number of directories made; 1: an earlier process may have made some
-        self._made_synced = 0  # number of made directories whose names are durable
+        self._making = threading.Lock()  # held while a directory is created and counted
+        self._made = 1  # number of created directories; 1 stands for those of an earlier process
+        self._made_synced = 0  # number of created directories whose names are durable
 
     @override
     def _make_directory(self, directory: str) -> None:
@@ -265,7 +265,7 @@ class NumberedDir(PrunedTree):
     def numbers(self, first: int) -> Iterator[int]:
         """Yield the numbers of all files from *first* on, in no order; skip files without a number.
 
-        Directories of smaller numbers are not walked.
+        Directories with smaller numbers are skipped.
         """
         for directory in _subdirectories(self._root):
             digits = directory.rpartition("/")[2].removesuffix(_ANY) or "0"
@@ -281,9 +281,8 @@ class NumberedDir(PrunedTree):
     def gather(self) -> int:
         """Move files from the directories of an older layout; return the number of moved files.
 
-        A file stays if its name is no number, or if the new layout has a file of that number. A
-        kill
-        does no harm: the next call moves the remaining files. Until a call has returned, the caller
+        A file is not moved if its name is no number, or if the new layout has its number. A kill is
+        harmless: the next call moves the remaining files. Until a call has returned, the caller
         must not open any file.
 
         Raises:
@@ -324,7 +323,7 @@ def make_durably(path: Path) -> None:
 
 
 def sync_path(path: str | Path) -> None:
-    """Flush one file or directory to the disk: fsync(2)."""
+    """Sync one file or directory to the disk (fsync(2))."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -348,16 +347,38 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(fd)
 
 
-def write_again(path: Path, copy: Path, prepare: Callable[[int], object] | None = None) -> None:
-    """Replace a file by a durable copy, whose name the caller syncs; holes stay. In a thread.
+def replace_durably(path: Path, data: bytes) -> None:
+    """Write a file in place of the one with its name, atomically and durably. Blocking.
 
-    A sync that failed leaves pages that differ from the disk but count as written. Writing into the
+    After an error the former file is there. No other process may replace the file.
+    """
+    new = path.with_name(f"{path.name}.new")
+    try:
+        write_durably(new, data)
+        new.rename(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync_path(path.parent)
+
+
+def write_again(
+    path: Path,
+    copy: Path,
+    prepare: Callable[[int], object] | None = None,
+    *,
+    keep_bytes: int | None = None,
+) -> None:
+    """Replace a file by a durable copy with the same holes; the caller syncs its name. In a thread.
+
+    A failed sync leaves pages that differ from the disk but count as written. Writing to the
     same file does not help: ext4 then writes the bytes into blocks that still count as unwritten.
 
     Args:
         path: the file.
         copy: an unused path on the same disk.
         prepare: called with the descriptor of the empty copy.
+        keep_bytes: the length of the copy; None for that of the file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -369,13 +390,17 @@ def write_again(path: Path, copy: Path, prepare: Callable[[int], object] | None 
         try:
             if prepare is not None:
                 prepare(target)
-            for start, stop in _data_ranges(source):
+            size_bytes = os.fstat(source).st_size if keep_bytes is None else keep_bytes
+            for start, stop in _data_ranges(source, size_bytes):
                 offset = start
                 while offset < stop:  # bounded: each iteration writes at least one byte or raises
                     data = os.pread(source, min(WRITTEN_AGAIN_BYTES, stop - offset), offset)
                     offset += os.pwrite(target, data, offset)
-            os.ftruncate(target, os.fstat(source).st_size)
+            os.ftruncate(target, size_bytes)
             os.fsync(target)
+        except BaseException:  # it would take the room that is missing
+            copy.unlink(missing_ok=True)
+            raise
         finally:
             os.close(target)
         os.rename(copy, path)
@@ -383,18 +408,19 @@ def write_again(path: Path, copy: Path, prepare: Callable[[int], object] | None 
         os.close(source)
 
 
-def _data_ranges(fd: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of an open file that are not holes."""
-    stop, size_bytes = 0, os.fstat(fd).st_size
+def _data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the first bytes of an open file that are not holes."""
+    stop = 0
     while stop < size_bytes:
         try:
             start = os.lseek(fd, stop, os.SEEK_DATA)
         except OSError as exc:
-            if exc.errno == errno.ENXIO:  # only a hole is left
+            if exc.errno == errno.ENXIO:  # the rest of the file is a hole
                 return
             raise
         stop = os.lseek(fd, start, os.SEEK_HOLE)
-        yield start, stop
+        if start < size_bytes:
+            yield start, min(stop, size_bytes)
 
 
 def _subdirectories(directory: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Every bound of the program, with its unit and its reason.
+"""All limits of the program, with their units and reasons.
 
-Owns: the constants. Assertions check the relations between bounds.
+Owns: the constants. Assertions check relations between them.
 """
 
 from typing import Final
@@ -19,58 +19,58 @@ LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links; fits into a si
 # Maximum size of a file; every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
-# Sums and differences of file times and a ctime from 1970 to 2116 fit into 64 bits.
+# With these limits, sums and differences of a file time and a ctime until 2116 fit into 64 bits.
 TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# 255 names of a directory may have the same 55-bit keyed hash; only an attack makes more.
+# Up to 255 names of a directory may have the same 55-bit keyed hash; only an attack creates more.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
-RECENT_NAMES_MAX: Final = 64  # hashes of names cached for the current requests
-READDIR_ROWS_MAX: Final = 1024  # rows that one readdir request may read from the database
+RECENT_NAMES_MAX: Final = 64  # number of cached hashes of names
+READDIR_ROWS_MAX: Final = 1024  # maximum number of rows that one readdir request reads
 
 # --- blocks and packs --------------------------------------------------------------------------
-# Smallest block size; smaller blocks make the block map larger than they are worth.
+# Smallest block size; with smaller blocks the block map becomes too large.
 BLOCK_BYTES_MIN: Final = 64 * KIB
 # Largest block size; a random read of 4 KiB fetches a complete block.
 BLOCK_BYTES_MAX: Final = 16 * MIB
-PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack takes no further block
-# Target plus the largest incompressible block and the index of the pack.
+PACK_BYTES_TARGET: Final = 16 * MIB  # at this size a pack is full
+# The target size, plus the largest incompressible block, plus the index.
 PACK_BYTES_MAX: Final = 48 * MIB
-# Maximum length of a range requested from the store; a damaged row may name any length.
+# Maximum length of a range requested from the store, because a damaged row may contain any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
 PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
 SMALL_BLOCK_BYTES: Final = 64 * KIB  # shorter blocks are fetched with their neighbours in the pack
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
-NEIGHBOURS_MAX: Final = 256  # neighbours fetched on each side: bounds rows read and files created
-# Range of a pack that commands fetch at once when they copy files out of the bucket.
+NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side
+# Commands that copy files out of the bucket fetch ranges of this size from packs.
 CONTENT_RUN_BYTES: Final = 8 * MIB
-# Fetched ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
+# Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
-# Files copied out at the same time; each needs memory for a run of blocks, packed and unpacked.
+# Number of files copied out at the same time; each needs memory for a run of blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# Incompletely copied files that a report lists; any more are only counted.
+# A report lists at most this many incompletely copied files; the others are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
 NEIGHBOUR_CACHE_PART: Final = 16  # neighbours that no read requested may fill 1/N of the cache
 
 # --- metadata images ---------------------------------------------------------------------------
-IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit
-# Pieces of an image: 256 GiB of metadata. A hostile manifest of this length is parsed in a second.
+IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in an image piece, which is one PUT
+# Pieces of an image: 256 GiB of metadata. Parsing a hostile manifest of this length takes a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# Damaged pieces of one image after which fsck stops reading it. One already makes the image
-# useless; a hostile manifest names thousands.
+# fsck stops reading an image after this many damaged pieces. One damaged piece makes the image
+# useless, and a hostile manifest may list thousands.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Growth of the WAL while the snapshot of an image waits for blocks to be uploaded; beyond it the
 # image is abandoned and retried.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-IMAGES_KEPT: Final = 2  # the newest images, which are never deleted, nor what they need
-IMAGES_SPACED: Final = 8  # older retained images are an eighth of the retention apart
-SALVAGE_IMAGES_MAX: Final = 64  # damaged images that fsck reads; the retention keeps about ten
-# Searches for readable rows in one table: they take a minute, not days.
+IMAGES_KEPT: Final = 2  # the newest images are never deleted, nor the objects they need
+IMAGES_SPACED: Final = 8  # the distance of older retained images is 1/N of the retention
+SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
+# Maximum number of searches for readable rows in one table, so that they take a minute, not days.
 SALVAGE_PROBES_MAX: Final = 2_000_000
 SALVAGE_PROBES_OF_GAP: Final = 64  # evenly spaced searches between two readable runs of rows
-SALVAGE_ROWS_AT_ONCE: Final = 1000  # rows in memory while they are salvaged from a damaged image
+SALVAGE_ROWS_AT_ONCE: Final = 1000  # number of salvaged rows in memory
 # Maximum length of a value or row in an image or a change. A longer one is damaged, because the
 # longest, an extended attribute, has 64 KiB.
 IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
@@ -84,57 +84,62 @@ DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs --------------------------------------------------------------------------------
-SYNC_BYTES_MAX: Final = 16 * MIB  # size of recorded changes at which a changelog is due at once
+SYNC_BYTES_MAX: Final = 16 * MIB  # at this size of recorded changes a changelog is shipped at once
 # Polls without a new changelog after which a follower lists the bucket, in case the chain continues
 # under a later number.
 FOLLOW_LISTING_POLLS: Final = 30
 # Names and inodes of one txg that a follower keeps in memory: 40 MB. A larger txg invalidates all
 # kernel caches.
 FOLLOW_TOUCHED_MAX: Final = 200_000
-FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores of a follower
-CHANGELOG_RUN_BYTES: Final = 4 * MIB  # size of recorded changes that are merged into one section
+FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
+CHANGELOG_RUN_BYTES: Final = 4 * MIB  # maximum size of records that are merged into one section
 CHANGELOG_LOCATIONS_MAX: Final = 50_000  # block locations in one changelog section: 3 MiB
-CONDENSED_RECORDS_MIN: Final = 200  # fewer recorded, unshipped groups are not merged
-# Recorded groups merged at once: a second of many changes, or an hour of few changes.
+CONDENSED_RECORDS_MIN: Final = 200  # fewer unshipped records are not merged
+# Records of groups that are merged at once: a second of many changes, or an hour of few changes.
 CONDENSED_RECORDS_MAX: Final = 2000
-# Unshipped inodes in memory, to answer which files are not yet in the bucket: 30 MB.
+# Unshipped inodes in memory (30 MB), to list the files that are not in the bucket yet.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Inodes collected from recorded groups in one slice; the last group may exceed the bound. Without a
+# Inodes collected from records in one slice; the last record may exceed the limit. Without a
 # WAL, a slice takes 12 ms of the event loop.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
-UNSHIPPED_PATHS_MAX: Final = 2000  # paths of unshipped files in one answer
+UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths of unshipped files in one reply
 CONDENSE_INTERVAL_S: Final = 30.0
 # At most this many records of shipped groups are deleted in one slice of work on the event loop; a
 # record may be some hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
-# A key names a txg at most this far after the last known txg: 87 years of one txg every 5 ms. A key
-# with a later txg is foreign, since a number near 2^63 would leave none for the next txg.
+# A key is accepted if its txg is at most this far after the last known txg: 87 years. A key
+# with a later txg is foreign, because a number near 2^63 would leave no numbers for later txgs.
 TXG_LEAP_MAX: Final = 1 << 39
-# So many txgs in a row may lack every object, as if the objects were lost. After a longer gap a key
+# All objects of this many successive txgs may be missing. After a longer gap, a key
 # counts only if its object opens with the keys of the filesystem.
 TXG_GAP_MAX: Final = 100
-TXG_GAPS_MAX: Final = 16  # foreign runs of keys after such gaps; keys after the last are ignored
-TXG_PROOFS_MAX: Final = 2  # objects read at each end of a run of keys, as one may be damaged
-# Late changelogs of older writers that a new writer applies while it fences.
+TXG_GAPS_MAX: Final = (
+    16  # maximum number of foreign runs of keys after gaps; later keys are ignored
+)
+TXG_PROOFS_MAX: Final = 2  # objects read at each end of a run of keys; one may be damaged
+# Maximum number of late changelogs of older writers that a new writer applies while it fences.
 FENCE_ROUNDS_MAX: Final = 5
 # Changes in one object; a longer changelog has several parts.
 CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
 # Parts of a changelog: 64 GiB of changes. The names of all parts fit into one object.
 CHANGELOG_PARTS_MAX: Final = 1 << 14
-# Packs in a changelog: 4 TiB of new content in one txg, and as many deleted packs.
+# Maximum number of new and of deleted packs in a changelog: 4 TiB of new content in one txg.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
-HISTORY_FETCHES_MAX: Final = 8  # changelogs fetched at once to show the history: bounds memory
-# Unreadable changelogs that an overview of a bucket tries at the end of the chain; fsck tries all.
+HISTORY_FETCHES_MAX: Final = 8  # changelogs fetched in parallel to show the history; bounds memory
+# An overview of a bucket skips at most this many unreadable changelogs at the end of the chain.
 OVERVIEW_PROBES_MAX: Final = 16
-# Changelogs that an overview without keys lists: 100 requests, five days of one txg every 5 s.
+# An overview without keys lists at most this many changelogs (100 requests).
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000
-# Objects read in parallel before a filesystem is removed: latency dominates.
+# Number of objects read in parallel before a filesystem is destroyed.
 REMOVAL_FETCHES_MAX: Final = 16
-# Inodes kept in memory while the history is searched for changes below a path.
+# Directories kept in memory while the history is searched for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
+FORMER_NAMES_MAX: Final = 2_000_000  # in a temporary table meanwhile: 50 bytes each
 HISTORY_SHOWN_DEFAULT: Final = 30  # txgs that s3fs-meta log lists by default
-MARK_HASH_DIGITS: Final = 32  # digits of a changelog's hash that a mount prints: 128 bits
-MARK_HASH_DIGITS_MIN: Final = 16  # at_least= needs so many digits of the changelog's hash
+MARK_HASH_DIGITS: Final = 32  # a mount prints this many digits of a changelog's hash (128 bits)
+MARK_HASH_DIGITS_MIN: Final = (
+    16  # at_least= needs at least this many digits of the changelog's hash
+)
 
 # --- levels ------------------------------------------------------------------------------------
 # Objects of one level that are merged into one object of the next level. A restore of a week reads
@@ -143,25 +148,26 @@ LEVEL_FAN_OUT: Final = 5
 LEVELS_MAX: Final = 8  # the last level spans 390,625 txgs, three weeks at a txg every 5 s
 # Changes and block locations in one level object: bounds memory.
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
-# Size of the objects that are merged at once into a level object.
-LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
+LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB  # size of objects merged at once into a level object
 LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for changelogs to merge into levels
 
 # --- the past in the mount ---------------------------------------------------------------------
-# Inode numbers from this one on are of points in time (fs/past); living inodes count up from 1.
+# Inode numbers from this number on belong to points in time (fs/past); others start at 1.
 PAST_INO_MIN: Final = 1 << 62
 PAST_INO_BITS: Final = 40  # bits of an inode's own number: 10^12 inodes; the bits above are a slot
 PAST_POINTS_OPEN_MAX: Final = 4  # databases of points in time that one mount keeps on the disk
 PAST_IDLE_S: Final = 600.0  # after this time without a request the database is removed
 PAST_CHECK_S: Final = 30.0  # how often a mount checks for idle points in time
-# Requests for the past that may wait for the store; they take no worker from other requests.
-PAST_WAITING_MAX: Final = 128
+PAST_WAITING_MAX: Final = 128  # waiting requests for the past; they use no worker of others
 PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # content of the past in memory
-# A name such as 1h-ago means the same txg until that txg was not used for this time: a program that
-# copies a tree looks the name up for each file.
+PAST_DOWNLOADS_MAX: Final = 4  # blocks downloaded at one time: packed and plain, each in memory
+PAST_WINDOWS_MAX: Final = 8  # ranges of NEIGHBOUR_FETCH_BYTES that each open point keeps in memory
+# A name such as 1h-ago means the same txg while that txg is in use, and this long after. A program
+# that copies a tree looks the name up for each file.
 PAST_NAME_KEPT_S: Final = 60.0
-PAST_NAMES_MAX: Final = 1_000  # names whose txg a mount remembers
-PAST_NAME_TIMEOUT_S: Final = 1.0  # how long the kernel may cache that 1h-ago is a certain txg
+PAST_NAMES_MAX: Final = 1_000  # names such as 1h-ago whose txg a mount remembers
+PAST_NAME_TIMEOUT_S: Final = 1.0  # the kernel may cache the txg of 1h-ago for this time
+REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4  # packs that a copy of the past revives per txg
 
 # --- history index -----------------------------------------------------------------------------
 # Txgs in a run of level 1, and runs of one level in a run of the next: the bits of a mask.
@@ -175,17 +181,14 @@ HISTORY_CHECK_S: Final = 30.0  # how often a mount checks for txgs to index
 # Txgs whose changes wait in memory for the end of their run, and the inodes and names in them.
 HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
-# Runs of earlier txgs that a mount indexes in one check, with HISTORY_FAN_OUT requests each.
-HISTORY_OLDER_RUNS: Final = 2
+HISTORY_OLDER_RUNS: Final = 2  # earlier runs indexed in one check: HISTORY_FAN_OUT requests each
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
 HISTORY_SHOWN_MAX: Final = 2_000  # versions that a mount lists: they fit into a control message
 PATTERN_SHOWN_DEFAULT: Final = 5  # versions of each file that matches a pattern
 PATTERN_NAMES_MAX: Final = 100  # names that match a pattern of s3fs-meta versions
-# Changes that are not uploaded, which a mount merges to list their versions.
-UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
-# Names of directories in memory while two points in time are compared.
-DIFF_NAMES_CACHED_MAX: Final = 1_000_000
+UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB  # unshipped changes that a mount lists as versions
+DIFF_NAMES_CACHED_MAX: Final = 1_000_000  # names in memory while two points in time are compared
 DIFF_CHANGES_MAX: Final = 1_000_000  # changed inodes that are compared
 HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
 
@@ -193,12 +196,12 @@ HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its vers
 RETENTION_S_DEFAULT: Final = 7 * 86_400  # default: any point in time of the last week
 RETENTION_S_MAX: Final = 100 * 365 * 86_400  # 100 years: every point in time is retained
 RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to delete
-# The same while no txg is written. Its listings would cost an idle mount 0.3 USD a month on S3.
+# The interval while no txg is written. More listings would cost an idle mount 0.3 USD a month on S3.
 RECLAIM_IDLE_S: Final = 86_400.0
 # At most this many objects are deleted in one pass of garbage collection.
 RECLAIM_KEYS_MAX: Final = 10_000
 RECLAIM_PACK_ROWS: Final = 100_000  # pack keys in memory during a search for packs without a row
-# Length of a changelog's end, which has its authentication tag or checksum.
+# Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # changelogs read to find where a repaired chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # abandoned txgs that fsck describes; others are only counted
@@ -209,6 +212,12 @@ RETENTION_GAP_S_MAX: Final = 86_400
 # exceeds it. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
 RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one that is as old as the retention
+
+# --- kept points ------------------------------------------------------------------------------
+KEPT_POINTS_MAX: Final = 1_000  # two years of nightly points, and one page of a listing
+KEPT_NAME_CHARS_MAX: Final = 64  # a name is shown in tables and is a name in .snapshots
+KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB  # content of the object: about 700 bytes
+KEPT_FETCHES_MAX: Final = 16  # such objects read in parallel: latency dominates
 
 # --- object stores -----------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 500  # length of a key, within the limit of every server (1,024)
@@ -233,7 +242,7 @@ STORE_TOTAL_S_MAX: Final = 120.0  # time after the first attempt in which retrie
 # begins by then; a server that restarts may be back.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # wait before a store that has never answered is reported
-SILENCE_SHOWN_S_MIN: Final = 5.0  # a shorter time without any answer is shown to no user of a mount
+SILENCE_SHOWN_S_MIN: Final = 5.0  # a shorter time without an answer is not shown to users
 OFFLINE_AFTER_S: Final = 10.0  # wait before a read-only mount uses complete local state
 # Bytes of a response that are read at once, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
@@ -245,22 +254,24 @@ REQUEST_DAYS_MAX: Final = 400  # days whose counts are kept: a year and a month
 REQUEST_NAMES_MAX: Final = 64  # counts of one day: classes and causes, with room for later ones
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # size of the file that is parsed; a full one has 1 MiB
 REQUESTS_SAVE_S: Final = 600.0  # a killed mount forgets the counts of at most this time
-REQUESTS_LOCK_S_MAX: Final = 10.0  # a process that adds its counts holds the lock for some ms
+REQUESTS_LOCK_S_MAX: Final = 10.0  # longest wait for this lock, which is held for some ms
 KNOWN_POINTS_S: Final = 600.0  # pause between two points in time that completion offers
-KNOWN_POINTS_LATEST: Final = 12  # of which none is left out: two hours
-KNOWN_POINTS_MAX: Final = 128  # two days by the hour, two months by the day, and later ones
+KNOWN_POINTS_LATEST: Final = 12  # the newest points (two hours), which are always kept
+KNOWN_POINTS_MAX: Final = (
+    128  # maximum number of points: two days by the hour, two months by the day
+)
 KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB  # size of the file that is parsed; a full one has 5 KiB
 COMPLETED_POINTS_MAX: Final = 40  # candidates that a shell shows on one screen
-COMPLETED_STATES_MAX: Final = 2  # to know whether there is only one
+COMPLETED_STATES_MAX: Final = 2  # enough to decide whether there is only one
 PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # size of a table of prices, which has some lines
-PRICE_MAX: Final = 1e6  # any currency; a larger price is a mistake
+PRICE_MAX: Final = 1e6  # in any currency; a larger price is a mistake
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed for this time
-GROUP_AGE_S_MAX: Final = 0.05  # a group of this age commits in any case: bounds what a kill costs
+GROUP_AGE_S_MAX: Final = 0.05  # a group of this age is committed; bounds the loss by a kill
 GROUP_OPERATIONS_MAX: Final = 500  # operations in a group: bounds the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoints, in a thread
-# Zeros that follow the log on the disk while programs call fsync: some 50 calls fill them. More are
+# Zeros kept after the log on the disk while programs call fsync: 50 calls use them. More zeros are
 # appended when half of them are used.
 WAL_ROOM_BYTES: Final = 2 * MIB
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB  # appended at once on the event loop: 0.1 ms
@@ -268,14 +279,16 @@ WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # bytes in memory while a file is written 
 COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data
 # Passes that collect the kernel's dirty data; more would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
-# A pass with fewer write requests collected everything: the kernel skips files only at more.
+# A pass with at most this many write requests is complete; with more, the kernel may skip files.
 COLLECT_QUIET_REQUESTS: Final = 8
 # Time limit for the end of a killed collector process, which may wait for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often a mount checks whether an image is due
 IMAGE_SHARE: Final = 4  # an image is due when the changelogs reach 1/N of its stored size
-NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record or only lists deletions
-IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB  # below this size an image saves no restore time
+NEWS_BYTES_MIN: Final = 512  # smaller changelogs are fence records or contain only deletions
+IMAGE_SHARE_BYTES_MIN: Final = (
+    4 * MIB
+)  # below this size of changelogs an image saves no restore time
 # A block is sealed at this age of its last write if the blocks that are due fill a pack.
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # a block of this age is sealed even if its pack stays small
@@ -284,8 +297,8 @@ LEASE_CHECK_S: Final = 10.0
 # Batches packed or uploaded at once; each needs memory for all its packs: 2 x SEAL_BATCH_BYTES,
 # plain and packed.
 UPLOADS_MAX: Final = 2
-# The speed of uploads is that of the last packs, at most 8, which ended within 30 s: it follows a
-# change of the network within seconds, and one slow request does not decide it.
+# The speed of uploads is measured over the last packs (at most 8, within 30 s), so that it follows a
+# change of the network within seconds, but not a single slow request.
 UPLOADS_MEASURED: Final = 8
 UPLOADS_MEASURED_S: Final = 30.0
 
@@ -303,7 +316,7 @@ CACHED_BLOCKS_MAX: Final = 250_000  # cached blocks: bounds the index in memory 
 DIRTY_BLOCKS_MAX: Final = 100_000  # blocks not yet uploaded: bounds what one flush must upload
 SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs is cheaper than an fsync each
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the disk
-# Bytes evicted beyond the need, because an eviction for each small file takes time.
+# Bytes evicted in addition, because an eviction for each small file would take time.
 DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # plain bytes sealed and packed at once
@@ -320,11 +333,11 @@ COMPACT_CANDIDATES_MAX: Final = 1000
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # packs compacted after one image: bounds the download
 CLEANUP_S_MAX: Final = 10.0  # time for removing a temporary file, also during cancellation
-# Blocks of equal content that deduplication examines; two are already rare.
+# Deduplication examines at most this many blocks of equal content; two are already rare.
 EQUAL_BLOCKS_MAX: Final = 16
 QUARANTINES_SEARCHED_MAX: Final = 16  # quarantined states that a mount searches for lost content
 LOST_PARTS_MAX: Final = 100_000  # lost parts of files that one mount tries to heal: 10 MB of memory
-# Records of a pack that are marked damaged; one more marks the pack.
+# If more records of a pack are damaged, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # rows of the block map read in one slice: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed on this host: disk or database
@@ -340,7 +353,7 @@ FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 # Read-ahead of a sequential reader: keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
 READAHEAD_CACHE_PART: Final = 8  # read-ahead is limited to 1/N of the cache
-# Content that read-ahead requests at once; latency is then a small part.
+# Content that read-ahead requests at once, so that latency is a small part of the time.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers continue: 2 ms
 RUN_SLICE_SMALL_BLOCKS: Final = 32  # the same, if all are small: a third faster than 4 at a time
@@ -348,13 +361,13 @@ RUN_SLICE_SMALL_BLOCKS: Final = 32  # the same, if all are small: a third faster
 READAHEAD_GROWTH: Final = 4
 
 # --- warm-up and pins --------------------------------------------------------------------------
-WARM_WORKERS: Final = 4  # as many as there are threads for requests
+WARM_WORKERS: Final = 4  # equal to the number of threads for requests
 # Content of one request: a complete pack, if the network is fast enough.
 WARM_RUN_BYTES: Final = 16 * MIB
 WARM_RUN_BYTES_MIN: Final = 1 * MIB  # content of the first request, and of each in a slow network
 # A request should take at most this time, because readers of its blocks wait for all of it.
 WARM_RUN_S: Final = 2.0
-# Other records between two wanted ones that are downloaded instead of making another request.
+# Maximum gap between two records that are downloaded with one request.
 WARM_GAP_BYTES: Final = 64 * KIB
 WALK_SLICE_BLOCKS: Final = 1000  # rows of the block map read in one slice: 2 ms
 MISSING_PATHS_MAX: Final = 100  # paths of files that warm reports as not completely cached
@@ -363,10 +376,10 @@ PINS_MAX: Final = 1000  # pinned trees: bounds the time of a check
 PIN_PATH_BYTES_MAX: Final = 4096  # PATH_MAX in linux/limits.h
 # Size of the file with the pins: each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
-# Part of the cache, and its minimum, that pins leave to writers and readers: two largest blocks.
+# The part of the cache that pins must leave for other blocks, and its minimum (two largest blocks).
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
-# Directories above a written block that are searched for a pin; deeper files wait for a check.
+# Number of parent directories that are searched for a pin after a write; the next check finds others.
 PIN_DEPTH_MAX: Final = 256
 PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while there are changes
 # A pause is at least this many times as long as the last check, so checks take 2 % of the time.
@@ -377,30 +390,26 @@ PIN_RETRY_S: Final = 30.0  # pause after a download for pins failed
 # Slowest limit: at this rate a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # entries of a timetable: one for each quarter of an hour
-RATE_BURST_S: Final = 1.0  # after a pause a transfer may use the unused rate of this time at once
-# How often a waiting transfer reads the wall clock: a timetable applies at most so much later.
+RATE_BURST_S: Final = 1.0  # after a pause a transfer may use the rate of this time at once
+# A waiting transfer reads the wall clock at this interval, so a timetable applies this much later.
 RATE_CHECK_S: Final = 15.0
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 600  # pyfuse3 stops reading requests at this number of waiting handlers
 # File descriptors of a process among which an open file is searched: some ms in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
-NEXT_REQUEST_S: Final = 100e-6  # an active caller sends its next request within this time
-STREAK_S_MAX: Final = 1e-3  # longest time of taking requests without a pass of the scheduler
+NEXT_REQUEST_S: Final = 100e-6  # a busy program sends its next request within this time
+STREAK_S_MAX: Final = 1e-3  # longest time of handling requests without a pass of the scheduler
 # Requests that may wait for the store; the next one fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
-# Write-back requests that wait, too: all that the kernel sends at once.
+# Write-back requests that may wait in addition: all that the kernel sends at once.
 WRITE_BACK_WAITING_MAX: Final = 64
-HELD_BACK_MAX: Final = 48  # writers blocked by a frozen tree; one more ends the freeze
-FREEZE_S_DEFAULT: Final = 60.0  # time limit of a freeze: copies about three million entries
-FREEZE_S_MIN: Final = 0.001
-FREEZE_S_MAX: Final = 3600.0
-# The kernel caches names so long; with one writer none can be stale.
+# The kernel caches names for this time; with one writer no name can be stale.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 CONTROL_CONNECTIONS_MAX: Final = 16  # connections that wait to be accepted by the control socket
 CONTROL_EVENTS_MAX: Final = 64  # queued progress events of one client; more are dropped
-# Longest wait for an answer that a daemon gives at once unless it is stopped or hangs.
+# Longest wait for a reply that a daemon sends at once unless it is stopped or hangs.
 CONTROL_ANSWER_S_MAX: Final = 30.0
 CONTROL_IDLE_S_MAX: Final = 60.0  # idle time after which a client is disconnected
 
@@ -410,31 +419,30 @@ PRUNE_ATTEMPTS_MAX: Final = 100
 
 # --- fsck --------------------------------------------------------------------------------------
 FSCK_EXAMPLES_MAX: Final = 100  # findings of one invariant that a report keeps; all are counted
-FSCK_ROUNDS_MAX: Final = 8  # passes of repairs, as some uncover further damage
+FSCK_ROUNDS_MAX: Final = 8  # maximum number of repair passes; a repair may uncover further damage
 FSCK_PATH_DEPTH_MAX: Final = 4096  # depth of a path in a report
 FSCK_BATCH_ROWS: Final = 1000  # observations written with one statement
 FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of temporary tables: 64 MiB
 # Rows of temporary tables that fit into their page cache: each takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
-# If a pack does not match its key, fsck tries the keys of this many damaged packs of equal size.
-# One of two exchanged packs has one such key. Each try hashes an index.
+# If a pack does not match its key, fsck tries the keys of this many other damaged packs of its size.
+# If two packs were swapped, one of these keys matches. Each try hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-# Fsck repeats its check of the images so often if another host makes an image meanwhile.
+# fsck repeats its check of the images this often if another host makes an image meanwhile.
 FSCK_HEADS_MAX: Final = 3
-# Packs without a row whose owner fsck checks, with one request each; any more are kept.
+# fsck checks the owner of at most this many packs without a row, with one request each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
 FOREIGN_SHOWN_MAX: Final = 5  # foreign objects that a report names; all are counted
 FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds memory at 96 MiB
 LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck skips an inode
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
-assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "a section is parsed by one rule"
-assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a whole block is part of a large file"
-assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
-assert (
-    WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX
-    < FUSE_TASKS_MAX
-), "metadata requests must always find a worker"
+assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "one limit for sections"
+assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a block of full length is never small"
+assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack must fit into one PUT"
+assert WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX < FUSE_TASKS_MAX, (
+    "a worker must always be free for metadata requests"
+)
 
 # --- stored text objects (superblock, lease) ----------------------------------------------------
 # Maximum size of a superblock or lease that is parsed; each has some hundred bytes.
@@ -444,10 +452,10 @@ HOLDER_BYTES_MAX: Final = 1 * KIB
 # Difference between the epochs of the lease and of the last changelog. Every mount for writing
 # takes an epoch and ships a fence record with it, unless the mount is killed at once.
 EPOCH_LEAP_MAX: Final = 1 << 32
-LEASE_NONCES_MAX: Final = 4  # nonces that a host keeps: acquisitions with an unknown outcome
+LEASE_NONCES_MAX: Final = 4  # nonces that a host keeps, for acquisitions with an unknown outcome
 LABEL_CHARS_MAX: Final = 64
-PROOF_OBJECTS_MAX: Final = 4  # objects of one kind that keys are tried on: some may be damaged
-TRACE_KEYS_MAX: Final = 1000  # keys listed of one kind of object if the superblock is missing
+PROOF_OBJECTS_MAX: Final = 4  # keys are tried on this many objects, as some may be damaged
+TRACE_KEYS_MAX: Final = 1000  # keys listed per kind of object if the superblock is missing
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
 
 # --- passphrases (argon2id; a superblock that demands more is hostile) ---------------------------
@@ -456,7 +464,7 @@ KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # 2 GiB
 KDF_LANES_MAX: Final = 16
 
 # --- pack index ---------------------------------------------------------------------------------
-# Bytes first read from a pack's end: an index of about 1,000 entries.
+# The first read of a pack's end has this size: an index of about 1,000 entries.
 PACK_TAIL_BYTES: Final = 64 * KIB
 
 # --- SQLite -------------------------------------------------------------------------------------
@@ -467,10 +475,10 @@ RECENT_ANSWERS_MAX: Final = 4096  # block locations cached while no row changes:
 STATEMENTS_CACHED_MAX: Final = 256  # more than the program has different statements
 DATABASE_BUSY_MS: Final = 10_000  # longest wait for a reader's lock, which is held for one step
 BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
-# New WAL pages at which a checkpoint in a thread is worthwhile.
+# With this many new WAL pages, a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the event loop, between two groups
-# At most this many passes of one checkpoint: each pass finds about a tenth of the WAL that the pass
+# Maximum number of passes of one checkpoint. Each pass finds about a tenth of the WAL that the pass
 # before it found.
 WAL_PASSES_MAX: Final = 8
 
@@ -486,26 +494,26 @@ TREE_SLICE_DIRECTORIES: Final = 128
 SEEK_SLICE_ROWS: Final = 1000  # blocks examined in one slice for the next hole: 1 to 2 ms
 CLONE_SLICE_NAMES: Final = 400  # names created in one slice of a clone: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # blocks shared in one slice of a clone: 2 to 5 ms
-COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # bytes copied at once, on the loop: as in one write request
+COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # bytes copied at once on the event loop
 COPIED_RANGE_BYTES: Final = 32 * MIB  # bytes that one copy_file_range reads and writes
 # Bytes that one copy_file_range covers; its result has 32 bits.
 SHARED_RANGE_BYTES: Final = 1024 * MIB
 CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice of a clone: some ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # growth of the WAL by one slice of work on a tree
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
-# Longest wait for the kernel to forget removed names before the command is answered.
+# Longest wait for the kernel to drop removed names before the command gets a reply.
 TREE_FORGET_S_MAX: Final = 0.05
 KERNEL_FORGET_S_MAX: Final = 10.0  # time that a command waits for its effect to become visible
 # Pause between two checks while work on trees waits, such as for disk space.
 TREE_PAUSE_S: Final = 0.2
-TREE_BUSY_S: Final = 0.0002  # other tasks ran if a pass of the scheduler takes longer
+TREE_BUSY_S: Final = 0.0002  # if a pass of the scheduler takes longer, other tasks ran
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth of a directory beyond which a loop is assumed
 FETCH_ROUNDS_MAX: Final = 16  # retries of a request after waiting for blocks
 READDIR_ROWS_MIN: Final = 24  # entries that fit into the kernel's smallest readdir buffer
 READAHEAD_REQUESTS_MAX: Final = 32  # read-ahead runs that wait for a worker; any more are dropped
 # Read-ahead runs fetched and unpacked at once: bounds memory at 96 MiB.
 READAHEAD_WORKERS: Final = 6
-GROUP_NAMES_MAX: Final = 100_000  # names changed by one group, kept in case SQLite loses the group
+GROUP_NAMES_MAX: Final = 100_000  # names recorded per group, in case SQLite loses the group
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: size shown by statfs without a limit
 UNLIMITED_INODES: Final = 1 << 40
 KERNEL_READAHEAD_KIB: Final = 1024  # read-ahead of the kernel: one FUSE read of the largest size
@@ -523,13 +531,13 @@ HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has end
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 ENDED_NOTES_MAX: Final = 64  # notes of ended mounts, which each search of a mountpoint reads
-CHILD_END_S_MAX: Final = 5.0  # wait for the daemon of an interrupted mount, which has no data yet
-DEAD_MOUNT_S_MAX: Final = 5.0  # a mount whose statfs(2) takes longer is not that of a killed daemon
+CHILD_END_S_MAX: Final = 5.0  # longest wait for the end of the daemon after an interrupted mount
+DEAD_MOUNT_S_MAX: Final = 5.0  # if statfs(2) takes longer, the daemon was not killed
 UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 
 # --- service manager ----------------------------------------------------------------------------
 SUPERVISED_STATUS_S: Final = 5.0  # pause between two updates of the status text
-# More time that a message requests: at the end, longer than one attempt to upload a pack; at the
+# Time that a message to systemd requests: at the end, more than one upload attempt takes; at the
 # start, longer than the fetch of one piece of an image over a slow line.
 SUPERVISED_END_S: Final = 90.0
 SUPERVISED_START_S: Final = 300.0
@@ -541,30 +549,43 @@ WATCH_OPERATIONS_MAX: Final = 8  # operations and processes on one screen of 24 
 WATCH_PROCESSES_MAX: Final = 4
 
 # --- metrics over HTTP --------------------------------------------------------------------------
-METRICS_CONNECTIONS_MAX: Final = 8  # clients at a time; further ones are disconnected
+METRICS_CONNECTIONS_MAX: Final = 8  # clients at a time (mount/http_server.py)
 METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB  # request line and headers; Prometheus sends 500 bytes
-METRICS_S_MAX: Final = 5.0  # time of one connection: a client that stops reading frees its place
-METRICS_PAGE_S: Final = 1.0  # age of a page that is served again; to make one takes 10 to 20 ms
+METRICS_S_MAX: Final = 5.0  # for sending a request, for making the page, and for reading it
+METRICS_PAGE_S: Final = 1.0  # a page is reused for this time; creating one takes 10 to 20 ms
+HTTP_DRAIN_BYTES_MAX: Final = 1 * MIB  # read after a request, so that its client gets the reply
+HTTP_DRAIN_S_MAX: Final = 2.0
 
 # --- s3fs-meta browse ---------------------------------------------------------------------------
-BROWSE_CONNECTIONS_MAX: Final = 32  # a browser opens six; further ones are disconnected
-# Request line and headers. A path of PATH_MAX bytes may have three characters for each of them.
-BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
+BROWSE_CONNECTIONS_MAX: Final = 32  # a browser opens six; that many are read, and as many answered
+BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB  # PATH_MAX bytes of three characters each, and headers
 BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers open connections before they need them
 BROWSE_SEND_S_MAX: Final = 120.0  # a client that stops reading frees its connection
+BROWSE_OUTAGE_S_MAX: Final = 10.0  # a page waits for a bucket that has not answered for so long
 BROWSE_FRESH_S: Final = 2.0  # age of the known newest txg: a click costs no request for it
 BROWSE_PAGE_NAMES: Final = 500  # names on one page: 100 KB of HTML
-# A larger directory is listed in the order of its hashes, page by page: sorting reads all its names.
-BROWSE_SORTED_NAMES_MAX: Final = 5000
+BROWSE_SORTED_NAMES_MAX: Final = 5000  # larger directories are listed in the order of hashes
 BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # beginning of a text that is shown or compared
 BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # larger pictures are only downloaded
-BROWSE_LINES_MAX: Final = 2000  # lines of a compared text: the comparison takes up to a second
+BROWSE_LINES_MAX: Final = 2000  # of a compared text: under a second, chosen texts some seconds
 BROWSE_RUNS_MAX: Final = 128  # rows of the time line
 BROWSE_VERSIONS_MAX: Final = 200  # listed versions of a file
-# Changelogs read for one page where the index lacks them.
-BROWSE_CHANGELOGS_MAX: Final = 256
+BROWSE_CHANGELOGS_MAX: Final = 256  # read for one page where the index lacks them
 BROWSE_CHANGED_MAX: Final = 20_000  # changed inodes that one page compares: some 100 ms
+BROWSE_COMPARED_NAMES_MAX: Final = 300_000  # in changed directories: some 150 bytes for each
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # differences on one page
+BROWSE_PATH_BYTES_MAX: Final = 16 * KIB  # in an archive; a walk keeps those of all parents
+BROWSE_PIECE_BYTES: Final = 64 * KIB  # smaller pieces of an archive are sent together
+BROWSE_LINKS_MAX: Final = 100_000  # files with several names that a tar remembers: 20 MB
+BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # the list at the end of a zip has 1 KB in memory for each
+BROWSE_FOLDERS_SHOWN: Final = 100  # rows of the page about space
+BROWSE_FILES_SHOWN: Final = 20
+BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # of a directory, for its largest files: some 100 ms
+BROWSE_SIZES_MAX: Final = 2  # points in time whose folder sizes are in memory
+FOLDER_SIZES_MAX: Final = 1_000_000  # directories: 56 MB
+FOLDER_SIZES_SLICE: Final = 10_000  # rows between two schedule points: some 10 ms
+BROWSE_SAMPLE_S: Final = 5.0  # between two readings of the mount for its plots
+BROWSE_SAMPLES_MAX: Final = 720  # an hour of them, some 2 KB for each
 
 # --- s3fs-meta bench ----------------------------------------------------------------------------
 BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory

@@ -1,23 +1,26 @@
-"""The identity of this machine and of its current boot, as values that tests can replace.
+"""The identity of this machine, of its boot and of its memory, as values that tests can replace.
 
 Owns: the files that identify a machine, and the detection of containers. In a container these files
 belong to the image or to the host, so a container is an unknown machine.
 Does not know: the effect of another machine on a lease (``sync.lease.lease_proof``), or of another
 boot on files (``sync.opening``).
 Sources: machine-id(5), which requires that the value be hashed before it is published; SMBIOS 3.7,
-"System Information", UUID; https://systemd.io/CONTAINER_INTERFACE; random(4) on boot_id.
+"System Information", UUID; https://systemd.io/CONTAINER_INTERFACE; random(4) on boot_id;
+Documentation/ABI/stable/sysfs-block on diskseq.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-# Constants, except in tests.
-MACHINE_ID = Path("/etc/machine-id")  # identifier in a file, copied together with a disk
+# Only tests change these constants.
+MACHINE_ID = Path("/etc/machine-id")  # an identifier in a file; a copied disk has the same
 PRODUCT_UUID = Path(
     "/sys/class/dmi/id/product_uuid"
 )  # identifier of the (virtual) hardware; only root can read it
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BLOCK_DEVICES = Path("/sys/dev/block")
 CONTAINER_MARKS = (
     Path("/.dockerenv"),
     Path("/run/.containerenv"),
@@ -28,7 +31,7 @@ _BYTES_MAX = 128  # maximum size of a file with an identifier; each has about 36
 
 
 class Machine(NamedTuple):
-    """The identifiers of a machine; None: unknown."""
+    """The identifiers of a machine; None if unknown."""
 
     machine_id: str | None
     product_uuid: str | None
@@ -63,3 +66,41 @@ def _read(path: Path) -> str | None:
 def this_boot() -> str:
     """Return the kernel's boot ID: a random value, different after each boot."""
     return BOOT_ID.read_text().strip()
+
+
+def memory_of(directory: Path) -> str:
+    """Return an identifier of the memory that caches the files of a directory: see ``has_forgotten``.
+
+    It names the boot, the disk as it was attached last, and the directory.
+    """
+    found = directory.stat()
+    disk = _disk_sequence(found.st_dev)
+    return f"{this_boot()}/{disk}:{found.st_ino}" if disk else this_boot()
+
+
+def has_forgotten(before: str | None, now: str) -> bool:
+    """Return whether the memory lost pages of a directory between two calls of ``memory_of``.
+
+    It did if the machine was restarted, or if the disk of the same directory was detached and
+    attached again. A copy of the directory on another disk was read from the memory.
+    """
+    if before is None:
+        return True
+    (boot, _, place), (boot_now, _, place_now) = before.partition("/"), now.partition("/")
+    if boot != boot_now or not place or not place_now:
+        return boot != boot_now
+    (disk, _, ino), (disk_now, _, ino_now) = place.partition(":"), place_now.partition(":")
+    return ino == ino_now and disk != disk_now
+
+
+def _disk_sequence(device: int) -> str:
+    """Return the number that the kernel gave a disk when it was attached, "" if it has none.
+
+    No two attached disks of a boot have the same number. Linux has it since version 5.15; network
+    filesystems and Btrfs have no single disk.
+    """
+    entry = BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
+    for path in (entry / "diskseq", entry / ".." / "diskseq"):  # that of a partition's disk
+        with contextlib.suppress(OSError):
+            return path.read_text("ascii").strip()
+    return ""

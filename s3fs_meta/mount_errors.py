@@ -1,6 +1,6 @@
-"""Errors of commands about a mount that does not answer, or that does not end.
+"""Errors of commands if a mount does not answer or does not end.
 
-Owns: the reasons why no daemon answers on this host, and the command that helps. Does not know:
+Owns: the reasons why no daemon on this host answers, with advice. Does not know:
 errnos, exit statuses.
 """
 
@@ -27,7 +27,7 @@ class KilledMountError(NotMountedError):
 
 
 class UnreachedDaemonError(NotMountedError):
-    """The filesystem is mounted and has a daemon, which uses another state directory."""
+    """The filesystem is mounted, but its daemon uses another state directory."""
 
     def __init__(self, mountpoint: str, state: str) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class OtherUserError(NotMountedError):
 
 
 class InUseError(SettingsError):
-    """The filesystem was unmounted, but it is still in use, so its daemon continues."""
+    """The filesystem was unmounted, but the daemon continues because it is still in use."""
 
     def __init__(self, by: str, mountpoint: str) -> None:
         super().__init__(

@@ -49,7 +49,7 @@ _SHIPS_NOT: Final = frozenset({MountState.FOLLOWING, MountState.DEGRADED, MountS
 
 
 class MountStatus:
-    """The state of one mount, which every component may read and change."""
+    """The state of one mount; every component may read and change it."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class MountStatus:
         """
         self._state = MountState.STARTING
         self.read_only = read_only
-        self.kernel_read_only = False  # remounted read-only: the kernel refuses changes
+        self.kernel_read_only = False  # remounted read-only, so the kernel refuses changes
         self.why = ""
         self._writable = False
         self._troubled = False
-        self.changes_begun = 0  # number of changes begun; a failed request may leave one incomplete
+        self.changes_begun = 0  # number of started changes
         self._rows_changed = rows_changed or (lambda: self.changes_begun)
         self._undo = undo or _nothing
 
@@ -91,7 +91,7 @@ class MountStatus:
         return self._state not in _SHIPS_NOT and not self._troubled
 
     def enter(self, state: MountState, why: str = "") -> None:
-        """Change the state to *state*; a transition that the table lacks is a bug."""
+        """Change the state; a transition that is not in the table is a bug."""
         if state is self._state:
             return
         assert state in NEXT[self._state], f"{self._state} cannot become {state}"
@@ -107,12 +107,12 @@ class MountStatus:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
-        """Turn read-only, as ``degrade`` does, and roll back a change that failed half-way."""
+        """Turn read-only like ``degrade``, and roll back an incomplete change."""
         self.degrade(why)
         self._undo()
 
     def fence(self, why: str) -> None:
-        """Turn read-only because another host took over; if STOPPING, only end uploads."""
+        """Turn read-only because another host took over; in state STOPPING only stop uploads."""
         if self._state is MountState.STOPPING:
             self._troubled = True
         else:
@@ -124,11 +124,11 @@ class MountStatus:
         return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
-        """Return whether a change has begun and rows have changed after the progress *since*."""
+        """Return whether a change started and rows changed after *since*, an earlier ``progress``."""
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Accept changes from now on: the follower has become the writer."""
+        """Accept changes from now on, because the follower has become the writer."""
         assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
@@ -138,9 +138,9 @@ class MountStatus:
         self.kernel_read_only = read_only
 
     def require_kernel_writable(self) -> None:
-        """Refuse a change of the control socket while the kernel's mount is read-only.
+        """Raise an error if the kernel's mount is read-only; for changes by control requests.
 
-        FUSE requests skip this check: the kernel still writes back what it accepted before.
+        FUSE requests skip this check, because the kernel may still write back earlier changes.
 
         Raises:
             ReadOnlyStateError: the filesystem was remounted read-only.
@@ -149,7 +149,7 @@ class MountStatus:
             raise ReadOnlyStateError("remounted read-only")
 
     def require_writable(self) -> None:
-        """Count a change that begins, or refuse it.
+        """Count the start of a change; raise an error if the mount accepts none.
 
         Raises:
             ReadOnlyStateError: the mount is read-only, degraded, fenced or stopping.
@@ -162,4 +162,4 @@ class MountStatus:
 
 
 def _nothing() -> None:
-    """Roll back nothing, as no operation can have begun."""
+    """Do nothing, because no operation can have started."""

@@ -14,7 +14,7 @@ class Option(NamedTuple):
     """One option of ``-o``, with its complete documentation."""
 
     word: str
-    field: str  # of MountOptions
+    field: str  # field of MountOptions
     takes: str  # metavar after "=", empty for a flag
     parse: Callable[[str, str], object]  # (name, text) to value; raises UsageError
     default: str  # default value as text; if empty, the parser is not called

@@ -26,44 +26,46 @@ from s3fs_meta.limits import (
     PAGE_BYTES_MIN,
     RETENTION_S_MAX,
 )
-from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg
+from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg, is_kept_name
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
-SIZE_BYTES_MAX: Final = 1 << 62  # fits into a number of the database, and sums of two do
+SIZE_BYTES_MAX: Final = 1 << 62  # the sum of two such sizes still fits into 64 bits
 MODE_BITS_MAX: Final = 0o777
 PORT_MAX: Final = 65_535
 TXG_MAX: Final = (1 << 63) - 2
 
-# Similarity from which a word is suggested: "commit" for "comit", not "read_timeout" for "remount".
+# Minimum similarity of a suggested word: "commit" for "comit", not "read_timeout" for "remount".
 _LIKENESS: Final = 0.7
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?")
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
+_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?", re.ASCII)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATION_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
-_AGO: Final = re.compile(r"((?:\d+(?:\.\d+)?\s*(?:s|m|min|h|d|w)\s*)+)(?:ago)?", re.IGNORECASE)
-_AGO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", re.IGNORECASE)
+_AGO: Final = re.compile(
+    r"((?:\d+(?:\.\d+)?\s*(?:s|m|min|h|d|w)\s*)+)(?:-?ago)?", re.IGNORECASE | re.ASCII
+)
+_AGO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", re.IGNORECASE | re.ASCII)
 _AGO_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_TXG: Final = re.compile(r"txg=(\d{1,19})")
-_MARK: Final = re.compile(r"(\d{1,19}):([0-9a-f]+)")
+_TXG: Final = re.compile(r"txg=(\d{1,19})", re.ASCII)
+_MARK: Final = re.compile(r"(\d{1,19}):([0-9a-f]+)", re.ASCII)
 _HASH_DIGITS: Final = 64
-_FRACTION: Final = re.compile(r"(?<=:\d\d)[.,](\d{1,9})\d*(?=$|[zZ+-])")
+_FRACTION: Final = re.compile(r"(?<=:\d\d)[.,](\d{1,9})\d*(?=$|[zZ+-])", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS_NS: Final = 1_000_000
 
 
 def parse_size(word: str, text: str, example: str = "512M") -> int:
-    """Return bytes; ``K``, ``M``, ``G`` and ``T`` are powers of 1024.
+    """Parse a size in bytes; ``K``, ``M``, ``G`` and ``T`` are powers of 1024.
 
     Args:
         word: the name of the option.
         text: the value that the user gave.
-        example: a sensible value, for the error message.
+        example: an example of a value, for the error message.
 
     Raises:
-        UsageError: not a size.
+        UsageError: the text is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     size_bytes = math.inf
@@ -83,10 +85,10 @@ def size_text(size_bytes: int) -> str:
 
 
 def percent(word: str, text: str) -> float:
-    """Return a share from 0 to 100, with or without the sign.
+    """Parse a percentage from 0 to 100, with or without the sign.
 
     Raises:
-        UsageError: not a share.
+        UsageError: the text is not a percentage.
     """
     match = _PERCENT.fullmatch(text.strip())
     if match is None or float(match[1]) > 100:  # noqa: PLR2004 - by definition
@@ -115,12 +117,12 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
 
 
 def point_in_time(word: str, text: str) -> PointInTime:
-    """Return a point in time: ISO 8601, an age, ``txg=N``, or ``newest``."""
+    """Return a point in time: ISO 8601, an age, ``txg=N``, the name of a kept point, or ``newest``."""
     found = parse_point_in_time(text.strip(), SystemClock().now_ns())
     if found is None:
         raise UsageError(
             f"{word}={text} is not a point in time; write for example {word}=2026-05-09T14:30,"
-            f" {word}=10m (ten minutes ago) or txg=42"
+            f" {word}=10m (ten minutes ago), txg=42 or the name of a kept point"
         )
     return found
 
@@ -149,6 +151,8 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
         parts = _AGO_PART.findall(ago[1])
         back_s = sum(float(number) * _AGO_UNITS[unit.lower()] for number, unit in parts)
         return PointInTime(text, now_ns - int(back_s * 1e9), is_ago=True)
+    if is_kept_name(text):
+        return PointInTime(text, kept=text)
     fraction = _FRACTION.search(text)
     fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
@@ -168,7 +172,7 @@ def format_time(time_ns: int) -> str:
 
 
 def mark(word: str, text: str) -> Mark:
-    """Return a position in the chain, parsed from the form that mount prints: ``TXG:HASH``."""
+    """Parse a position in the chain in the form ``TXG:HASH``, as mount prints it."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
         raise UsageError(f"{word}={text} must be TXG:HASH as printed by mount")
@@ -214,7 +218,7 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
     """Return a parser of whole numbers in a closed range."""
 
     def parse(word: str, text: str) -> int:
-        if not re.fullmatch(r"-?\d+", text) or not minimum <= int(text) <= maximum:
+        if not re.fullmatch(r"-?[0-9]+", text) or not minimum <= int(text) <= maximum:
             raise UsageError(f"{word}={text} is not a number from {minimum} to {maximum}")
         return int(text)
 
@@ -222,13 +226,13 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
 
 
 class OneOf:
-    """A parser that takes only some words, in any case."""
+    """A parser that accepts only some words, in upper or lower case."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
 
     def __call__(self, word: str, text: str) -> str:
-        """Return the word; raise UsageError if it is another one."""
+        """Return the word; raise UsageError if it is not accepted."""
         if text.lower() not in self.words:
             raise UsageError(
                 f"{word}={text} is none of {', '.join(self.words)}{nearest(text, self.words)}"
@@ -260,13 +264,13 @@ def page_size(word: str, text: str) -> int:
 
 def page_cache(word: str, text: str) -> int:
     """Return the size of a page cache in SQLite's notation: pages, or KiB as a negative number."""
-    if re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     return -(parse_size(word, text) >> 10)
 
 
 def cache_bytes(word: str, text: str) -> int:
-    """Return a size that is not below the minimum of the block cache."""
+    """Parse the size of the block cache, which has a minimum."""
     size = parse_size(word, text)
     if size < CACHE_BYTES_MIN:
         raise UsageError(f"{word}={text} is below the minimum, {CACHE_BYTES_MIN >> 20}M")
@@ -281,7 +285,7 @@ def mode_mask(word: str, text: str) -> int:
 
 
 def flag(value: object) -> Callable[[str, str], object]:
-    """Return the parser of an option without a value, which means *value*."""
+    """Return the parser of an option without a value; it returns *value*."""
     return lambda _word, _text: value
 
 

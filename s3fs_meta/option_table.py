@@ -1,7 +1,7 @@
 """The table of mount options (``-o``): one row for each option, with its complete documentation.
 
-Owns: names, defaults, meanings and costs, from which docs/reference/settings.md is generated.
-Does not know: the use of a value. ``transfer_options`` has the rows about cache and bucket.
+Owns: names, defaults, effects and costs; docs/reference/settings.md is generated from them.
+Does not know: how values are used. ``transfer_options`` has the rows about cache and bucket.
 Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
 """
 
@@ -507,7 +507,7 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 
 
 def default_of(field: str) -> Any:
-    """Return the default of a field of MountOptions, from the row that has a default.
+    """Return the default of a field of MountOptions, from the row with a default.
 
     Without such a row the default is None; for a flag it is the opposite of the flag's value.
     """

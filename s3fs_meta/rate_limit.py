@@ -2,7 +2,7 @@
 
 Owns: the value, its parser, the rate that applies at a local time. Does not know: clocks, waiting
 (``objects.throttle``).
-Source: rclone's option ``--bwlimit``, from which the form of a timetable is taken.
+Source: the form of a timetable is that of rclone's option ``--bwlimit``.
 """
 
 import re
@@ -38,8 +38,8 @@ class Slot(NamedTuple):
 class RateLimit:
     """A limit of the transfer rate in one direction."""
 
-    text: str  # as the user wrote it, with single spaces
-    slots: tuple[Slot, ...]  # ascending, at least one; each lasts until the next, around the week
+    text: str  # the user's text, with single spaces
+    slots: tuple[Slot, ...]  # sorted, at least one; each lasts until the next one
     strict: bool = False  # the limit applies also to transfers for which a program waits
 
     @override
@@ -62,7 +62,7 @@ def rate_limit(word: str, text: str) -> RateLimit:
     """Return a limit: a rate, ``off``, or a timetable; and ``strict`` after it.
 
     Raises:
-        UsageError: not a limit.
+        UsageError: the text is not a limit.
     """
     parts = [part for part in _SEPARATORS.split(text.strip()) if part]
     rest = [part for part in parts if part.lower() != _STRICT]

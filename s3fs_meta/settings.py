@@ -69,7 +69,7 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """The options that the block cache takes."""
+    """The options of the block cache."""
 
     cache_bytes: int = default_of("cache_bytes")
     read_timeout_s: float = default_of("read_timeout_s")
@@ -80,7 +80,7 @@ class CacheOptions:
 
 @dataclass(frozen=True)
 class SessionOptions(CacheOptions):
-    """The options that uploads, changelogs, images and followers take."""
+    """The options of uploads, changelogs, images and followers."""
 
     compression: str = default_of("compression")
     commit_interval_s: float = default_of("commit_interval_s")
@@ -93,7 +93,7 @@ class SessionOptions(CacheOptions):
 
 @dataclass(frozen=True)
 class FilesystemOptions:
-    """The options that the POSIX semantics take."""
+    """The options of the POSIX semantics."""
 
     access_time: AccessTime = default_of("access_time")
     directory_times: bool = default_of("directory_times")
@@ -114,7 +114,7 @@ class SqliteOptions:
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """The mount options that the kernel takes."""
+    """The mount options for the kernel."""
 
     read_only: bool = default_of("read_only")
     allow_other: bool = default_of("allow_other")
@@ -125,7 +125,7 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
-    """Every option of a mount; None: the option was not given and has no default."""
+    """All options of a mount; None if an option was not given and has no default."""
 
     # SQLite
     page_size: int | None = default_of("page_size")
@@ -156,12 +156,12 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
 class GivenOption(NamedTuple):
     """One option of a ``-o`` string."""
 
-    text: str  # as the user wrote it
+    text: str  # the user's text
     value: Any
 
 
 def shown_value(value: object) -> str:
-    """Return a value of MountOptions as text, which is equal for values of the same meaning."""
+    """Return a value of MountOptions as text; values with the same meaning have equal texts."""
     if isinstance(value, PointInTime):
         return value.text
     return str(value.resolve()) if isinstance(value, Path) else str(value)
@@ -211,7 +211,7 @@ def option_words(options: MountOptions, without: Container[str] = ()) -> list[st
 
     Args:
         options: the options of a mount.
-        without: fields to leave out.
+        without: fields to omit.
     """
     found = []
     for field, default in ((one.name, one.default) for one in fields(MountOptions)):
@@ -223,7 +223,7 @@ def option_words(options: MountOptions, without: Container[str] = ()) -> list[st
 
 
 def _written(row: Option, value: object) -> Iterator[str]:
-    """Yield the text of an option that has *value*, if the row can have it."""
+    """Yield the texts of an option with *value*, if the option can have this value."""
     if not row.takes:
         if row.parse(row.word, "") == value:
             yield row.word

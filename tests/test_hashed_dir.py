@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta import hashed_dir
-from s3fs_meta.hashed_dir import NumberedDir, PrunedTree, sync_path, write_again, write_durably
+from s3fs_meta.hashed_dir import (
+    NumberedDir,
+    PrunedTree,
+    replace_durably,
+    sync_path,
+    write_again,
+    write_durably,
+)
 from tests.fast_folders import fast_folder
 
 CREATE = os.O_CREAT | os.O_WRONLY
@@ -381,6 +388,21 @@ def test_durable_write_is_private_and_follows_no_link(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
+def test_replaced_file_is_the_former_one_after_an_error(tmp_path: Path) -> None:
+    """The new content goes to another file first, which an error removes."""
+    path = tmp_path / "file"
+    replace_durably(path, b"former")
+    replace_durably(path, b"new")
+    assert path.read_bytes() == b"new"
+
+    target = tmp_path / "target"
+    (tmp_path / "file.new").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        replace_durably(path, b"later")
+    assert (path.read_bytes(), target.exists()) == (b"new", False)
+    assert os.listdir(tmp_path) == ["file"]
+
+
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 2500])
 def test_every_byte_of_a_file_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
@@ -403,3 +425,19 @@ def test_every_byte_of_a_file_is_written_again(
 
     assert bytes(written) == path.read_bytes() == content
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_failed_copy_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk may be full; the file itself is unchanged."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space"):
+        write_again(path, tmp_path / "copy")
+
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_bytes() == b"content"

@@ -1,5 +1,6 @@
 """The identity of the machine and of its boot."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,46 @@ def test_another_boot_has_another_id(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     machine.BOOT_ID.write_text("another\n")
 
     assert machine.this_boot() == "another"
+
+
+def _attach(devices: Path, directory: Path, sequence: str, *, partition: bool = False) -> None:
+    """Make the entry in sysfs of the disk with a directory."""
+    device = directory.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    disk = devices / "devices" / "disk"
+    place = disk / "part" if partition else disk
+    place.mkdir(parents=True, exist_ok=True)
+    (disk / "diskseq").write_text(f"{sequence}\n")
+    (devices / name).unlink(missing_ok=True)
+    (devices / name).symlink_to(place)
+
+
+@pytest.mark.parametrize("partition", [False, True])
+def test_memory_of_a_disk_that_was_attached_again_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: bool
+) -> None:
+    """Its unwritten pages were lost, although the machine was not restarted."""
+    monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    state.mkdir()
+    copy.mkdir()
+    _attach(tmp_path / "sysfs", state, "7", partition=partition)
+    before = machine.memory_of(state)
+    assert not machine.has_forgotten(before, machine.memory_of(state))
+
+    _attach(tmp_path / "sysfs", state, "8", partition=partition)
+    assert machine.has_forgotten(before, machine.memory_of(state))
+    assert not machine.has_forgotten(before, machine.memory_of(copy)), "copied from the memory"
+
+
+def test_memory_without_a_known_disk_is_that_of_the_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of network filesystems, and of states of earlier programs."""
+    monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")
+    alone = machine.memory_of(tmp_path)
+    assert alone == machine.this_boot()
+    _attach(tmp_path / "sysfs", tmp_path, "7")
+    assert not machine.has_forgotten(alone, machine.memory_of(tmp_path))
+    assert machine.has_forgotten("another boot", machine.memory_of(tmp_path))
+    assert machine.has_forgotten(None, machine.memory_of(tmp_path))

@@ -12,6 +12,7 @@ from s3fs_meta.option_syntax import (
     listen_address,
     mark,
     nearest,
+    parse_point_in_time,
     parse_size,
     point_in_time,
     point_of_txg,
@@ -105,8 +106,14 @@ def test_point_in_time_may_be_a_txg() -> None:
     assert point_in_time("at", "newest") == NEWEST
 
 
+@pytest.mark.parametrize("text", ["then", "ago", "m", "before-upgrade", "auto-2026-11-20T02:00"])
+def test_point_in_time_may_be_the_name_of_a_kept_point(text: str) -> None:
+    """The parser reads no bucket, so it accepts any name."""
+    assert point_in_time("at", text) == PointInTime(text, kept=text)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "then", "10", "10x", "ago", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
+    "text", ["", "a b", "10", "10x", "now", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
 )
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
     """The error has an example of a point in time."""
@@ -168,3 +175,13 @@ def test_size_that_no_file_can_have_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("cachesize", text)
     assert parse_size("cachesize", "4194304T") == 1 << 62
+
+
+@pytest.mark.parametrize("text", ["txg=٣", "٣h", "２ d ago"])
+def test_digits_of_other_scripts_are_no_point_in_time(text: str) -> None:
+    assert parse_point_in_time(text, 10**18) is None
+
+
+def test_digits_of_other_scripts_are_no_size() -> None:
+    with pytest.raises(UsageError):
+        parse_size("cachesize", "٣G", "10G")

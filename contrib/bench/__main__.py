@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import disk, machine
+from contrib.bench import disk, machine, memory, targets
 from contrib.bench.local_subjects import NAMES
 from contrib.bench.subjects import PROJECT
 
@@ -36,6 +36,8 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "random": {
         "random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2),
     },
+    "fsync_latency": {"copy_mib": (2048, 256), "fsyncs": (500, 100), "rounds": (3, 1)},
+    "postgres": {"pg_scale": (10, 2), "pg_seconds": (30, 3), "rounds": (5, 1)},
     "stall": {"database_mb": (500, 50)},
     "cut": {"rows": (10_000, 10_000), "rounds": (5, 3)},
     "recovery": {"untar": (50_000, 10_000)},
@@ -48,6 +50,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "s3_read": {
         "read_mib": (1024, 128), "reads": (100, 20), "rounds": (3, 1), "delay_ms": (30, 30),
     },
+    "s3_write": {"upload_mib": (4096, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
     "upload_stall": {"read_mib": (1024, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
     "journal_modes": {"files": (20_000, 2000), "rounds": (2, 1)},
     "database_pragmas": {"updates": (100, 20), "rounds": (3, 1)},
@@ -70,6 +73,7 @@ EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "workloads": ("only", "subjects", "tree"),
 }
 LOAD_PER_CORE_MAX: Final = 0.5  # load average of one minute; above this a benchmark warns
+MEMORY_MB_MAX: Final = 150.0  # PSS of all processes of a daemon with default options
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -186,14 +190,29 @@ def _measured(name: str, arguments: argparse.Namespace) -> Figures:
         print(busy, file=sys.stderr)
     began_s = time.monotonic()
     try:
-        with _scratch(name, arguments.scratch) as scratch:
+        with _scratch(name, arguments.scratch) as scratch, memory.sampled() as sampler:
             entry["figures"] = module.run(scratch, **sizes)
+            add_memory(entry["figures"], sampler.peaks)
     except Exception as exc:  # noqa: BLE001 - the next benchmarks run after a failure
         traceback.print_exc()
         entry["error"] = f"{type(exc).__name__}: {exc}"
     entry["seconds"] = time.monotonic() - began_s
     entry["load"]["after"] = os.getloadavg()[0]
     return entry
+
+
+def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
+    """Add the largest memory of each daemon to the figures, and the target of s3fs-meta."""
+    if peaks:
+        figures["largest memory"] = {
+            name: {"PSS, MB": peak.pss_bytes / 1e6} for name, peak in peaks.items()
+        }
+    counting = [peak.pss_bytes / 1e6 for peak in peaks.values() if peak.counts]
+    if counting:
+        target = targets.at_most(
+            "largest memory of a daemon (PSS)", max(counting), MEMORY_MB_MAX, "MB"
+        )
+        figures["targets"] = [*figures.get("targets", ()), target]
 
 
 @contextlib.contextmanager
@@ -204,7 +223,9 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
         directory = tempfile.TemporaryDirectory(
             prefix=f"bench-{name}-", dir=parent, ignore_cleanup_errors=True
         )
-        yield Path(stack.enter_context(directory))
+        scratch = Path(stack.enter_context(directory))
+        scratch.chmod(disk.SEARCHABLE)
+        yield scratch
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:

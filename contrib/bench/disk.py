@@ -16,6 +16,7 @@ from typing import Final
 FREE_SHARE: Final = 0.6  # of the disk's free space is used for the image
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
+SEARCHABLE: Final = 0o711  # a directory below which programs of other users work
 
 
 @contextlib.contextmanager
@@ -27,6 +28,7 @@ def new() -> Iterator[Path]:
             names a directory that is used instead.
     """
     with tempfile.TemporaryDirectory(prefix="bench-disk-") as folder:
+        os.chmod(folder, SEARCHABLE)
         image, place = Path(folder, "image"), Path(folder, "disk")
         space = os.statvfs(folder)
         size_bytes = min(int(FREE_SHARE * space.f_bavail * space.f_frsize), BYTES_MAX)

@@ -3,6 +3,7 @@
 Owns: reading /proc. Does not know: the benchmarks.
 """
 
+import contextlib
 import os
 import platform
 import time
@@ -31,8 +32,10 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 def family(pid: int) -> list[int]:
     """Return *pid* and its descendants, because some daemons serve from a child process."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    below = [int(child) for path in children for child in path.read_text().split()]
+    below: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            below += map(int, path.read_text().split())
     return [pid, *(each for child in below for each in family(child))]
 
 

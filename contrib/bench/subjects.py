@@ -15,7 +15,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from contrib.bench import machine
+from contrib.bench import machine, memory
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
@@ -27,6 +27,8 @@ BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
 PROJECT: Final = Path(__file__).resolve().parents[2]
+# Options of mount that change the size of a cache in memory.
+MEMORY_OPTIONS: Final = frozenset({"cache_size", "mmap_size", "temp_store"})
 
 
 class SubjectError(Exception):
@@ -126,6 +128,11 @@ class Subject:
         assert self.pid is not None, "it is mounted, by a daemon"
         return machine.memory_bytes(self.pid)
 
+    def peak_pss_bytes(self) -> int:
+        """Return the largest PSS of the daemon since the last call; 0 if it is not sampled."""
+        sampler = memory.sampler()
+        return sampler.peak_bytes(self.pid) if sampler and self.pid else 0
+
     def start(self) -> None:
         """Mount the filesystem."""
 
@@ -155,9 +162,12 @@ class PlainDirectory(Subject):
 class DaemonSubject(Subject):
     """A FUSE filesystem whose daemon runs in the foreground."""
 
+    memory_counts = False  # True if the target of memory is for it
+
     def __init__(self, name: str, root: Path) -> None:
         super().__init__(name, root)
         self._process: subprocess.Popen[bytes] | None = None
+        self._sampler: memory.Sampler | None = None
         self.mountpoint.mkdir(exist_ok=True)
         self.exit_status: int | None = None
 
@@ -195,6 +205,9 @@ class DaemonSubject(Subject):
             self._process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, env=environment(), cwd=PROJECT
             )
+        self._sampler = memory.sampler()
+        if self._sampler:
+            self._sampler.watch(self._process.pid)
         deadline = time.monotonic() + MOUNT_S_MAX
         while not os.path.ismount(self.mountpoint):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -224,6 +237,8 @@ class DaemonSubject(Subject):
         if _is_mounted(self.mountpoint):
             command = ["fusermount3", "-u", "-z", str(self.mountpoint)]
             subprocess.run(command, capture_output=True, check=False)
+        if self._sampler:
+            self._sampler.end(process.pid, self.name, counts=self.memory_counts)
 
     def kill(self) -> None:
         """Kill the daemon and unmount."""
@@ -296,6 +311,7 @@ class S3fsSubject(DaemonSubject):
         """Prepare a mount; it uses the bucket of *beside* if that mount is given."""
         super().__init__(name, root)
         self.options = dict(options or {})
+        self.memory_counts = not MEMORY_OPTIONS & self.options.keys()
         self.bucket: Path = beside.bucket if beside else root / "bucket"
         self.state = root / "state"
         self.state.mkdir(exist_ok=True)
@@ -307,6 +323,7 @@ class S3fsSubject(DaemonSubject):
 
     def make(self, arguments: Sequence[str] = ("--plain",)) -> None:
         """Run ``s3fs-meta mkfs`` with *arguments*; the default is no encryption."""
+        self.memory_counts = self.memory_counts and "--block-size" not in arguments
         self.bucket.mkdir(exist_ok=True)
         run(["mkfs", self.url, "--cachedir", str(self.state), *arguments])
 

@@ -1,5 +1,7 @@
 """``s3fs-meta clone`` and ``rm`` compared with ``cp -al`` and ``rm -rf``, on trees of one mount.
 
+A copy of the past is made from an open point in time without changes since; its restore is not measured.
+
 The time of a copy is the wall time without the time of a command that does nothing. The command of
 a removal has two figures: its wall time, and its wall time without the start of a Python
 interpreter. A removal in the background is timed from the end of the command until statfs(2) no
@@ -28,6 +30,7 @@ POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000
 COPIED_PER_S_MIN: Final = 100_000
+REVIVED_PER_S_MIN: Final = 50_000
 COMMAND_S_MAX: Final = 0.1
 P99_MS_MAX: Final = 50
 
@@ -50,6 +53,7 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         rm_rf = SMALL_ENTRIES / call_s("rm", "-rf", root / "linked")
         machine.drop_kernel_caches(pages=False)
         clones = {name: _clone(subject, name, entries, idle_s) for name in ("quiet", "busy")}
+        past = _clone_past(subject, entries, idle_s)
         empty_s = statistics.median(call_s(sys.executable, "-c", "") for _ in range(IDLE_COMMANDS))
         (root / "first").mkdir()
         call(*subject.words("rm", paths=[root / "first"]))  # compiles the modules of the command
@@ -59,18 +63,22 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         "cp_al_entries_per_s": cp_al,
         "rm_rf_entries_per_s": rm_rf,
         "clone": clones,
+        "clone_at": past,
         "rm": removals,
         "clone_to_cp_al": clones["quiet"]["entries_per_s"] / cp_al,
         "rm_to_rm_rf": removals["quiet"]["entries_per_s"] / rm_rf,
-        "targets": _targets(clones, removals),
+        "targets": _targets(clones, past, removals),
     }
 
 
-def _targets(clones: dict[str, Figures], removals: dict[str, Figures]) -> list[targets.Target]:
+def _targets(
+    clones: dict[str, Figures], past: Figures, removals: dict[str, Figures]
+) -> list[targets.Target]:
     quiet_copy, quiet_removal = clones["quiet"], removals["quiet"]
     rate = "entries/s"
     return [
         targets.at_least("clone", quiet_copy["entries_per_s"], COPIED_PER_S_MIN, rate),
+        targets.at_least("clone --at", past["entries_per_s"], REVIVED_PER_S_MIN, rate),
         targets.at_least("rm", quiet_removal["entries_per_s"], REMOVED_PER_S_MIN, rate),
         targets.at_most(
             "the command rm returns in", quiet_removal["command_s"], COMMAND_S_MAX, "s"
@@ -90,14 +98,21 @@ def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
         directories = directories[files // PER_DIRECTORY :]
 
 
-def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figures:
+def _clone_past(subject: S3fsSubject, files: int, idle_s: float) -> Figures:
+    """Clone the tree as it was at an open point in time, without changes since."""
+    call(*subject.words("flush", paths=[subject.mountpoint]))
+    os.stat(subject.mountpoint / ".snapshots" / "newest")
+    return _clone(subject, "past", files, idle_s, "--at=newest")
+
+
+def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options: str) -> Figures:
     """Clone the tree as *name*; return the rates and the latencies of statvfs meanwhile."""
     assert subject.pid is not None, "it is mounted"
     subject.rest()
     began_cpu_s = machine.loop_cpu_s(subject.pid)
     began_s = time.perf_counter()
     tree, copy = subject.mountpoint / "tree", subject.mountpoint / name
-    command = begin(*subject.words("clone", paths=[tree, copy]))
+    command = begin(*subject.words("clone", *options, paths=[tree, copy]))
     pause_s = stall.PAUSE_S if name == "busy" else POLL_S
     taken: list[float] = []
     while command.poll() is None:

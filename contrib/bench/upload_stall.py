@@ -54,7 +54,7 @@ def _round(subject: FarS3fsSubject, null: Subject, number: int, size_bytes: int)
     subject.rest()
     end = time.monotonic() + IDLE_S
     idle = _probe([subject, null], lambda: time.monotonic() < end)
-    _write(subject.mountpoint / f"large-{number}", size_bytes)
+    write_file(subject.mountpoint / f"large-{number}", size_bytes)
     before, before_s = subject.endpoint.traffic(), subject.cpu_s()
     start = time.monotonic()
     flush = begin(*subject.words("flush"))
@@ -100,7 +100,7 @@ def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[st
     return taken
 
 
-def _write(path: Path, size_bytes: int) -> None:
+def write_file(path: Path, size_bytes: int) -> None:
     """Write different blocks of data that compresses to about a half."""
     pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
     with path.open("wb", buffering=0) as file:

@@ -47,7 +47,7 @@ def _command(words: CommandHelp, found: Any) -> Command:
     for param in found.params:
         if param.param_type_name == "argument":
             arguments.append(_argument(param))
-        else:
+        elif not param.hidden:
             options.append(_option(param))
     return Command(words, tuple(arguments), tuple(options))
 

@@ -26,6 +26,8 @@ SHARED: Final = (
     "share/bash-completion/completions/s3fs-meta",
     "share/zsh/site-functions/_s3fs-meta",
     "share/fish/vendor_completions.d/s3fs-meta.fish",
+    "lib/systemd/system/s3fs-meta-backup@.service",
+    "lib/systemd/system/s3fs-meta-backup@.timer",
     "lib/systemd/system/s3fs-meta@.service",
     "lib/systemd/user/s3fs-meta@.service",
 )

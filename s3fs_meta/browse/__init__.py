@@ -1,13 +1,16 @@
 """A filesystem and its history as pages in the browser, read-only, on loopback.
 
-server      answers HTTP requests of one user on loopback
-access      the one-time token in the URL, the cookie that replaces it, the Host header
+page server a server of ``mount.http_server`` on loopback, with headers that protect every reply
+access      the one-time token in the URL, the cookie and the secret path that replace it
 source      one filesystem: points in time, files and their content, from the bucket alone
 site        which page or download a request gets
-time line   the retained txgs in runs, with the number of changed files
+time line   the retained txgs in runs, with the number of changed files; ``time_plot`` places them
+archive     a folder as tar or zip, made while it is sent
+sizes       the folders of a point in time, added up; ``tree_map`` places them
+mount watch the figures of the mount in the last hour
 
 Start at ``command.serve``, then ``site``. ``templates`` makes pages with jinja2, an optional
 dependency.
-Below: mount (opening a bucket), export (walking a tree), fs.past (open points in time), sync
+Below: mount (opening a bucket, HTTP), export (walking a tree), fs.past (open points in time), sync
 (history, content of blocks). Above: cli.
 """

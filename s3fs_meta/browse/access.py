@@ -1,32 +1,66 @@
 """Who may see the pages: the browser to which the user gave the printed URL.
 
-Owns: the token, the cookie, names of this server in the Host header. Does not know: pages.
+Owns: the token, the cookie, the secret path of the pages, names of this server in the Host header.
+Does not know: pages.
 Keeps: the token is valid once. A web page of another host can neither guess the cookie nor, by
-resolving its own name to 127.0.0.1, reach this server under that name.
+resolving its own name to 127.0.0.1, reach this server under that name. A page that another server
+on this host has sent cannot make the browser send requests here.
+
+Browsers send a cookie to all ports of a host, so also to a server of another user. But they send it
+only below the path for which it was set, and only this server knows that path.
 """
 
 import hmac
+import html
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
-from s3fs_meta.browse.http_server import FORBIDDEN, MISDIRECTED, SEE_OTHER, Reply, Request
 from s3fs_meta.model import Address
+from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, Reply, Request
 
 _TOKEN_BYTES: Final = 32
+_PATH_BYTES: Final = 16
 _HTTP_PORT: Final = 80  # browsers leave it out of the Host header
-_PLAIN: Final = "text/plain; charset=utf-8"
+# The origin of a request, by browsers since 2023: none for a typed URL or a bookmark.
+_OWN_SITES: Final = frozenset({b"same-origin", b"none"})
+
+# A redirect would continue the navigation of another program or page, and browsers then leave out a
+# strict cookie. So the browser begins a new navigation from this page.
+_ENTRANCE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>s3fs-meta</title>
+<meta http-equiv="refresh" content="0; url={url}"></head>
+<body><p><a href="{url}">To the pages</a></p></body></html>
+"""
+_HTML: Final = "text/html; charset=utf-8"
+
+
+def new_path() -> str:
+    """Return the path below which all pages of a new server are."""
+    return "/" + secrets.token_urlsafe(_PATH_BYTES)
+
+
+def leading_to(url: str) -> str:
+    """Return a page that leads a browser to a URL at once."""
+    return _ENTRANCE.format(url=html.escape(url))
 
 
 class Access:
     """The secrets of one run of the server."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, root: str) -> None:
+        """Make the secrets for a server.
+
+        Args:
+            address: where it listens.
+            root: as from ``new_path``.
+        """
         self._address = address
+        self.root = root
         self._token: str | None = secrets.token_urlsafe(_TOKEN_BYTES)
         self._cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        # Cookies of one host are sent to all its ports, so several servers need different names.
+        # Several servers need different names, because a browser has one cookie of a name and path.
         self._name = f"s3fs-meta-{address.port}"
         names = {"localhost", "127.0.0.1", "[::1]", str(Address(address.host, 0))[:-2]}
         self._hosts = {f"{name}:{address.port}" for name in names}
@@ -42,20 +76,27 @@ class Access:
         """Return the reply to a request that does not get its page, None if it gets it."""
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self._hosts:
-            return Reply(MISDIRECTED, b"this server has another name\n", _PLAIN)
+            return Reply(MISDIRECTED, b"this server has another name\n")
         path, _, query = request.target.partition(b"?")
-        given = parse_qs(query.decode("latin-1")).get("token", [""])[0] if path == b"/" else ""
-        if given and self._takes(given, request.method):
-            flags = "HttpOnly; SameSite=Strict; Path=/"
-            cookie = f"{self._name}={self._cookie}; {flags}"
-            return Reply(SEE_OTHER, headers={"location": "/", "set-cookie": cookie})
-        if self._has_cookie(request):
-            return None
+        if path == b"/":
+            given = parse_qs(query.decode("latin-1")).get("token", [""])[0]
+            if given and self._takes(given, request.method):
+                return self._entrance()
+        elif self._is_inside(path) and self._has_cookie(request):
+            if request.headers.get(b"sec-fetch-site", b"none") in _OWN_SITES:
+                return None
+            return Reply(FORBIDDEN, b"requests that another page makes are not answered\n")
         why = (
             "This page is shown only to the browser that opened the URL which s3fs-meta browse"
             " printed. The URL works once: start the command again for a new one.\n"
         )
-        return Reply(FORBIDDEN, why.encode(), _PLAIN)
+        return Reply(FORBIDDEN, why.encode())
+
+    def _entrance(self) -> Reply:
+        flags = f"HttpOnly; SameSite=Strict; Path={self.root}"
+        cookie = f"{self._name}={self._cookie}; {flags}"
+        page = leading_to(f"{self.root}/").encode()
+        return Reply(200, page, _HTML, {"set-cookie": cookie})
 
     def _takes(self, given: str, method: str) -> bool:
         """Return whether a token is the valid one; afterwards it is not any more."""
@@ -64,6 +105,10 @@ class Access:
             self._token = None
             return True
         return False
+
+    def _is_inside(self, path: bytes) -> bool:
+        first = b"/".join(path.split(b"/", 2)[:2])
+        return _is_equal(first.decode("latin-1"), self.root)
 
     def _has_cookie(self, request: Request) -> bool:
         try:

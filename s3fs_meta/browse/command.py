@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import trio
 
-from s3fs_meta.browse import source, templates
+from s3fs_meta.browse import access, page_server, source, templates
 from s3fs_meta.browse.access import Access
-from s3fs_meta.browse.http_server import HttpServer
+from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.site import Site
 from s3fs_meta.model import Address
 from s3fs_meta.mount.snapshot_source import Reading
@@ -28,15 +28,18 @@ async def serve(reading: Reading, address: Address, announce: Callable[[str], No
         SettingsError: jinja2 is missing, or the address is not on loopback or in use.
         As ``source.opened``.
     """
-    render = templates.load()
-    server = HttpServer()
-    await server.listen(address)
+    root, place = access.new_path(), reading.place
+    watch = MountWatch(place) if place.mounted else None
+    render = templates.load(root=root, place=place.url, has_mount=watch is not None)
+    server = await page_server.listening(address)
     try:
         async with source.opened(reading) as opened, trio.open_nursery() as nursery:
-            access = Access(server.address)
+            secrets = Access(server.address, root)
             with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                nursery.start_soon(server.serve, Site(opened, access, render).answer)
-                announce(access.url)
+                if watch is not None:
+                    nursery.start_soon(watch.run)
+                nursery.start_soon(server.serve, Site(opened, secrets, render, watch).answer)
+                announce(secrets.url)
                 async for _ in signals:
                     break
                 nursery.cancel_scope.cancel()

@@ -4,16 +4,23 @@ Owns: the bounds of both comparisons, rows of texts side by side. Does not know:
 """
 
 import difflib
-from typing import NamedTuple
+import stat
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import trio
 
 from s3fs_meta.browse.source import Source
-from s3fs_meta.limits import BROWSE_CHANGED_MAX, BROWSE_LINES_MAX
+from s3fs_meta.fs.past.open_points import OpenPoint
+from s3fs_meta.limits import BROWSE_CHANGED_MAX, BROWSE_COMPARED_NAMES_MAX, BROWSE_LINES_MAX
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
-from s3fs_meta.model import Txg
+from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changed_between import changed_between
 from s3fs_meta.sync.progress import no_progress
+
+# Texts that were chosen to be slow to compare leave the interpreter to other pages.
+_ONE: Final = trio.CapacityLimiter(1)
 
 
 class Row(NamedTuple):
@@ -30,7 +37,8 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
     """Return what changed below a path between a txg and the newest one, sorted by path.
 
     Returns:
-        None if more than BROWSE_CHANGED_MAX files changed, or the changes of a txg are unknown.
+        None if more than BROWSE_CHANGED_MAX files changed, or their directories have more than
+        BROWSE_COMPARED_NAMES_MAX names, or the changes of a txg are unknown.
 
     Raises:
         StoreError, PastUnavailableError: a state cannot be read.
@@ -41,8 +49,23 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
     if changed is None or len(changed) > BROWSE_CHANGED_MAX:
         return None
     async with source.used(before) as old, source.used(newest.txg) as new:
+        if max(names_in(old, changed), names_in(new, changed)) > BROWSE_COMPARED_NAMES_MAX:
+            return None
         found = list(TreeDiff(old.db, new.db).differences(changed))
     return sorted(one for one in found if _is_at(one.path, top) or _is_at(one.former_path, top))
+
+
+def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
+    """Return how many names the directories of some inodes have, which are compared in memory."""
+    directories: dict[Ino, int] = {}
+    for ino in changed:
+        found = inodes.find(point.db, ino)
+        if found is not None and not stat.S_ISDIR(found.mode):
+            found = inodes.find(point.db, found.parent)
+        while found is not None and stat.S_ISDIR(found.mode) and found.ino not in directories:
+            directories[found.ino] = found.size_bytes
+            found = inodes.find(point.db, found.parent)
+    return sum(directories.values())
 
 
 def _is_at(path: bytes | None, top: bytes) -> bool:
@@ -51,7 +74,7 @@ def _is_at(path: bytes | None, top: bytes) -> bool:
 
 async def side_by_side(old: str, new: str) -> list[Row]:
     """Return the lines of two texts side by side; only BROWSE_LINES_MAX lines are compared."""
-    return await trio.to_thread.run_sync(_rows, old, new)
+    return await trio.to_thread.run_sync(_rows, old, new, abandon_on_cancel=True, limiter=_ONE)
 
 
 def _rows(old: str, new: str) -> list[Row]:

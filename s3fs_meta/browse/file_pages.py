@@ -4,21 +4,26 @@ Owns: the headers under which content is sent. Does not know: the page of a file
 Keeps: content is never sent as a page, whatever its name or its first bytes are.
 """
 
+import re
 import stat
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
-from s3fs_meta.browse import http_server, preview, source
-from s3fs_meta.browse.http_server import Reply, Send
+from s3fs_meta.browse import preview, source
+from s3fs_meta.browse.names import attachment, to_url
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.templates import Render
 from s3fs_meta.browse.wanted import Wanted, WrongAddressError
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.limits import BROWSE_PICTURE_BYTES_MAX, BROWSE_TEXT_BYTES_MAX, KIB
-from s3fs_meta.model import Attributes
+from s3fs_meta.model import Attributes, Ino
+from s3fs_meta.mount import http_server
+from s3fs_meta.mount.http_server import Reply, Send
 
 _ANY: Final = "application/octet-stream"
 _MAGIC_BYTES: Final = 1 * KIB
+_INODE: Final = re.compile(rb"[0-9]{1,18}")
+# Not even a script that the browser took for a page could do anything.
+_SANDBOX: Final = "default-src 'none'; sandbox"
 
 
 class Preview(NamedTuple):
@@ -40,12 +45,22 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
     return Preview(preview.text_of(begin), is_cut)
 
 
+async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
+    """Return the way to the path that an inode had, for versions from before a rename."""
+    if len(wanted.names) != 1 or not _INODE.fullmatch(wanted.names[0]):
+        raise WrongAddressError("an inode is a number")
+    async with site.used(wanted.txg) as point:
+        names = source.path_of(point, Ino(int(wanted.names[0])))
+    location = f"/at/{wanted.txg}/{to_url(b'/'.join(names))}"
+    return Reply(http_server.SEE_OTHER, headers={"location": location})
+
+
 async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return a file as a download."""
     length = (await _file(site, wanted)).size_bytes
     headers = {
         "content-disposition": attachment(wanted.names[-1]),
-        "content-security-policy": "default-src 'none'; sandbox",
+        "content-security-policy": _SANDBOX,
     }
     return Reply(http_server.OK, b"", _ANY, headers, _stream(site, wanted), length)
 
@@ -58,17 +73,9 @@ async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
     content_type = preview.picture_type(begin)
     if content_type is None or attributes.size_bytes > BROWSE_PICTURE_BYTES_MAX:
         raise WrongAddressError("this file is not shown as a picture")
-    headers = {
-        "content-disposition": "inline",
-        "content-security-policy": "default-src 'none'; sandbox",
-    }
+    headers = {"content-disposition": "inline", "content-security-policy": _SANDBOX}
     stream = _stream(site, wanted)
     return Reply(http_server.OK, b"", content_type, headers, stream, attributes.size_bytes)
-
-
-def attachment(name: bytes) -> str:
-    """Return the header for a download with a name. Source: RFC 6266, RFC 8187."""
-    return f"attachment; filename*=UTF-8''{quote(name.decode('utf-8', 'replace'), safe='')}"
 
 
 async def _file(site: Source, wanted: Wanted) -> Attributes:

@@ -1,4 +1,4 @@
-"""Pages about an entry of the tree: a directory, its archive; a file's page is ``file_pages``.
+"""Pages about an entry of the tree: a directory, its archives; a file's content is ``file_pages``.
 
 Owns: the order and the paging of names. Does not know: HTML, points in time.
 """
@@ -7,17 +7,20 @@ import stat
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from s3fs_meta.browse import file_pages, http_server, source, tar_stream
-from s3fs_meta.browse.file_pages import attachment
-from s3fs_meta.browse.http_server import Reply, Send
+from s3fs_meta.browse import file_pages, source, tar_stream, zip_stream
+from s3fs_meta.browse.names import attachment
+from s3fs_meta.browse.page_server import page
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.tar_stream import TarStream
 from s3fs_meta.browse.templates import Render
 from s3fs_meta.browse.wanted import Wanted, WrongAddressError, commands, common
+from s3fs_meta.browse.zip_stream import ZipStream
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.limits import BROWSE_PAGE_NAMES, BROWSE_SORTED_NAMES_MAX
 from s3fs_meta.meta.tables import dentries, symlinks
 from s3fs_meta.model import Attributes, Cookie
+from s3fs_meta.mount import http_server
+from s3fs_meta.mount.http_server import Reply, Send
 
 _KINDS: Final = {
     stat.S_IFDIR: "folder",
@@ -51,12 +54,11 @@ async def entry(site: Source, render: Render, wanted: Wanted) -> Reply:
             "commands": commands(site, wanted.txg, wanted.path),
         }
         if stat.S_ISDIR(found.mode):
-            page = render("folder.html", **values, **_listing(point, found, wanted))
-            return Reply(http_server.OK, page)
+            return page(render("folder.html", **values, **_listing(point, found, wanted)))
         if stat.S_ISLNK(found.mode):
             values["target"] = symlinks.target(point.db, found.ino)
         preview = await file_pages.preview_of(point, found)
-        return Reply(http_server.OK, render("file.html", **values, preview=preview))
+        return page(render("file.html", **values, preview=preview))
 
 
 def described(names: Sequence[bytes], attributes: Attributes) -> Entry:
@@ -98,17 +100,40 @@ def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[st
     }
 
 
-async def archive(site: Source, _render: Render, wanted: Wanted) -> Reply:
+async def tar(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return a directory as a tar archive."""
     async with site.used(wanted.txg) as point:
-        found = source.find(point, wanted.names)
-        if not stat.S_ISDIR(found.mode):
-            raise WrongAddressError("only a folder is sent as an archive")
-    name = wanted.names[-1] if wanted.names else b"root"
+        _require_directory(point, wanted)
+    name = _name_of(wanted)
 
     async def stream(put: Send) -> None:
         async with site.used(wanted.txg) as point:
-            await TarStream(point, put).send(source.find(point, wanted.names), name)
+            await TarStream(point, put).send(_require_directory(point, wanted), name)
 
     headers = {"content-disposition": attachment(name + b".tar")}
     return Reply(http_server.OK, b"", tar_stream.CONTENT_TYPE, headers, stream)
+
+
+async def zip_archive(site: Source, _render: Render, wanted: Wanted) -> Reply:
+    """Return a directory as a zip archive."""
+    async with site.used(wanted.txg) as point:
+        await zip_stream.require_few(point, _require_directory(point, wanted))
+    name = _name_of(wanted)
+
+    async def stream(put: Send) -> None:
+        async with site.used(wanted.txg) as point:
+            await ZipStream(point, put).send(_require_directory(point, wanted), name)
+
+    headers = {"content-disposition": attachment(name + b".zip")}
+    return Reply(http_server.OK, b"", zip_stream.CONTENT_TYPE, headers, stream)
+
+
+def _require_directory(point: OpenPoint, wanted: Wanted) -> Attributes:
+    found = source.find(point, wanted.names)
+    if not stat.S_ISDIR(found.mode):
+        raise WrongAddressError("only a folder is sent as an archive")
+    return found
+
+
+def _name_of(wanted: Wanted) -> bytes:
+    return wanted.names[-1] if wanted.names else b"root"

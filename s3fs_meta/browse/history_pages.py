@@ -3,25 +3,32 @@
 Owns: the values of these pages. Does not know: HTML, how the history is searched.
 """
 
+import re
 import stat
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from s3fs_meta.browse import comparison, http_server, preview, source
+from s3fs_meta.browse import comparison, preview, source
 from s3fs_meta.browse import time_line as runs
-from s3fs_meta.browse.http_server import Reply
+from s3fs_meta.browse.page_server import page
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.browse.wanted import Wanted, WrongAddressError, common, crumbs
+from s3fs_meta.browse.time_plot import Plot
+from s3fs_meta.browse.wanted import Wanted, WrongAddressError, common
 from s3fs_meta.limits import (
     BROWSE_CHANGES_SHOWN_MAX,
     BROWSE_TEXT_BYTES_MAX,
     BROWSE_VERSIONS_MAX,
 )
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees import tree_diff
-from s3fs_meta.model import Txg
-from s3fs_meta.sync.history.path_versions import PathVersions
+from s3fs_meta.model import Ino, Txg
+from s3fs_meta.mount.http_server import Reply
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.path_versions import PathVersions, Version
 
 _BAR: Final = 100  # length of the longest bar
+_VERSION: Final = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
@@ -33,17 +40,19 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
         raise WrongAddressError("these transaction groups are not retained")
     found = await runs.runs_of(site, first, last)
     most = max([run.changed or 0 for run in found])
-    page = render(
+    text = render(
         "time_line.html",
-        place=site.place.url,
         label=site.label,
         oldest=bounds.oldest,
         newest=bounds.newest,
         is_part=(first, last) != (bounds.oldest.txg, bounds.newest.txg),
         days=runs.by_day(found),
-        bar=lambda run: _BAR * (run.changed or 0) // max(most, 1),
+        gaps=runs.gaps(found),
+        plot=Plot(found),
+        moves=runs.moves(first, last, bounds.oldest.txg, bounds.newest.txg),
+        share=lambda run: _BAR * (run.changed or 0) // max(most, 1),
     )
-    return Reply(http_server.OK, page)
+    return page(text)
 
 
 async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
@@ -54,45 +63,61 @@ async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
         finder = PathVersions(point.db, search, site.changelogs, bounds.oldest.txg, bounds.newest)
         found = await finder.of_path(wanted.names, BROWSE_VERSIONS_MAX, attributes=False)
     values = await common(site, wanted, bounds.newest)
-    page = render(
+    text = render(
         "versions.html",
         **values,
         versions=found.found,
+        chosen=_chosen(found.found),
         is_complete=found.is_complete,
         is_directory=any(one.mode and stat.S_ISDIR(one.mode) for one in found.found),
     )
-    return Reply(http_server.OK, page)
+    return page(text)
+
+
+def _chosen(found: Sequence[Version]) -> dict[str, Any]:
+    """Return the versions that can be compared, and the two that are compared at first."""
+    unusable = {"removed", "unknown"}
+    possible = [one for one in found if not unusable & set(one.changes)]
+    return {"possible": possible, "new": possible[:1], "old": possible[:2][-1:]}
+
+
+class _Side(NamedTuple):
+    """One of two compared versions."""
+
+    link: Link
+    path: bytes  # at that point in time; a rename may have changed it since
+    text: str | None  # the beginning; None: it is not a text
+    is_cut: bool
 
 
 async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
     """Return the page with two versions of a text side by side."""
-    txgs = sorted((Txg(wanted.number("old", 0)), Txg(wanted.number("new", 0))))
-    texts: list[str | None] = []
-    is_cut = False
-    for txg in txgs:
-        async with site.used(txg) as point:
-            found = source.find(point, wanted.names)
-            if not stat.S_ISREG(found.mode):
-                raise WrongAddressError("only files are compared")
-            begin = await source.beginning(point, found, BROWSE_TEXT_BYTES_MAX)
-            is_cut = is_cut or found.size_bytes > BROWSE_TEXT_BYTES_MAX
-            texts.append(preview.text_of(begin))
-    old, new = texts
-    rows = None if old is None or new is None else await comparison.side_by_side(old, new)
-    links = [await site.link(txg) for txg in txgs]
-    page = render(
-        "compare.html",
-        place=site.place.url,
-        label=site.label,
-        path=wanted.path,
-        crumbs=crumbs(wanted.names),
-        newest=links[1],
-        link=links[1],
-        old=links[0],
-        rows=rows,
-        is_cut=is_cut,
-    )
-    return Reply(http_server.OK, page)
+    chosen = sorted((_version(wanted, "old"), _version(wanted, "new")))
+    old, new = [await _side(site, wanted, *one) for one in chosen]
+    rows = None
+    if old.text is not None and new.text is not None:
+        rows = await comparison.side_by_side(old.text, new.text)
+    values = await common(site, wanted, new.link)
+    return page(render("compare.html", **values, old=old, new=new, rows=rows))
+
+
+def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
+    """Return the txg and the inode in a field such as 42-7; without an inode the path counts."""
+    found = _VERSION.fullmatch(wanted.query.get(field, ""))
+    if found is None:
+        raise WrongAddressError(f"{field} is not a version")
+    return Txg(int(found[1])), Ino(int(found[2] or 0))
+
+
+async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
+    async with site.used(txg) as point:
+        names = source.path_of(point, ino) if ino else wanted.names
+        found = inodes.get(point.db, ino) if ino else source.find(point, names)
+        if not stat.S_ISREG(found.mode):
+            raise WrongAddressError("only files are compared")
+        begin = await source.beginning(point, found, BROWSE_TEXT_BYTES_MAX)
+        is_cut = found.size_bytes > BROWSE_TEXT_BYTES_MAX
+        return _Side(point.volume.link, b"/".join(names), preview.text_of(begin), is_cut)
 
 
 async def changes(site: Source, render: Render, wanted: Wanted) -> Reply:
@@ -100,11 +125,11 @@ async def changes(site: Source, render: Render, wanted: Wanted) -> Reply:
     link = await site.link(wanted.txg)
     found = await comparison.differences(site, link.txg, wanted.path)
     values = await common(site, wanted, link)
-    page = render(
+    text = render(
         "changes.html",
         **values,
         found=None if found is None else found[:BROWSE_CHANGES_SHOWN_MAX],
         count=0 if found is None else len(found),
         removed=tree_diff.REMOVED,
     )
-    return Reply(http_server.OK, page)
+    return page(text)

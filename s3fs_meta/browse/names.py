@@ -10,6 +10,11 @@ from urllib.parse import quote, unquote_to_bytes
 
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_./:=@%+,-]+")
 _PRINTABLE: Final = range(0x20, 0x7F)
+# Characters that have no shape, or show the text around them in another direction.
+_CONTROLS: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
+)
+_NOT_SAFE: Final = re.compile("[^A-Za-z0-9 ._()+,@=-]")
 
 
 def to_url(path: bytes | str) -> str:
@@ -35,6 +40,22 @@ def shown(name: bytes) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def without_controls(text: str) -> str:
+    """Return a text in which characters that could deceive the reader are escaped."""
+    return _CONTROLS.sub(lambda found: _escaped(found[0]), text)
+
+
+def attachment(name: bytes) -> str:
+    """Return the header for a download with a name. Source: RFC 6266, RFC 8187.
+
+    Programs that know no UTF-8 in headers get a name without the characters that quote or separate.
+    """
+    text = name.decode("utf-8", "replace")
+    text = "".join(one if one.isprintable() and one not in "/\\" else "_" for one in text)
+    plain = _NOT_SAFE.sub("_", text)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(text, safe='')}"
 
 
 def shell_word(word: bytes) -> str:

@@ -1,17 +1,21 @@
 """The site: which page or download a request gets.
 
-Owns: the URLs, the values of each page. Does not know: connections, HTML.
+Owns: the URLs below the secret path, how long a page may wait for the bucket. Does not know:
+connections, HTML.
 Keeps: nothing is changed. Content of files is sent as a download, or as a raster picture; it is
 never a page of this site.
 
     /                       the time line; ?first=&last= a part of it
     /go?at=&path=           to a point in time that the user typed
     /at/TXG/PATH            a directory or a file
+    /inode/TXG/INODE        to the path that an inode had
     /content/TXG/PATH       download of a file; /picture/… the same for the preview
-    /tar/TXG/PATH           download of a directory
+    /tar/TXG/PATH           download of a directory; /zip/… the same as zip
     /versions/PATH          the versions of a file
     /compare/PATH?old=&new= two of them side by side
     /changes/TXG/PATH       what changed since then
+    /space/TXG/PATH?since=  what takes the space, and what grew since another txg
+    /mount                  the mount, as plots over time
 """
 
 import logging
@@ -20,14 +24,19 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import parse_qs
 
+import trio
+
 from s3fs_meta import option_syntax
-from s3fs_meta.browse import file_pages, folder_pages, history_pages, http_server
+from s3fs_meta.browse import file_pages, folder_pages, history_pages, mount_page, space_page
 from s3fs_meta.browse.access import Access
-from s3fs_meta.browse.http_server import Reply, Request
+from s3fs_meta.browse.assets import ASSETS
+from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import from_url, to_url
+from s3fs_meta.browse.page_server import page
 from s3fs_meta.browse.source import Source
-from s3fs_meta.browse.templates import STYLE, Render
+from s3fs_meta.browse.templates import Render
 from s3fs_meta.browse.wanted import Wanted, WrongAddressError
+from s3fs_meta.console import exits
 from s3fs_meta.errors import (
     BusyError,
     CorruptionError,
@@ -37,19 +46,26 @@ from s3fs_meta.errors import (
     SettingsError,
     StoreError,
 )
+from s3fs_meta.limits import BROWSE_OUTAGE_S_MAX
 from s3fs_meta.model import Txg
+from s3fs_meta.mount import http_server
+from s3fs_meta.mount.http_server import Reply, Request
 
 _log = logging.getLogger(__name__)
 
 _TXG: Final = re.compile(rb"[0-9]{1,18}")
+_POLL_S: Final = 1.0  # how often a waiting page checks whether the bucket answers
 _Page = Callable[[Source, Render, Wanted], Awaitable[Reply]]
 
 _OF_TXG: Final[dict[bytes, _Page]] = {
     b"at": folder_pages.entry,
+    b"inode": file_pages.of_inode,
     b"content": file_pages.content,
     b"picture": file_pages.picture,
-    b"tar": folder_pages.archive,
+    b"tar": folder_pages.tar,
+    b"zip": folder_pages.zip_archive,
     b"changes": history_pages.changes,
+    b"space": space_page.space,
 }
 _OF_PATH: Final[dict[bytes, _Page]] = {
     b"versions": history_pages.versions,
@@ -71,47 +87,93 @@ _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 class Site:
     """The pages of one filesystem."""
 
-    def __init__(self, source: Source, access: Access, render: Render) -> None:
+    def __init__(
+        self, source: Source, access: Access, render: Render, watch: MountWatch | None = None
+    ) -> None:
+        """Store the arguments; *watch* is None if the filesystem is not mounted on this host."""
         self._source = source
         self._access = access
         self._render = render
-        self._style = STYLE.read_bytes()
+        self._watch = watch
 
     async def answer(self, request: Request) -> Reply:
         """Return the reply to a request."""
+        if request.method not in {"GET", "HEAD"}:
+            allowed = {"allow": "GET, HEAD"}
+            return Reply(http_server.METHOD, b"only GET and HEAD\n", headers=allowed)
         refused = self._access.refusal(request)
         if refused is not None:
             return refused
+        root = self._access.root
+        reply = await self._answer(request.target[len(root) :])
+        location = reply.headers.get("location")
+        if location is None:
+            return reply
+        return reply._replace(headers={**reply.headers, "location": root + location})
+
+    async def _answer(self, target: bytes) -> Reply:
         try:
-            return await self._page(request)
-        except (WrongAddressError, S3fsError) as exc:
-            status, title = next(one for kind, one in _ERRORS.items() if isinstance(exc, kind))
-            return self._error(status, title, str(exc))
-        except Exception:  # noqa: BLE001  # a bug in one page must not end the others
+            return await self._in_time(target)
+        except Exception as exc:  # noqa: BLE001  # a bug in one page must not end the others
+            # Requests to the bucket at the same time raise an exception group.
+            reasons = list(exits.leaves(exc))
+            if all(isinstance(one, (WrongAddressError, S3fsError)) for one in reasons):
+                reason = reasons[0]
+                status, title = next(
+                    one for kind, one in _ERRORS.items() if isinstance(reason, kind)
+                )
+                return self._error(status, title, str(reason))
             _log.exception("a page could not be made because of a bug")
             return self._error(http_server.BUG, "A bug", "the terminal shows the traceback")
 
-    async def _page(self, request: Request) -> Reply:
-        path, _, text = request.target.partition(b"?")
-        query = {
-            key: found[-1]
-            for key, found in parse_qs(text.decode("latin-1"), errors="surrogateescape").items()
-        }
-        _, _, rest = path.partition(b"/")
-        first, _, rest = rest.partition(b"/")
-        if path == b"/style.css":
-            return Reply(http_server.OK, self._style, "text/css; charset=utf-8")
-        if path == b"/favicon.ico":  # browsers ask for it
-            return Reply(http_server.OK, b"", "image/x-icon")
-        if path == b"/go":
+    async def _in_time(self, target: bytes) -> Reply:
+        """Return a page, or an error while the bucket does not answer."""
+        reply: Reply | None = None
+        error: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_without_bucket, nursery.cancel_scope)
+            try:
+                reply = await self._page(target)
+            except Exception as exc:  # noqa: BLE001 - raised below, not in an exception group
+                error = exc
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+        if reply is not None:
+            return reply
+        outage = self._source.outage
+        why = (
+            f"{self._source.place.url} has not answered for {outage.age_s:.0f} s ({outage.why})."
+            " Load the page again when it does."
+        )
+        return self._error(http_server.STORE, "The bucket does not answer", why)
+
+    async def _cancel_without_bucket(self, scope: trio.CancelScope) -> None:
+        await trio.sleep(BROWSE_OUTAGE_S_MAX)
+        while True:
+            if self._source.outage.age_s >= BROWSE_OUTAGE_S_MAX:
+                scope.cancel()
+            await trio.sleep(_POLL_S)
+
+    async def _page(self, target: bytes) -> Reply:
+        path, _, text = target.partition(b"?")
+        fields = parse_qs(text.decode("latin-1"))
+        query = {key: found[-1] for key, found in fields.items()}
+        path = path.removeprefix(b"/")
+        if path in ASSETS:
+            return Reply(http_server.OK, *ASSETS[path])
+        if path == b"go":
             return await self._go(query)
+        if path == b"mount":
+            return await mount_page.mount(self._watch, self._render)
+        first, _, rest = path.partition(b"/")
         if first in _OF_TXG:
             number, _, rest = rest.partition(b"/")
             if not _TXG.fullmatch(number):
                 raise WrongAddressError("a transaction group is a number")
             wanted = Wanted(Txg(int(number)), _names(rest), query)
             return await _OF_TXG[first](self._source, self._render, wanted)
-        if first in _OF_PATH and (first or path == b"/"):
+        if first in _OF_PATH and (first or not rest):
             wanted = Wanted(Txg(0), _names(rest), query)
             return await _OF_PATH[first](self._source, self._render, wanted)
         raise WrongAddressError("there is no such page")
@@ -124,8 +186,7 @@ class Site:
         return Reply(http_server.SEE_OTHER, headers={"location": f"/at/{link.txg}/{path}"})
 
     def _error(self, status: int, title: str, why: str) -> Reply:
-        page = self._render("error.html", title=title, why=why, place=self._source.place.url)
-        return Reply(status, page)
+        return page(self._render("error.html", title=title, why=why), status)
 
 
 def _names(path: bytes) -> list[bytes]:

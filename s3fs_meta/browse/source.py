@@ -10,20 +10,24 @@ import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.browse.sizes import Sizes
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Found
-from s3fs_meta.errors import NoEntryError, PastUnavailableError
+from s3fs_meta.errors import NoEntryError, NoInodeError, PastUnavailableError
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
-from s3fs_meta.limits import BROWSE_FRESH_S, CONTENT_RUN_BYTES
+from s3fs_meta.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX, CONTENT_RUN_BYTES
 from s3fs_meta.meta.tables import block_map, dentries, inodes, properties
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.model import NEWEST, ROOT_INO, Attributes, BlockIndex, PointInTime, Txg
+from s3fs_meta.meta.trees import tree_paths
+from s3fs_meta.model import NEWEST, ROOT_INO, Attributes, BlockIndex, Ino, PointInTime, Txg
+from s3fs_meta.mount.figures import outage_of
 from s3fs_meta.mount.past_points import temporary_state
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
+from s3fs_meta.objects.contact import Outage
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
@@ -33,6 +37,8 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import Volume
 
 Send = Callable[[bytes], Awaitable[None]]
+
+_RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # 200 bytes for each
 
 
 def _free_nothing(_size_bytes: int) -> None:
@@ -65,7 +71,15 @@ class Source:
         self._search: HistorySearch | None = None
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
+        self.sizes = Sizes()
+        # Time of the first and last txg and number of changed inodes, by first and last txg.
+        self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
+
+    @property
+    def outage(self) -> Outage:
+        """Return since when and why the bucket does not answer."""
+        return outage_of(self.bucket.store)
 
     # --- points in time ------------------------------------------------------------------------
 
@@ -82,6 +96,8 @@ class Source:
         known = self._bounds
         if known is None or trio.current_time() - self._known_s > BROWSE_FRESH_S:
             newest = await self.bucket.find(NEWEST)
+            if known is not None and newest.txg < known.newest.txg:
+                self.counted.clear()  # a rollback
             if known is None or newest != known.newest:
                 self._search = None
                 known = Bounds(await self.bucket.points.oldest(), newest)
@@ -95,8 +111,19 @@ class Source:
             self._search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, newest)
         return self._search
 
+    def count(self, run: tuple[Txg, Txg], found: tuple[int, int, int]) -> None:
+        """Keep the changes of a run for the next page with the time line."""
+        if len(self.counted) >= _RUNS_MAX:
+            self.counted.clear()
+        self.counted[run] = found
+
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg. Raises as ``find``."""
+        """Return the link of a txg, without a request if it is known. Raises as ``find``."""
+        bounds = await self.bounds()
+        if bounds.oldest.txg <= txg <= bounds.newest.txg:
+            known = await self.bucket.points.readable(txg)
+            if known is not None:
+                return known
         return await self.find(PointInTime(f"txg={txg}", txg=txg))
 
     async def find(self, wanted: PointInTime) -> Link:
@@ -156,6 +183,18 @@ def find(point: OpenPoint, names: list[bytes]) -> Attributes:
             raise NoEntryError(found.ino, name)
         found = below
     return found
+
+
+def path_of(point: OpenPoint, ino: Ino) -> list[bytes]:
+    """Return the names on a path that an inode had. Its directory is searched for the name.
+
+    Raises:
+        NoInodeError: there was no such inode, or it had no path.
+    """
+    path = tree_paths.bytes_of(point.db.connection, ino)
+    if path is None:
+        raise NoInodeError(ino)
+    return [name for name in path.split(b"/") if name]
 
 
 async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> bytes:

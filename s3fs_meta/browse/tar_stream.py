@@ -1,7 +1,8 @@
 """A directory of the past as a tar archive, made while it is sent.
 
 Owns: the records of the archive. Does not know: HTTP, how content is read (``source``).
-Keeps: memory does not grow with the tree, except for the names of files with several hard links.
+Keeps: memory does not grow with the tree: of files with several hard links at most
+BROWSE_LINKS_MAX are remembered, and the content of the others is repeated.
 An archive that cannot be completed has no end, so tar(1) reports it.
 Source: pax(1) of POSIX.1-2001; names that are not UTF-8 are binary records of it.
 """
@@ -9,13 +10,15 @@ Source: pax(1) of POSIX.1-2001; names that are not UTF-8 are binary records of i
 import os
 import stat
 import tarfile
+from contextlib import aclosing
 from typing import Final
 
-from s3fs_meta.browse import source
+from s3fs_meta.browse import archive, source
+from s3fs_meta.browse.archive import Joined
 from s3fs_meta.browse.source import Send
-from s3fs_meta.export import from_snapshot
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
+from s3fs_meta.limits import BROWSE_LINKS_MAX
 from s3fs_meta.meta.tables import symlinks
 from s3fs_meta.model import Attributes, Ino
 
@@ -37,8 +40,9 @@ class TarStream:
 
     def __init__(self, point: OpenPoint, put: Send) -> None:
         self._point = point
-        self._put = put
-        self._firsts: dict[Ino, bytes] = {}  # first path of each file with several names
+        self._out = Joined(put)
+        # First path of files with several names, and how many names are still to come.
+        self._firsts: dict[Ino, tuple[bytes, int]] = {}
 
     async def send(self, top: Attributes, name: bytes) -> None:
         """Send a directory and everything below it.
@@ -51,12 +55,11 @@ class TarStream:
             PastUnavailableError: content of a file is lost; the archive has no end.
             StoreError: the bucket cannot be reached.
         """
-        step = Step(top, name)
-        await self._add(step)
-        for below in from_snapshot.walk(self._point.db, step):
-            if not below.left:
-                await self._add(below)
-        await self._put(bytes(2 * _BLOCK))
+        async with aclosing(archive.entries(self._point, top, name)) as steps:
+            async for step in steps:
+                await self._add(step)
+        await self._out.put(bytes(2 * _BLOCK))
+        await self._out.flush()
 
     async def _add(self, step: Step) -> None:
         attributes = step.attributes
@@ -64,19 +67,32 @@ class TarStream:
         if kind is None:
             return
         record = _record_of(step, kind)
-        first = self._firsts.get(attributes.ino)
+        first = None if kind == tarfile.DIRTYPE else self._first_path(step)
         if first is not None:
             record.type, record.linkname = tarfile.LNKTYPE, os.fsdecode(first)
         elif kind == tarfile.SYMTYPE:
             record.linkname = os.fsdecode(symlinks.target(self._point.db, attributes.ino))
         elif kind == tarfile.REGTYPE:
             record.size = attributes.size_bytes
-        if attributes.nlink > 1 and kind != tarfile.DIRTYPE:
-            self._firsts.setdefault(attributes.ino, step.path)
-        await self._put(record.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        await self._out.put(record.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
         if record.type == tarfile.REGTYPE:
-            await source.send(self._point, attributes, self._put)
-            await self._put(bytes(-record.size % _BLOCK))
+            await source.send(self._point, attributes, self._out.put)
+            await self._out.put(bytes(-record.size % _BLOCK))
+
+    def _first_path(self, step: Step) -> bytes | None:
+        """Return the path under which the archive has the file already, None if it has not."""
+        ino, count = step.attributes.ino, step.attributes.nlink
+        known = self._firsts.get(ino)
+        if known is not None:
+            path, left = known
+            if left > 1:
+                self._firsts[ino] = path, left - 1
+            else:
+                del self._firsts[ino]
+            return path
+        if count > 1 and len(self._firsts) < BROWSE_LINKS_MAX:
+            self._firsts[ino] = step.path, count - 1
+        return None
 
 
 def _record_of(step: Step, kind: bytes) -> tarfile.TarInfo:
@@ -85,10 +101,15 @@ def _record_of(step: Step, kind: bytes) -> tarfile.TarInfo:
     record.type = kind
     record.mode = stat.S_IMODE(attributes.mode)
     record.uid, record.gid = attributes.uid, attributes.gid
-    seconds, rest = divmod(attributes.mtime_ns, _NS)
-    record.mtime = seconds
-    if rest:
-        record.pax_headers = {"mtime": f"{seconds}.{rest:09d}"}
+    record.mtime = attributes.mtime_ns // _NS
+    if attributes.mtime_ns % _NS:
+        record.pax_headers = {"mtime": _decimal(attributes.mtime_ns)}
     if kind in {tarfile.CHRTYPE, tarfile.BLKTYPE}:
         record.devmajor, record.devminor = os.major(attributes.rdev), os.minor(attributes.rdev)
     return record
+
+
+def _decimal(time_ns: int) -> str:
+    """Return a time in seconds, as in a record of pax(1)."""
+    seconds, rest = divmod(abs(time_ns), _NS)
+    return f"{'-' if time_ns < 0 else ''}{seconds}.{rest:09d}"

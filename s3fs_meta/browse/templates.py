@@ -4,22 +4,26 @@ Owns: jinja2, the functions that templates call. Does not know: which page a req
 Keeps: every value is escaped; a missing value is an error, not an empty text.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from s3fs_meta.browse import names
-from s3fs_meta.console.output import human_bytes, human_time
+from s3fs_meta.browse.assets import FOLDER, SCRIPT
+from s3fs_meta.console.output import human_bytes, human_duration, human_time
 from s3fs_meta.errors import SettingsError
 
-_FOLDER: Final = Path(__file__).parent
-STYLE: Final = _FOLDER / "style.css"
+_TEMPLATES: Final = Path(FOLDER) / "templates"
 
 Render = Callable[..., bytes]
 
 
-def load() -> Render:
+def load(**constants: Any) -> Render:
     """Return a function that makes a page from the name of a template and its values.
+
+    Args:
+        constants: values that every page has: root, place, has_mount.
 
     Raises:
         SettingsError: jinja2 is not installed.
@@ -31,22 +35,30 @@ def load() -> Render:
             "the pages need the package jinja2: pip install 's3fs-meta[browse]', or pip install jinja2"
         ) from exc
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        {
-            "to_url": names.to_url,
-            "shown": names.shown,
-            "bytes": human_bytes,
-            "time": human_time,
-        }
-    )
+    filters: dict[str, Callable[..., str]] = {
+        "to_url": names.to_url,
+        "shown": names.shown,
+        "shell_word": _shell_word,
+        "without_controls": names.without_controls,
+        "bytes": human_bytes,
+        "duration": human_duration,
+        "time": human_time,
+    }
+    environment.filters.update(filters)
+    environment.globals.update(constants, script=SCRIPT)
 
     def render(template: str, **values: Any) -> bytes:
-        return environment.get_template(template).render(**values).encode()
+        text = environment.get_template(template).render(**values)
+        return text.encode(errors="backslashreplace")
 
     return render
+
+
+def _shell_word(text: str) -> str:
+    return names.shell_word(os.fsencode(text))

@@ -1,19 +1,21 @@
 """The time line: the retained txgs in runs, with the number of files that changed in each.
 
-Owns: the length of runs, counting by the history index. Does not know: how runs are shown.
+Owns: the length of runs, counting by the history index, gaps between runs. Does not know: how runs
+are shown.
 Keeps: at most BROWSE_RUNS_MAX runs. Where the index lacks changes, at most BROWSE_CHANGELOGS_MAX
 changelogs are read for them; the number of a run is unknown beyond that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from itertools import groupby
-from typing import NamedTuple
+from itertools import groupby, pairwise
+from statistics import median
+from typing import Final, NamedTuple
 
 import trio
 
 from s3fs_meta.browse.source import Source
-from s3fs_meta.codec.history_index import HistoryIndex
+from s3fs_meta.codec.history_index import ALL_BITS, HistoryIndex
 from s3fs_meta.limits import (
     BROWSE_CHANGELOGS_MAX,
     BROWSE_RUNS_MAX,
@@ -22,8 +24,12 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
-from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import Unreadable
+
+# A time without changes is marked if it is this part of the shown time, and longer than others.
+_GAP: Final = 0.04
+_LONGER: Final = 3.0
+_NS: Final = 1e9
 
 
 class Run(NamedTuple):
@@ -31,8 +37,16 @@ class Run(NamedTuple):
 
     first: Txg
     last: Txg
-    end: Link | None  # the link of the last txg; None: it cannot be read
+    begin_ns: int | None  # the time of the first txg; None: it cannot be read
+    end_ns: int | None  # the time of the last one
     changed: int | None  # number of changed files and directories; None: unknown
+
+
+class _Indexed(NamedTuple):
+    """The changes of one run by the index."""
+
+    inos: set[int]  # the changed inodes
+    missing: list[Txg]  # txgs whose changes the index lacks
 
 
 class Day(NamedTuple):
@@ -40,6 +54,14 @@ class Day(NamedTuple):
 
     name: str  # the date; "" for runs whose time is unknown
     runs: list[Run]
+
+
+class Move(NamedTuple):
+    """Another part of the time line."""
+
+    label: str
+    first: Txg
+    last: Txg
 
 
 async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
@@ -55,14 +77,24 @@ async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
     ends = [*range(first + (-first) % step, last, step), last]
     firsts = [first, *(end + 1 for end in ends[:-1])]
     runs = [(Txg(one), Txg(end)) for one, end in zip(firsts, ends, strict=True)]
-    links = await _links(source, [end for _, end in runs])
     budget = BROWSE_CHANGELOGS_MAX
-    found: list[Run] = []
-    for one, end in reversed(runs):
-        changed, read = await _changed(source, one, end, budget)
-        budget -= read
-        found.append(Run(one, end, links.get(end), changed))
-    return found
+    times: dict[Txg, int] = {}
+    counts: dict[tuple[Txg, Txg], int | None] = {}
+    known = {run: source.counted[run] for run in runs if run in source.counted}
+    unknown = [run for run in reversed(runs) if run not in known]
+    for batch in _batches(unknown):
+        for run, found in zip(batch, await _indexed(source, batch, times), strict=True):
+            counts[run] = None
+            if len(found.missing) <= budget:
+                budget -= len(found.missing)
+                counts[run] = await _completed(source, found, times)
+    await _read_times(source, [txg for run in unknown for txg in run if txg not in times], times)
+    made = {run: Run(*run, times.get(run[0]), times.get(run[1]), counts[run]) for run in unknown}
+    shown = [made.get(run) or Run(*run, *known[run]) for run in reversed(runs)]
+    for run, one in made.items():
+        if one.begin_ns is not None and one.end_ns is not None and one.changed is not None:
+            source.count(run, (one.begin_ns, one.end_ns, one.changed))
+    return shown
 
 
 def by_day(runs: Sequence[Run]) -> list[Day]:
@@ -70,45 +102,104 @@ def by_day(runs: Sequence[Run]) -> list[Day]:
     return [Day(name, list(some)) for name, some in groupby(runs, _day)]
 
 
+def gaps(runs: Sequence[Run]) -> dict[Txg, float]:
+    """Return the seconds without changes before the first txg of some runs, where they are many.
+
+    Args:
+        runs: the latest first.
+    """
+    known = [one for one in runs if one.begin_ns is not None and one.end_ns is not None]
+    if not known:
+        return {}
+    shown_ns = (known[0].end_ns or 0) - (known[-1].begin_ns or 0)
+    found = {
+        later.first: ((later.begin_ns or 0) - (earlier.end_ns or 0)) / _NS
+        for later, earlier in pairwise(known)
+    }
+    if not found:
+        return {}
+    least_s = max(_GAP * shown_ns / _NS, _LONGER * median(found.values()))
+    return {txg: gap_s for txg, gap_s in found.items() if gap_s > least_s}
+
+
+def moves(first: Txg, last: Txg, oldest: Txg, newest: Txg) -> list[Move]:
+    """Return the parts of the time line next to a part, inside it and around it."""
+    length = last - first + 1
+    half, quarter = max(length // 2, 1), length // 4
+    wanted = [
+        ("Earlier", first - half, last - half),
+        ("Later", first + half, last + half),
+        ("Closer", first + quarter, last - quarter),
+        ("Wider", first - half, last + half),
+    ]
+    found = [
+        Move(label, Txg(max(begin, oldest)), Txg(min(end, newest))) for label, begin, end in wanted
+    ]
+    return [one for one in found if one.first <= one.last and one[1:] != (first, last)]
+
+
 def _day(run: Run) -> str:
-    if run.end is None:
+    if run.end_ns is None:
         return ""
-    when = datetime.fromtimestamp(run.end.created_ns / 1e9, tz=timezone.utc).astimezone()
+    when = datetime.fromtimestamp(run.end_ns / _NS, tz=timezone.utc).astimezone()
     return f"{when:%A, %Y-%m-%d}"
 
 
-async def _links(source: Source, txgs: Sequence[Txg]) -> dict[Txg, Link]:
-    found: dict[Txg, Link] = {}
-
+async def _read_times(source: Source, txgs: Sequence[Txg], times: dict[Txg, int]) -> None:
     async def read(txg: Txg) -> None:
         link = await source.bucket.points.readable(txg)
         if link is not None:
-            found[txg] = link
+            times[txg] = link.created_ns
 
-    for at in range(0, len(txgs), HISTORY_FETCHES_MAX):
+    unique = sorted(set(txgs))
+    for at in range(0, len(unique), HISTORY_FETCHES_MAX):
         async with trio.open_nursery() as nursery:
-            for txg in txgs[at : at + HISTORY_FETCHES_MAX]:
+            for txg in unique[at : at + HISTORY_FETCHES_MAX]:
                 nursery.start_soon(read, txg)
+
+
+def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Txg]]]:
+    """Yield runs in parts whose index objects are fetched together; the first lists the index."""
+    yield runs[:1]
+    for at in range(1, len(runs), HISTORY_FETCHES_MAX):
+        yield runs[at : at + HISTORY_FETCHES_MAX]
+
+
+async def _indexed(
+    source: Source, runs: Sequence[tuple[Txg, Txg]], times: dict[Txg, int]
+) -> list[_Indexed]:
+    """Return the changes of some runs that the index has; *times* gets the times that it has."""
+    search = await source.search()
+    found = [_Indexed(set(), []) for _ in runs]
+
+    async def collect(run: tuple[Txg, Txg], into: _Indexed) -> None:
+        def take(index: HistoryIndex, mask: int) -> None:
+            times[index.first], times[index.last] = index.first_ns, index.created_ns
+            rows = index.inodes
+            if mask == ALL_BITS:  # each row has a change
+                into.inos.update(rows.inos)
+                return
+            columns = zip(rows.inos, rows.content, rows.other, strict=True)
+            into.inos.update(ino for ino, content, other in columns if (content | other) & mask)
+
+        into.missing.extend(await search.collect(*run, take))
+
+    async with trio.open_nursery() as nursery:
+        for run, into in zip(runs, found, strict=True):
+            nursery.start_soon(collect, run, into)
     return found
 
 
-async def _changed(source: Source, first: Txg, last: Txg, budget: int) -> tuple[int | None, int]:
-    """Return the number of inodes that some txgs changed, and how many changelogs were read."""
-    inos: set[Ino] = set()
-
-    def take(index: HistoryIndex, mask: int) -> None:
-        inos.update(row.ino for row in index.inodes if (row.content | row.other) & mask)
-
-    missing = await (await source.search()).collect(first, last, take)
-    if len(missing) > budget:
-        return None, 0
-    for at in range(0, len(missing), HISTORY_FETCHES_MAX):
-        batch = missing[at : at + HISTORY_FETCHES_MAX]
+async def _completed(source: Source, run: _Indexed, times: dict[Txg, int]) -> int | None:
+    """Return the number of inodes that a run changed; None if a changelog cannot be read."""
+    for at in range(0, len(run.missing), HISTORY_FETCHES_MAX):
+        batch = run.missing[at : at + HISTORY_FETCHES_MAX]
         for one in await source.changelogs.scan(batch, _inodes):
             if isinstance(one, Unreadable):
-                return None, len(missing)
-            inos.update(*one.results)
-    return len(inos), len(missing)
+                return None
+            times[one.txg] = one.link.created_ns
+            run.inos.update(*one.results)
+    return len(run.inos)
 
 
 def _inodes(changeset: bytes, is_whole: bool) -> set[Ino]:

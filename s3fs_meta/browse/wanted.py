@@ -60,7 +60,6 @@ async def common(source: Source, wanted: Wanted, link: Link) -> dict[str, Any]:
     """Return the values that every page about an entry at a point in time has."""
     bounds = await source.bounds()
     return {
-        "place": source.place.url,
         "label": source.label,
         "link": link,
         "newest": bounds.newest,
@@ -75,12 +74,18 @@ def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if place.mounted and place.mountpoint is not None and path:
         mountpoint = os.fsencode(place.mountpoint)
-        then = os.path.join(mountpoint, b".snapshots", b"txg=%d" % txg, path)
-        paths = " ".join(map(shell_word, (then, os.path.join(mountpoint, path))))
-        text = f"cp --archive --no-target-directory {paths}"
-        found.append(("In the mount; it replaces files of the same names:", text))
+        back = b"%s.txg-%d" % (os.path.basename(path), txg)
+        entries = os.path.join(mountpoint, path), os.path.join(mountpoint, back)
+        words = [b"s3fs-meta", b"clone", b"--at=txg=%d" % txg, *entries]
+        text = " ".join(map(shell_word, words))
+        found.append(("In the mount, under a new name; nothing is downloaded or replaced:", text))
     words = [b"s3fs-meta", b"restore", b"--at", b"txg=%d" % txg, b"--to", b"restored"]
-    words += [os.fsencode(place.url), *([path] if path else [])]
+    words += [os.fsencode(place.url), *([_no_option(path)] if path else [])]
     text = " ".join(map(shell_word, words))
     found.append(("Into a new directory, on any host:", text))
     return found
+
+
+def _no_option(path: bytes) -> bytes:
+    """Return a path that a command does not take for an option."""
+    return b"./" + path if path.startswith(b"-") else path

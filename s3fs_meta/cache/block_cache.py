@@ -112,6 +112,7 @@ class BlockCache:
             self.index.put(block, state, size_bytes, now_s)
             if state in _NOT_UPLOADED:
                 self.index.note_write(block)
+                self._files.distrust_closed()
         self._copies.load()
 
     # --- reading -------------------------------------------------------------------------------

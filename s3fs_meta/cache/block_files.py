@@ -15,17 +15,21 @@ import os
 import resource
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta import sync_failures
 from s3fs_meta.cache.files_ahead import FilesAhead
+from s3fs_meta.cache.lost_pages import first_lost_byte
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again
 from s3fs_meta.limits import OPEN_BLOCKS_MAX, SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+# A disk that failed may have lost the inode of a file; ext4 and XFS report it with the last two.
+_UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,8 +43,10 @@ class OpenBlocks:
     only makes a descriptor unreachable.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, closing: Callable[[BlockId], None] = lambda _block: None) -> None:
+        """Begin with no file; *closing* is called with each block that the bound closes."""
         self._count_max = _count_max()
+        self._closing = closing
         self._fds: dict[BlockId, int] = {}
         self._forgotten: deque[int] = deque()
         self.get = self._fds.get
@@ -54,7 +60,9 @@ class OpenBlocks:
         while len(fds) >= self._count_max:
             # A thread may remove an entry meanwhile; then check again.
             with contextlib.suppress(RuntimeError, StopIteration):
-                self.forget(next(iter(fds)))
+                oldest = next(iter(fds))
+                self._closing(oldest)
+                self.forget(oldest)
         fds[block] = fd
         if self._forgotten:
             self.close_forgotten()
@@ -95,6 +103,44 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
             os.close(fd)
 
 
+class WrittenBlocks:
+    """The blocks that were written since the last sync, of which none should be closed before the next.
+
+    The kernel reports a lost page to each file that is open. It forgets the error of a file that is
+    not open when it needs the memory of the inode; only syncfs(2) still reports it.
+    ``add``, after each write, and ``close`` belong to the event loop, the others to the thread of a sync.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: set[BlockId] = set()
+        self._before: set[BlockId] = set()  # during a sync: those that were written before it
+        self._were_closed = False
+        self.add = self._blocks.add
+
+    def close(self, block: BlockId) -> None:
+        """Note that the descriptor of a block is about to be closed."""
+        if block in self._blocks or block in self._before:
+            self._were_closed = True
+
+    def distrust(self) -> None:
+        """Let the next sync ask for the errors of closed files: a killed daemon has written some."""
+        self._were_closed = True
+
+    def begin_sync(self) -> None:
+        """Note that a sync of all written blocks begins."""
+        self._before, self._blocks = self._blocks, set()
+        self.add = self._blocks.add
+
+    def need_syncfs(self) -> bool:
+        """Return whether the sync must ask for the errors of closed files; it has opened its own.
+
+        A sync that asks for them anyway calls it before.
+        """
+        were_closed, self._were_closed = self._were_closed, False
+        self._before = set()
+        return were_closed
+
+
 class BlockFiles:
     """The block files of one cache directory, by block number."""
 
@@ -110,7 +156,8 @@ class BlockFiles:
         self._directory = NumberedDir(root)
         self._directory.gather()
         self.ahead = FilesAhead(self._directory)
-        self._open = OpenBlocks()
+        self._written = WrittenBlocks()
+        self._open = OpenBlocks(self._written.close)
         self._adoptions = itertools.count()  # several threads may call next() of a count
         self._sync_failure = ""  # why every later sync fails; never cleared once set
 
@@ -125,7 +172,7 @@ class BlockFiles:
         except OSError as exc:
             raise _not_opened(block, exc) from exc
         try:
-            return _read(block, fd, start, stop)
+            return self._read(block, fd, start, stop)
         finally:
             os.close(fd)
 
@@ -138,6 +185,13 @@ class BlockFiles:
             except LostBlockError:
                 # Only opening for writing may fail, because after an error a disk may be read-only.
                 return self.read(block, start, stop)
+        return self._read(block, fd, start, stop)
+
+    def _read(self, block: BlockId, fd: int, start: int, stop: int) -> bytes:
+        if self._sync_failure:  # then pages may be lost, and read as zeros
+            lost = first_lost_byte(fd, start)
+            if lost is not None and lost < stop:
+                raise LostBlockError(block, f"the disk has lost its bytes from {lost} on")
         return _read(block, fd, start, stop)
 
     def _opened(self, block: BlockId) -> int:
@@ -167,8 +221,10 @@ class BlockFiles:
                 fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             self._open.put(block, fd)
             write_all(fd, offset, data)
+            self._written.add(block)
         except OSError as exc:
-            self.remove(block)
+            with contextlib.suppress(OSError):  # its inode may be damaged
+                self.remove(block)
             raise _translate(exc, block) from exc
         return is_named
 
@@ -197,6 +253,7 @@ class BlockFiles:
             if offset > plain_bytes:
                 os.ftruncate(fd, plain_bytes)
             write_all(fd, offset, data)
+            self._written.add(block)
         except OSError as exc:
             raise _translate(exc, block) from exc
 
@@ -230,6 +287,7 @@ class BlockFiles:
             self.ahead.drop(target)
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
+            self._written.add(target)
             if found.st_size > keep_bytes:
                 os.ftruncate(fd, keep_bytes)
         except OSError as exc:
@@ -240,6 +298,11 @@ class BlockFiles:
         try:
             fd = self._directory.open(_name(block), os.O_RDWR)
         except FileNotFoundError:
+            return
+        except OSError as exc:
+            if exc.errno not in _UNREADABLE_ERRNOS:
+                raise
+            _log.error("%s", _not_opened(block, exc))
             return
         try:
             if os.fstat(fd).st_size > length:
@@ -315,6 +378,16 @@ class BlockFiles:
         except FileNotFoundError:
             return None
 
+    def is_unreadable(self, block: BlockId) -> bool:
+        """Return whether the disk has lost the inode of a block's file, and log it if so."""
+        try:
+            self._directory.path(_name(block)).stat()
+        except OSError as exc:
+            if exc.errno in _UNREADABLE_ERRNOS:
+                _log.error("%s; check the disk of %s", _not_opened(block, exc), self.root)
+                return True
+        return False
+
     def times_ns(self, block: BlockId) -> tuple[int, int]:
         """Return mtime and ctime of a block's file, in ns. Raises FileNotFoundError."""
         found = self._directory.path(_name(block)).stat()
@@ -373,7 +446,9 @@ class BlockFiles:
         Raises:
             OSError: the disk failed; none of the files may be durable.
         """
+        self._written.begin_sync()
         if len(blocks) >= SYNCFS_FILES_MIN:
+            self._written.need_syncfs()
             self.sync_everything()
             return
         with self.syncing():
@@ -389,6 +464,8 @@ class BlockFiles:
                 finally:
                     os.close(fd)
             self._directory.sync_parents(_name(block) for block in blocks if block not in named)
+            if self._written.need_syncfs():
+                self._syncfs()
 
     def sync_everything(self) -> None:
         """Make all files of the disk durable. In a thread; raises as ``sync`` does.
@@ -396,16 +473,23 @@ class BlockFiles:
         Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
         """
         with self.syncing():
-            if _libc.syncfs(self._root_fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(self.root))
+            self._syncfs()
+
+    def _syncfs(self) -> None:
+        if _libc.syncfs(self._root_fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(self.root))
+
+    def distrust_closed(self) -> None:
+        """Let the next sync ask for errors of files that a killed daemon has written."""
+        self._written.distrust()
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
         """Make every sync fail after a ``with`` block has failed. In any thread.
 
         The kernel reports a lost page to one sync only. If a later one succeeded, the bytes would
-        count as durable.
+        count as durable. The failure is recorded for the next mount, too.
 
         Raises:
             OSError: the ``with`` block, or an earlier one, failed.
@@ -415,30 +499,45 @@ class BlockFiles:
         try:
             yield
         except OSError as exc:
+            sync_failures.note(self.root.parent)
             self._sync_failure = f"an earlier sync failed ({exc.strerror or exc})"
             raise
 
-    def write_again(self, blocks: Sequence[BlockId]) -> None:
-        """Replace files by durable copies of them. In a thread, before any file is open.
+    def write_again(self, blocks: Sequence[BlockId], tails: Mapping[BlockId, int]) -> None:
+        """Replace files by durable copies of them. In a thread, before any file is open or read.
+
+        Args:
+            blocks: the blocks.
+            tails: how many bytes are durable of those that have other bytes, too. A copy ends before
+                the first lost byte: otherwise zeros would count as content.
 
         Raises:
             OSError: a file cannot be written to the disk.
         """
         for block in blocks:
-            self._write_again(block)
+            self._write_again(block, tails.get(block))
         self._directory.sync_parents(map(_name, blocks))
 
-    def _write_again(self, block: BlockId) -> None:
+    def _write_again(self, block: BlockId, trusted_bytes: int | None) -> None:
         """Replace one file; skip it if it is missing or unreadable, because its block is lost."""
-        size_bytes = self.size(block)
         try:
-            if size_bytes:
-                self.read(block, 0, size_bytes)
+            fd = self._directory.open(_name(block), os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            keep_bytes = os.fstat(fd).st_size
+            lost = None if trusted_bytes is None else first_lost_byte(fd, trusted_bytes)
+            if lost is not None:
+                _log.error("the disk has lost the bytes of block %d from %d on", block, lost)
+                keep_bytes = lost
+            _read(block, fd, 0, keep_bytes)
         except LostBlockError as exc:
             _log.error("%s", exc)
             return
-        with contextlib.suppress(FileNotFoundError):
-            write_again(self._directory.path(_name(block)), self._tmp / f"again-{_name(block)}")
+        finally:
+            os.close(fd)
+        path, copy = self._directory.path(_name(block)), self._tmp / f"again-{_name(block)}"
+        write_again(path, copy, keep_bytes=keep_bytes)
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
         """Let the kernel forget the pages of files, so that reads return what the disk has. In a thread."""

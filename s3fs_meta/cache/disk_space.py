@@ -63,6 +63,18 @@ class DiskSpace:
         finally:
             del self._held[path]
 
+    def hold_more(self, path: Path, size_bytes: int) -> None:
+        """Raise the final size of a file for which ``holding`` reserves space, if it is larger.
+
+        Raises:
+            NoSpaceLeftError: there is no room beyond the reserve; the reservation stays.
+        """
+        missing_bytes = size_bytes - self._held[path]
+        if missing_bytes > 0:
+            self._measure(missing_bytes)
+            self._granted_bytes = 0
+            self._held[path] = size_bytes
+
     def has_room(self, size_bytes: int) -> bool:
         """Return whether the disk has room for *size_bytes*; evict clean blocks if needed."""
         try:

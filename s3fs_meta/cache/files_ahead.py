@@ -112,7 +112,9 @@ class FilesAhead:
         for number in numbers:
             fd = self._fds.pop(number)
             try:
-                is_unused = os.fstat(fd).st_size == 0
+                found = os.fstat(fd)
+                # A fetched block replaced a file whose number a copy of the past got.
+                is_unused = found.st_size == 0 and found.st_nlink > 0
             finally:
                 os.close(fd)
             if is_unused:

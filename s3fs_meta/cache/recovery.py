@@ -60,6 +60,8 @@ def let_strays_go(
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
+    A file that the disk cannot read any more stays, because it cannot be moved either.
+
     An undone group leaves such files. So does a database that was restored from a backup, and then
     the files may be the only copies. The times of the files distinguish the cases. The group that a
     kill undid was the last one, so its files are newer than the database and its log; a restored
@@ -84,7 +86,7 @@ def let_strays_go(
     strays = [
         block
         for block in files.numbers(first)
-        if block not in known and not _may_be_needed(db, block)
+        if block not in known and not _may_be_needed(db, block) and not files.is_unreadable(block)
     ]
     kept = [block for block in strays if not is_stored(db, files, block, block_hash)]
     if undone_ns is not None and all(_is_undone(db, files, block, undone_ns) for block in kept):
@@ -266,7 +268,7 @@ async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStor
     except (ObjectMissingError, CorruptionError) as exc:
         _log.error(
             "the origin of block %d is lost, so its content cannot be restored: %s; unmount, and run"
-            " fsck -y",
+            " s3fs-meta fsck -y",
             copy.block,
             exc,
         )

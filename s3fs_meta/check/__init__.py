@@ -1,7 +1,7 @@
 """fsck: numbered invariants over the complete database, and their repairs.
 
 invariant      a sentence that always holds, a query for the rows that break it, and the repair
-rules/         the invariants, by the table that they are about
+rules/         the invariants, grouped by subject
 observations   the results of surveys, as temporary rows beside the database
 survey/        reading the bucket, packs, the cache and the chain of changelogs
 lost_found     the directory for inodes without a name

@@ -1,13 +1,13 @@
-"""One run of fsck over one database, and the form of the invariants that it judges.
+"""The class of an invariant, and the state of one fsck run over one database.
 
-Owns: the form of an invariant; the order *derive, count, list*; whether derived sums are up to date.
+Owns: the class ``Invariant``; the order *derive, count, list*; whether the derived sums are current.
 Does not know: any single invariant.
 Transaction: reading needs a stable view (a read transaction, or no other user of the database);
 repairs need a group. Schedule point: never.
 
-An invariant is a query over the complete database that yields the rows that break it. The query has
+An invariant has a query over the complete database that yields the rows that break it. The query has
 two parts: ``source``, the rows to check, and ``damaged``, the condition of the rows that break the
-invariant. So one scan of a source checks all invariants with that source.
+invariant. One scan of a source checks all invariants with that source.
 """
 
 from collections import defaultdict
@@ -34,16 +34,16 @@ Repair = Callable[["Examination", "Invariant"], None]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One numbered sentence that always holds, the query for rows that break it, and the repair.
+    """A numbered rule about the database, the query for rows that break it, and its repair.
 
     Attributes:
-        title: the sentence that always holds.
+        title: the rule, as a sentence.
         source: an SQL FROM clause with the rows to check.
         damaged: the SQL condition of the rows that break the invariant.
         columns: the columns of a finding; the first is an inode number if ``about_inode``.
         text: the text of a finding; ``{0}`` is the value of the first column.
         repair: corrects damaged rows as far as possible; None: the program cannot repair them.
-        safe: -p may run the repair, because it recomputes rows from other rows or removes garbage.
+        safe: fsck -p may run the repair: it only recomputes rows from other rows or removes garbage.
         listing: a query for the findings if they are not the damaged rows.
         scan: finds the damaged rows if SQL alone cannot.
         advice: what the user can do about findings that were not repaired.
@@ -85,7 +85,7 @@ class Invariant:
 
 
 class Examination:
-    """The database under examination, and the observations of surveys."""
+    """The database that fsck checks, together with the observations of the surveys."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Examination:
         mounted: bool,
         facts: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Prepare to examine; nothing is read yet.
+        """Prepare the run; no row is read yet.
 
         Args:
             db: an open database, without unwritten counters.
@@ -128,7 +128,7 @@ class Examination:
         return int(properties.get(self.db, "block_bytes"))
 
     def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
-        """Add block files that a repair has made to the evidence; ``commit`` syncs them."""
+        """Record block files that a repair has made as observed; ``commit`` syncs the files."""
         rows = list(made)
         self.evidence.note_files(rows)
         self._new_files.extend(block for block, _ in rows)
@@ -145,7 +145,7 @@ class Examination:
         self.db.sync_wal()
 
     def can_judge(self, invariant: Invariant) -> bool:
-        """Return whether the surveys that an invariant needs were made."""
+        """Return whether all surveys that an invariant needs have been made."""
         available = self.evidence.surveyed
         if not self.mounted:
             available |= Need.UNMOUNTED
@@ -158,14 +158,14 @@ class Examination:
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def use_files(self, files: BlockFiles) -> None:
-        """Let repairs use the cache directory, after its files were added to the evidence."""
+        """Allow repairs to use the cache directory. Its files must already be in the evidence."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
     # --- queries -------------------------------------------------------------------------------
 
     def derive(self) -> None:
-        """Compute the temporary tables of ``sums``, unless they are up to date."""
+        """Fill the temporary tables of ``sums``, unless they are up to date."""
         if not self._derived:
             sums.make_tables(self.db)
             sums.fill_tables(self.db)
@@ -173,7 +173,7 @@ class Examination:
             self._paths = None
 
     def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
-        """Return the number of damaged rows of each invariant that has some, by its number.
+        """Return the number of damaged rows of each broken invariant, by its number.
 
         One scan serves all invariants with the same source.
         """
@@ -185,7 +185,7 @@ class Examination:
         scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
-        # These invariants come last, because a thread hashes names while the other queries run.
+        # These invariants are judged last: a thread hashes names while the other queries run.
         counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 
@@ -224,7 +224,7 @@ class Examination:
         return self.db.iterate(invariant.query)
 
     def collected(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield the rows of a query from a temporary copy, so that its tables may change meanwhile.
+        """Copy the rows of a query and yield the copies; the caller may change the tables.
 
         Calls must not be nested, because the next call replaces the copy.
         """
@@ -245,7 +245,7 @@ class Examination:
         return count
 
     def touched(self) -> None:
-        """Note that rows were changed without ``run``, so the tables of ``sums`` are out of date."""
+        """Mark the tables of ``sums`` as outdated, because rows were changed without ``run``."""
         self._derived = False
         self.changed = True
 
@@ -294,6 +294,6 @@ class Examination:
         self.forget()
 
     def forget(self) -> None:
-        """Note that the tables of ``sums`` were rolled back with their transaction."""
+        """Mark the tables of ``sums`` as missing, because a rollback removed them."""
         self._derived = False
         self._paths = None

@@ -1,13 +1,14 @@
 """Rebuilding rows from the chain alone: every changelog since mkfs, applied to an empty filesystem.
 
-Owns: how many changelogs can be applied without any image. Does not know: packs as objects.
-Keeps: every changelog must record the hash of its predecessor, and the first changelog no hash. Replay
+Owns: the replay of changelogs without an image. Does not know: pack objects.
+Keeps: every changelog must record the hash of its predecessor; the first one records none. Replay
 stops before a damaged or missing changelog. A chain that a newer program may have continued is
 refused, because the rebuilt state would be older than that program's state.
 
-The first image has two facts that no changelog has. The first values of the root directory are found
-from their first changes (``meta.offline.first_root``). The cookie key is lost: a new key is drawn, and
-fsck gives all names new cookies.
+Two facts are in the first image and in no changelog: the first attributes of the root directory and
+the cookie key. The attributes are derived from the first changes of the root directory
+(``meta.offline.first_root``). The old cookie key is lost, so a new key is generated, and fsck computes
+new cookies for all names.
 """
 
 import logging
@@ -60,9 +61,9 @@ class ChainReader:
         self._progress = progress
 
     async def lay_out(self, path: Path) -> Txg | None:
-        """Write the rows to a database file like that of an image; return their txg.
+        """Write the rows to a database file, as if an image were restored; return their txg.
 
-        None if the first changelog is missing or unreadable.
+        Return None if the first changelog is missing or unreadable.
 
         Raises:
             NewerFormatError: a newer program may have written a changelog of the chain.
@@ -72,8 +73,8 @@ class ChainReader:
         await self._refuse_newer_end()
         best = Txg(0)
         way = False
-        # A txg that failed halfway cannot be undone, so the rows are made again, up to the last
-        # txg that was reached.
+        # A partly applied txg cannot be undone. So the replay is repeated, and stops at the last
+        # txg that was applied completely.
         for by_levels in (True, False):
             reached, complete = await self._replay(path, None, by_levels=by_levels)
             if complete:
@@ -86,14 +87,14 @@ class ChainReader:
         return reached if complete else None
 
     async def _refuse_newer_end(self) -> None:
-        """Refuse a chain if a changelog after its last readable one has an unknown version.
+        """Raise NewerFormatError if the changelog after the readable ones has an unknown version.
 
-        The replay may end before it reads that changelog.
+        The replay does not detect this if it stops before that changelog.
         """
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]
         end = await names.reached(self._store, self._keyring, Txg(0), named)
-        # If no changelog is authentic, a newer program may have written all of them.
+        # If no changelog is authentic, all of them are examined: a newer program may have made them.
         counted = [txg for txg in listed if txg <= end] or listed
         for txg in reversed(counted[-TXG_GAP_MAX:]):
             try:
@@ -106,7 +107,7 @@ class ChainReader:
             return
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
-        """Apply the chain to an empty database; return the last applied txg, and whether all worked."""
+        """Apply the chain to an empty database; return the last txg, and whether all were applied."""
         await trio.to_thread.run_sync(image_copy.remove, path)
         db = await trio.to_thread.run_sync(self._create, path)
         reached = Txg(0)

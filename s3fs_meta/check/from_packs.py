@@ -1,6 +1,6 @@
 """Rebuilding a filesystem without images from its chain, its packs and intact image pieces.
 
-Owns: which objects are used, and the order in which the new image and lease are stored. Only
+Owns: the choice of objects, and the order in which the new image and lease are stored. Only
 ``fsck --rebuild`` does this, and only if no image can be restored. Rows come from the intact pieces
 of the newest image whose first piece is intact, or from the chain if it can be replayed from its
 first changelog to the image's txg or a later one (``from_chain``).
@@ -66,12 +66,12 @@ _log = logging.getLogger(__name__)
 
 
 class Rebuilt(NamedTuple):
-    """The result of rebuilding a filesystem."""
+    """The result of ``rebuild``."""
 
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
-    # Source of the names: the manifest of a damaged image, or the last changelog that was applied.
+    # The source of the names: the manifest of a damaged image, or the last applied changelog.
     source: ObjectKey | None = None
     txg: Txg | None = None  # txg of *source*; names created later are lost
     named: int = 0  # number of files outside lost+found
@@ -79,7 +79,7 @@ class Rebuilt(NamedTuple):
 
 
 class _Traces(NamedTuple):
-    """The packs, the latest epoch and the next txg, according to the names in the bucket."""
+    """The packs, the latest epoch and the next txg, derived from the object names in the bucket."""
 
     packs: list[ObjectInfo]  # all pack objects, those of the latest epoch first
     epoch: Epoch
@@ -151,7 +151,7 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # Names are not authenticated, and a huge number would exhaust the later numbers.
+            # Names are not authenticated. A huge txg in a forged name would leave no later numbers.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:
@@ -192,9 +192,9 @@ async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
 async def _make_from_metadata(
     store: ObjectStore, keyring: Keyring, new: "_New", old_path: Path, chain_path: Path
 ) -> Rebuilt | None:
-    """Make the database from an image or the chain, whichever has newer rows.
+    """Make the database from an image or from the chain; choose the one with the newer rows.
 
-    None if neither has usable rows.
+    None if neither contains usable rows.
 
     Raises:
         NewerFormatError: no rows are usable, and an image claims to be of a newer program.
@@ -250,7 +250,7 @@ async def _make_from_image(
 
 
 class _New(NamedTuple):
-    """The path of the new database, and the objects from which it is made."""
+    """The path of the new database, and the objects that it is made from."""
 
     path: Path
     superblock: Superblock
@@ -305,11 +305,14 @@ async def _make_database(
 
 
 def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
-    return _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
+    db = _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
+    # Packs without live blocks die in the txg of the new image, as earlier txgs may need them.
+    db.counters.begin_txg(new.traces.txg)
+    return db
 
 
 def _create_empty(new: _New, path: Path, cookie_key: bytes | None = None) -> Database:
-    """Make the database of an empty filesystem; draw a new cookie key if the old one is lost."""
+    """Make the database of an empty filesystem, with a new cookie key if none is given."""
     if cookie_key is None or len(cookie_key) != COOKIE_KEY_BYTES:
         cookie_key = secrets.token_bytes(COOKIE_KEY_BYTES)
     facts = {**superblock_facts(new.superblock), "cookie_key": cookie_key}

@@ -1,10 +1,10 @@
 """fsck: judge every invariant, and repair as far as the mode allows, in one transaction.
 
-Owns: the order of a run and its transaction. Does not know: single invariants.
+Owns: the order of a run and its transaction. Does not know: any single invariant.
 Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
 leaves the database unchanged.
-Transaction: ``judge`` opens and ends its own, and is called outside a group. Schedule point: never;
-a million files take seconds.
+Transaction: ``judge`` opens and ends its own transaction; call it outside a group. Schedule point:
+never; a million files take seconds.
 Design: docs/design/invariants.md, docs/guide/checking.md.
 """
 
@@ -135,7 +135,7 @@ def _finding(invariant: Invariant, row: Row, path: str | None) -> Finding:
 
 
 def _shown(value: object) -> object:
-    """Return a value for a message: bytes that are UTF-8, such as names, as text."""
+    """Return a value for a message; decode bytes that are UTF-8, for example names."""
     try:
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
@@ -163,9 +163,9 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # not a numbered invariant; the code that reported the finding settles it
+            continue  # a finding of a survey; the survey sets the number of findings left
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
-    for number in left:  # invariants that were broken only during the repairs
+    for number in left:  # invariants that the repairs broke
         _list(exam, _BY_NUMBER[number])
 
 

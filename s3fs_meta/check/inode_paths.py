@@ -1,4 +1,4 @@
-"""Paths of inodes for reports, computed from dentries.
+"""Paths of inodes for reports of fsck, computed from dentries.
 
 Owns: temporary tables ``path_*``: the names of all directories, and of the inodes in the report.
 Does not know: which inodes are reported. Requires the table ``check_dirs`` of ``sums``.
@@ -19,11 +19,11 @@ _DIRECTORIES: Final = (
 
 
 class Paths:
-    """The paths of inodes at the time of construction. Requires the tables of ``sums``.
+    """The paths of inodes, as they were when the object was made. Requires the tables of ``sums``.
 
-    Dentries are scanned once for all directories and once for the inodes of a report, so a report of
-    many files takes no more scans than a report of few. ``inodes.parent`` may be wrong and is not
-    used.
+    All dentries are scanned once for the directories and once for the other inodes of a report. So
+    the number of scans does not depend on the number of inodes. ``inodes.parent`` may be wrong and
+    is not used.
     """
 
     def __init__(self, db: Database) -> None:
@@ -42,9 +42,9 @@ class Paths:
         )
 
     def of(self, ino: int) -> str | None:
-        """Return one path of a directory or of an inode that was given to ``look_up``.
+        """Return one path of a directory or of an inode that was passed to ``look_up``.
 
-        None if it has no path from the root. Bytes that are not UTF-8 become escapes.
+        Return None if the inode has no path from the root. Bytes that are not UTF-8 become escapes.
         """
         parts: list[str] = []
         while ino != ROOT_INO:

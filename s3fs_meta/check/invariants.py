@@ -1,12 +1,12 @@
-"""The table of invariants, in the order of their repairs; those of FOUNDATION come before all others.
+"""The ordered table of invariants; those of FOUNDATION are repaired before all others.
 
-Owns: the order. The invariants and their repairs are in the modules of ``rules``, by subject.
+Owns: the order of repairs. The invariants are defined in the modules of ``rules``, by subject.
 docs/design/invariants.md lists for each the code that maintains it, and the tests that attack it.
 
-Order: first the invariants that others rely on (pages, tables, numbers), then repairs that put lost
-rows into the tree, then data, then values that are computed from other rows. The order of the last
-groups is arbitrary. A repair should break only later invariants; ``fsck`` repeats all repairs until
-none of the repairable invariants is broken.
+Order: first the invariants that all others rely on (pages, tables, numbers), then repairs that put
+lost rows into the tree, then data, then values that are computed from other rows. The last groups
+may be in any order. A repair should break only later invariants; ``fsck`` repeats all repairs until
+no repairable invariant is broken.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 from s3fs_meta.check.context import Invariant
 from s3fs_meta.check.rules.attributes import ATTRIBUTES, TARGET_SIZES
 from s3fs_meta.check.rules.blocks import BLOCKS, REFERENCES
-from s3fs_meta.check.rules.bucket import BUCKET, CHAIN, CONTENT, HISTORY
+from s3fs_meta.check.rules.bucket import BUCKET, CHAIN, CONTENT, HISTORY, KEPT
 from s3fs_meta.check.rules.cache import CACHE_FILES, CACHE_ROWS, COPIES
 from s3fs_meta.check.rules.database import NUMBERS, SQLITE, TOTALS, TYPES
 from s3fs_meta.check.rules.files import FILES, MAPPED
@@ -52,6 +52,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *TREES,
     *TYPES,
     *HISTORY,
+    *KEPT,
 )
 
 assert [one.number for one in INVARIANTS] == list(range(1, len(INVARIANTS) + 1)), (

@@ -2,20 +2,21 @@
 
 Owns: the extended attribute that lists the lost ranges of a file.
 Does not know: why the bytes are lost.
-Keeps: lost bytes are never silently replaced by zeros. A part of a file becomes a hole only with an
-entry in the attribute and a report of the path. All other parts of the file are unchanged.
+Keeps: lost bytes are never silently replaced by zeros. Each part of a file that becomes a hole is
+listed in the attribute and reported with its path. All other parts of the file are unchanged.
 """
 
 from itertools import groupby
 from typing import Final
 
 from s3fs_meta.check.context import Examination
+from s3fs_meta.counted import counted
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE
 from s3fs_meta.model import Ino
 
-_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # more lines fit into no value
+_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # a longer list exceeds the value
 
 
 def record_holes(exam: Examination, places_query: str) -> None:
@@ -52,7 +53,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
 
 class _Ranges:
-    """Half-open byte ranges, ascending. Adjacent ranges are merged; too many are cut to *more*."""
+    """Ascending byte ranges. Adjacent ranges are merged; above a limit they are only counted."""
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -60,7 +61,7 @@ class _Ranges:
         self._more = False
 
     def add(self, start: int, stop: int) -> None:
-        """Append the range of one block."""
+        """Append the byte range of one block; ranges must be added in ascending order."""
         self.blocks += 1
         if self._ranges and self._ranges[-1].stop == start:
             self._ranges[-1] = range(self._ranges[-1].start, stop)
@@ -84,6 +85,6 @@ def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
         value = value[:cut] + MORE
     xattrs.set(exam.db, ino, ATTRIBUTE, value)
     exam.report.remember(
-        f"{lost.blocks} blocks of inode {ino} are lost and read as zeros now;"
+        f"lost, and read as zeros now: {counted(lost.blocks, 'block')} of inode {ino};"
         f" attribute {ATTRIBUTE.decode()} lists them"
     )

@@ -34,7 +34,7 @@ _INODE_COLUMNS: Final = (
 def directory(exam: Examination) -> Ino:
     """Return the inode of lost+found, created if missing. Transaction: inside a group.
 
-    If that name is not a directory, use ``lost+found~1`` or the next name that is one or is unused.
+    If a file has the name ``lost+found``, try ``lost+found~1``, ``lost+found~2`` and so on.
     """
     for name in _names(NAME):
         ino = dentries.find(exam.db, ROOT_INO, name)
@@ -69,7 +69,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
 
 def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino) -> bytes:
-    """Add a dentry with the wanted name, or with its first unused variant; return the name."""
+    """Add a dentry with the wanted name; if it is in use, append a number. Return the name."""
     for name in _names(wanted):
         try:
             dentries.add(exam.db, parent, name, ino)
@@ -96,8 +96,8 @@ def renumber(exam: Examination, ino: Ino) -> None:
 
 
 # --- content that an inode cannot have ---------------------------------------------------------
-# Such content gets a new inode number. Other repairs then make an inode for that number, and give
-# the inode a name in lost+found.
+# Content that is not allowed for the type of its inode gets a new inode number. Other repairs then
+# create an inode with that number, and give it a name in lost+found.
 
 
 def move_map(exam: Examination, ino: Ino) -> None:
@@ -133,7 +133,7 @@ def move_target(exam: Examination, ino: Ino) -> None:
 
 
 def _follow(exam: Examination, ino: Ino, new: Ino) -> None:
-    """Change the inode number in the rows of an inode's cached blocks."""
+    """Replace the inode number in the rows of an inode's cached blocks."""
     exam.run("UPDATE cached_blocks SET ino = ? WHERE ino = ?", (new, ino))
 
 

@@ -1,6 +1,6 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: which marks the content of a pack disproves, and which marks damage requires.
+Owns: which marks are wrong because the pack is readable, and which marks damage requires.
 Does not know: how packs are read (``survey.packs``), the use of marks (``sync.upload.healing``).
 Transaction: ``settle`` opens its own, after all repairs.
 """
@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId
 
 _SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
-# A mark is removed if its location was read, or if its pack has no row any more.
+# A mark is removed if the marked location was read, or if the row of its pack was deleted.
 _IS_REFUTED: Final = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
     " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"
@@ -29,7 +29,7 @@ def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool
     Args:
         marked: all marks of one pack.
         readable: offsets of the records that were read.
-        is_whole: whether the index and every record in it were read.
+        is_whole: the index of the pack and every record in it were read.
     """
     return [
         mark.name
@@ -39,7 +39,7 @@ def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool
 
 
 def note_packs(exam: Examination) -> None:
-    """Note missing and torn packs as damaged, before a repair moves their blocks to other packs."""
+    """Record missing and torn packs as damaged, before a repair moves their blocks to other packs."""
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({MISSING_PACKS})")
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({TORN_PACKS})")
 
@@ -47,7 +47,7 @@ def note_packs(exam: Examination) -> None:
 def settle(exam: Examination) -> None:
     """Mark missing packs and unreadable records; remove wrong marks.
 
-    Locations that a repair has replaced are marked, too: earlier transaction groups refer to them.
+    Replaced locations are marked too, because earlier transaction groups still refer to them.
     """
     found = [
         Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)

@@ -1,12 +1,12 @@
-"""Checking that every name has the cookie of its hash, which SQL alone cannot check.
+"""The check that every dentry has the cookie that its name's hash requires; SQL cannot check it.
 
-Owns: hashing every name during the other queries, in a thread with its own connection. Python
-hashes while SQLite scans without the interpreter lock, so with two cores a check takes a third less
-time. Does not know: the repair of a misplaced name.
+Owns: a thread that hashes every name while the other queries run, with its own connection. SQLite
+releases the interpreter lock while it scans, so on two cores a check takes a third less time.
+Does not know: the repair of a dentry with a wrong cookie.
 Tasks: one thread; ``close`` ends it.
 
-The thread's connection may read a later state than the check. Each name is judged independently, so
-the only difference is which names are checked.
+The thread's connection may read a later state than the check. This changes only which names are
+checked, because each name is judged independently.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.db.database import Database
 
-IS_BYTES: Final = "typeof(name) = 'blob'"  # a value of another type is an invalid name without hash
+IS_BYTES: Final = "typeof(name) = 'blob'"  # I22 reports names of other types
 _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries WHERE {IS_BYTES}"
 
 
 def any_misplaced(db: Database) -> bool:
-    """Return whether a name has another cookie than its hash gives; takes about 1 us per name."""
+    """Return whether a name has a cookie that its hash does not give; takes about 1 us per name."""
     name_hash = db.name_hash
     for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() costs a fifth more
         if name_hash(name) != place:
@@ -38,7 +38,7 @@ class NameHashes:
 
         Args:
             db: the database of the check.
-            beside: the database has no uncommitted changes, so a second connection reads equal rows.
+            beside: no changes are uncommitted, so a second connection reads the same rows.
         """
         self._db = db
         self._other: Database | None = None
@@ -50,7 +50,7 @@ class NameHashes:
             self._answer = self._executor.submit(any_misplaced, self._other)
 
     def any_misplaced(self) -> bool:
-        """Wait for the thread; return whether a name has another cookie than its hash gives."""
+        """Wait for the thread; return whether a name has a cookie that its hash does not give."""
         if self._answer is None:
             return any_misplaced(self._db)
         return self._answer.result()

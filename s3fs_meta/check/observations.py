@@ -1,8 +1,8 @@
-"""Observations of the cache directory and the bucket, as temporary rows beside the database.
+"""Observations of the cache directory and of the bucket, in temporary tables of the database.
 
 Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
-reading packs. So invariants about files and objects are SQL queries, too, in bounded memory.
-Does not know: how observations are made (``survey``), which of them are faults (``invariants``).
+reading packs. So invariants about files and objects are SQL queries, too, and use bounded memory.
+Does not know: how observations are made (``survey``), which observations are faults (``invariants``).
 """
 
 import enum
@@ -41,6 +41,10 @@ CREATE TEMP TABLE IF NOT EXISTS seen_chain_faults (
 CREATE TEMP TABLE IF NOT EXISTS seen_index_faults (
     object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL, doomed INTEGER NOT NULL)
     WITHOUT ROWID;
+-- Objects that kept points need and that are missing or damaged; unreadable objects of kept points.
+CREATE TEMP TABLE IF NOT EXISTS seen_kept_faults (
+    object_key TEXT NOT NULL, name TEXT NOT NULL, why TEXT NOT NULL,
+    PRIMARY KEY (object_key, name)) WITHOUT ROWID;
 -- Locations, from the indexes of packs, of blocks whose row is wrong.
 CREATE TEMP TABLE IF NOT EXISTS seen_locations (
     block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
@@ -73,15 +77,16 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 
 
 class Need(enum.Flag):
-    """The surveys that were made, or the surveys that an invariant needs."""
+    """A set of surveys: those that were made, or those that an invariant needs."""
 
-    ROWS = 0  # no survey, because the database suffices
+    ROWS = 0  # no survey: the database suffices
     UNMOUNTED = enum.auto()  # the filesystem is not mounted, so no process has files open
     FILES = enum.auto()  # the survey of the cache directory (survey.cache)
     OBJECTS = enum.auto()  # the listing of the bucket (survey.bucket)
-    CONTENT = enum.auto()  # the reading of all packs (survey.packs)
+    CONTENT = enum.auto()  # reading all packs (survey.packs)
     CHAIN = enum.auto()  # the survey of the changelogs (survey.chain)
     HISTORY = enum.auto()  # the survey of the history index (survey.history)
+    KEPT = enum.auto()  # the survey of the kept points (survey.kept)
 
 
 class SeenLocation(NamedTuple):
@@ -97,14 +102,14 @@ class SeenLocation(NamedTuple):
 
 
 class Evidence:
-    """The temporary tables of observations of one run, and which surveys were made."""
+    """The temporary tables of observations of one fsck run, and the set of surveys made."""
 
     def __init__(self, db: Database) -> None:
         """Create the empty tables in *db*. Transaction: outside a group."""
-        assert not db.in_group, "SQLite changes temp_store only outside a transaction"
+        assert not db.in_group, "SQLite cannot change temp_store inside a transaction"
         self._db = db
         self.surveyed = Need.ROWS
-        # On disk, even if the mount option is memory, because the tables grow with the filesystem.
+        # On disk whatever the mount options choose, because these tables grow with the filesystem.
         db.all("PRAGMA temp_store = FILE")
         db.all(f"PRAGMA temp.cache_size = -{FSCK_SUMS_CACHE_KIB}")
         db.all(_TABLES)
@@ -112,54 +117,58 @@ class Evidence:
             db.all(f"DELETE FROM temp.{table}")
 
     def note_files(self, files: Iterable[tuple[BlockId, int]]) -> None:
-        """Add block files and their sizes."""
+        """Record block files and their sizes."""
         self._add("INSERT OR REPLACE INTO temp.seen_files VALUES (?, ?)", files)
 
     def note_strays(self, paths: Iterable[str]) -> None:
-        """Add files of the cache directory that are not block files."""
+        """Record files of the cache directory that are not block files."""
         rows = ((path,) for path in paths)
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
     def note_packs(self, *, mounted: bool) -> None:
-        """Note the packs whose objects must be in the listing of the bucket.
+        """Record the packs whose objects must be in the listing of the bucket.
 
-        Beside a mount these are the packs that are STORED before the listing begins, because the
-        mount may upload more packs meanwhile. Otherwise all packs, because a repair may make any
+        If the filesystem is mounted, these are the packs in state STORED, because the
+        mount may upload others during the listing. Otherwise all packs, because a repair may make any
         pack STORED.
         """
         where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Add a part of the bucket's listing; a key that a store lists twice counts once."""
+        """Record a page of the bucket's listing; a key that is listed twice counts once."""
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
-        """Add objects that do not belong to this filesystem."""
+        """Record objects that do not belong to this filesystem."""
         rows = ((key,) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_foreign VALUES (?)", rows)
 
     def note_unnamed(self, keys: Iterable[str]) -> None:
-        """Add packs of this filesystem that no row names."""
+        """Record packs of this filesystem that have no row."""
         rows = ((key,) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_unnamed VALUES (?)", rows)
 
     def note_image_faults(self, faults: Iterable[tuple[str, str]]) -> None:
-        """Add objects of kept images that are missing or damaged."""
+        """Record objects of kept images that are missing or damaged, with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
 
     def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
-        """Add missing or damaged changelogs, and whether only earlier points in time need them."""
+        """Record missing or damaged changelogs: key, 1 if only earlier states need it, reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_index_faults(self, faults: Iterable[tuple[str, str]]) -> None:
-        """Add index objects of the history that are damaged or wrong."""
+        """Record index objects of the history that are damaged or wrong, with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_index_faults VALUES (?, ?, 0)", faults)
 
-    def note_locations(self, locations: Iterable[SeenLocation]) -> None:
-        """Add locations, from pack indexes, of blocks with a wrong row.
+    def note_kept_faults(self, faults: Iterable[tuple[str, str, str]]) -> None:
+        """Add objects that kept points need, with the names of the points, and what is wrong."""
+        self._add("INSERT OR IGNORE INTO temp.seen_kept_faults VALUES (?, ?, ?)", faults)
 
-        Locations that ``forget_locations`` refused are left out. Of several locations of a block the
+    def note_locations(self, locations: Iterable[SeenLocation]) -> None:
+        """Record locations, from pack indexes, of blocks whose rows are wrong.
+
+        Locations that ``forget_locations`` refused are skipped. Of several locations of a block the
         one with the hash in the block's row is kept, because a fenced host may have used the number
         for other content.
         """
@@ -173,44 +182,44 @@ class Evidence:
         )
 
     def forget_locations(self, object_key: str, blocks: Iterable[BlockId]) -> None:
-        """Remove and refuse locations of blocks in a pack, because they are unreadable there."""
+        """Remove the locations of unreadable blocks in a pack, and refuse them from now on."""
         rows = [(object_key, block) for block in blocks]
         self._add("DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?", rows)
         self._add("INSERT OR IGNORE INTO temp.seen_not_there VALUES (?, ?)", rows)
 
     def note_searched(self, blocks_query: str) -> None:
-        """Add the blocks of a query to those that were searched for in all packs."""
+        """Record that all packs were searched for the blocks of a query."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")
 
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
-        """Add blocks that cannot be read from the store, each with the reason."""
+        """Record blocks that cannot be read from the store, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)
 
     def note_damage(self, query: str) -> None:
-        """Add the locations of a query to those that are missing or damaged in the bucket."""
+        """Record the locations of a query as missing or damaged in the bucket."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_damage {query}")
 
     def note_damaged_records(self, pack: int, offsets: Iterable[int]) -> None:
-        """Add records of a pack that cannot be read."""
+        """Record the offsets of unreadable records in a pack."""
         rows = ((pack, offset) for offset in offsets)
         self._add("INSERT OR IGNORE INTO temp.seen_damage VALUES (?, ?)", rows)
 
     def note_false_marks(self, names: Iterable[str]) -> None:
-        """Add damage marks whose locations were read without error."""
+        """Record damage marks whose locations were read without error."""
         rows = ((name,) for name in names)
         self._add("INSERT OR IGNORE INTO temp.seen_false_marks VALUES (?)", rows)
 
     def note_bad_indexes(self, packs: Iterable[tuple[int, str]]) -> None:
-        """Add packs with a damaged index, each with the reason."""
+        """Record packs with a damaged index, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_bad_indexes VALUES (?, ?)", packs)
 
     def note_sound_copies(self, blocks: Iterable[BlockId]) -> None:
-        """Add cached blocks whose content was verified."""
+        """Record cached blocks whose content was verified."""
         rows = ((block,) for block in blocks)
         self._add("INSERT OR IGNORE INTO temp.seen_sound_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
-        self._db.all("SAVEPOINT evidence")  # a savepoint for all rows halves the time
+        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time
         for row in rows:
             self._db.all(sql, row)
         self._db.all("RELEASE evidence")

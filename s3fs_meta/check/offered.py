@@ -1,7 +1,7 @@
-"""Restoring missing or damaged objects of the bucket from copies that the user offers.
+"""Restoring missing or damaged objects of the bucket from copies in another store.
 
-Owns: which objects are compared, and the proof that a copy is the lost object.
-Does not know: the origin of the copies, repairs without copies.
+Owns: the choice of objects to compare, and the proof that a copy is the lost object.
+Does not know: where the copies were made, repairs without copies.
 Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
 compare-and-set, after its bytes were saved in the state directory, and only by its original. The name
 of a pack, a changelog part or an object of an image has random digits, so an authentic copy with that
@@ -19,11 +19,13 @@ import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, Kind, PartRef
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX, SALT_RANGE
 from s3fs_meta.codec.image import Manifest, content_hash
+from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import (
@@ -33,7 +35,7 @@ from s3fs_meta.errors import (
     ObjectTooLargeError,
     PreconditionError,
 )
-from s3fs_meta.limits import PACK_BYTES_MAX, RANGE_BYTES_MAX
+from s3fs_meta.limits import KEPT_POINTS_MAX, PACK_BYTES_MAX, RANGE_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey, PackState, Txg
@@ -51,7 +53,7 @@ Decode = Callable[[bytes], _T]
 
 
 class _Found(NamedTuple):
-    """The object with a given name in the bucket."""
+    """The object in the bucket under a given key."""
 
     data: bytes | None  # content of the object, None if it is missing
     etag: str
@@ -59,12 +61,12 @@ class _Found(NamedTuple):
 
 
 class Offer:
-    """The store with copies that the user offers for one bucket."""
+    """A store with copies that the user offers to repair the bucket."""
 
     def __init__(
         self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
     ) -> None:
-        """Prepare to restore objects; nothing is compared yet.
+        """Prepare to restore objects; no object is read yet.
 
         Args:
             store: the bucket.
@@ -79,8 +81,9 @@ class Offer:
         self._uuid = uuid
         self._keep = keep
         self._hashes: dict[Txg, str] = {}  # hash of each intact changelog
-        # For each changelog, the hash that the next changelog records.
+        # For each changelog, the hash that the next changelog or a kept point records.
         self._named: dict[Txg, str] = {}
+        self._kept: list[KeptPoint] = []
         self.done: list[str] = []  # one line for each restored object
 
     # --- one object ----------------------------------------------------------------------------
@@ -88,7 +91,7 @@ class Offer:
     async def _fetch(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[_Found, _T | None]:
-        """Return the object with a name in the bucket, and its decoded content if it is valid."""
+        """Return the object in the bucket under a key, and its decoded content if it is valid."""
         try:
             fetched = await self._store.get(key, max_bytes)
         except ObjectMissingError:
@@ -107,7 +110,7 @@ class Offer:
     async def _copy(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[bytes, _T] | None:
-        """Return the copy of an object and its decoded content, None without an authentic copy."""
+        """Return the copy of an object and its decoded content, None if no copy is authentic."""
         try:
             data = (await self._copies.get(key, max_bytes)).data
             return data, await trio.to_thread.run_sync(decode, data)
@@ -133,7 +136,7 @@ class Offer:
     async def _mend(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int = ENCODED_BYTES_MAX
     ) -> _T | None:
-        """Return the content of an object with random digits in its name, restored if needed.
+        """Return the content of an object whose name has random digits; restore it if needed.
 
         None if neither the object nor its copy is valid.
         """
@@ -161,9 +164,28 @@ class Offer:
         """
         first = await self._first_retained()
         numbers = sorted({*await self._txgs(self._store), *await self._txgs(self._copies)})
-        named = await self._mend_changelogs([txg for txg in numbers if txg >= first])
+        self._kept = await self._mend_kept_points()
+        self._named.update({point.txg: point.hash for point in self._kept})
+        named = await self._mend_changelogs(
+            [txg for txg in numbers if txg >= first or self._is_of_kept_point(txg)]
+        )
         await self._mend_levels(first)
         await self._mend_images(first, lease, named)
+
+    async def _mend_kept_points(self) -> list[KeptPoint]:
+        """Restore damaged objects of kept points; return the points. A missing one was dropped."""
+        found: list[KeptPoint] = []
+        for key in (await _keys(self._store, kept_codec.PREFIX))[:KEPT_POINTS_MAX]:
+            if kept_codec.parse_key(key) is not None:
+                point = await self._mend(key, self._point(key), kept_codec.ENCODED_BYTES_MAX)
+                found += [] if point is None else [point]
+        return found
+
+    def _point(self, key: ObjectKey) -> Decode[KeptPoint]:
+        return lambda data: kept_codec.decode(key, data, self._keyring)
+
+    def _is_of_kept_point(self, txg: Txg) -> bool:
+        return any(point.image_txg <= txg <= point.txg for point in self._kept)
 
     async def _txgs(self, store: ObjectStore) -> list[Txg]:
         return await chain.numbers_from(store, self._keyring, Txg(0))
@@ -198,7 +220,7 @@ class Offer:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        # If no object records a copy's hash, the copy must record the hash of its predecessor.
+        # If no object records the hash of a copy, the copy must record its predecessor's hash.
         for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named
@@ -254,7 +276,7 @@ class Offer:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        # A fence record may refer to an earlier changelog than its predecessor.
+        # A fence record may record the hash of an earlier changelog than the previous one.
         if changelog.kind is not Kind.FENCE:
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
@@ -282,11 +304,12 @@ class Offer:
     async def _mend_images(
         self, first: Txg, lease: Lease | None, named: Iterable[ObjectKey]
     ) -> None:
-        """Restore the images that the bucket should have: listed, named, and the oldest retained.
+        """Restore the listed images, those named by changelogs, and the oldest retained image.
 
-        If none of them is valid, restore all offered images.
+        If none of these images is valid, restore all images of the offered store.
         """
         wanted = {*named, *await _keys(self._store, _IMAGES)}
+        wanted |= {point.image.key for point in self._kept}
         if lease is not None and lease.head is not None:
             wanted.add(lease.head.manifest_key)
         offered = {
@@ -304,7 +327,8 @@ class Offer:
         anywhere = set(await self._union(_IMAGES))
         for key in sorted(keys):
             name = image_codec.parse_manifest_key(key)
-            if name is None or name.txg < first:
+            is_kept = any(point.image.key == key for point in self._kept)
+            if name is None or (name.txg < first and not is_kept):
                 continue
             manifest = await self._mend(key, self._manifest(key))
             if manifest is not None:

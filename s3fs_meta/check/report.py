@@ -1,6 +1,6 @@
-"""The report of fsck: findings, and the exit status that follows from them.
+"""The report of fsck: findings, and the exit status computed from them.
 
-Owns: the modes, findings, their sums, the JSON form and the exit status of fsck(8).
+Owns: the modes, findings, their counts, the JSON form and the exit status of fsck(8).
 Does not know: SQL, stores, terminals.
 Bounds: at most FSCK_EXAMPLES_MAX findings of each invariant are kept. All findings are counted and
 passed to ``on_finding``.
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from s3fs_meta.counted import counted
 from s3fs_meta.limits import FSCK_EXAMPLES_MAX
 
 EXIT_CLEAN: Final = 0
@@ -32,7 +33,7 @@ class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
     DAMAGE = "damage"  # an error, which changes the exit status
-    LEFTOVER = "leftover"  # a harmless leftover of a crash, which does not change the exit status
+    LEFTOVER = "leftover"  # harmless, left by a crash; does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """The number of findings about one invariant, and some of them as examples."""
+    """The number of findings about one invariant, and a few of them as examples."""
 
     invariant: str
     title: str
@@ -116,11 +117,11 @@ class Report:
         self.foreign_keys: list[str] = []
 
     def note(self, text: str) -> None:
-        """Pass a line about the progress of the run to ``on_note``."""
+        """Send a line about the progress of the run to ``on_note``."""
         self._on_note(text)
 
     def remember(self, text: str) -> None:
-        """Add a line to the report about an effect of a repair that the user must know."""
+        """Add a line to the report about an effect of a repair that the user should know."""
         if len(self.notes) < FSCK_EXAMPLES_MAX:
             self.notes.append(text)
         self._on_note(text)
@@ -130,14 +131,15 @@ class Report:
         self.foreign_count, self.foreign_keys = count, keys
         if count:
             shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")
-            self.remember(f"{count} objects are not of this filesystem and stay: {shown}")
+            objects = counted(count, "object")
+            self.remember(f"kept {objects} that do not belong to this filesystem: {shown}")
 
     def open(self, verdict: Verdict) -> Verdict:
-        """Add the verdict of an invariant before its findings; return the stored verdict."""
+        """Add the verdict of an invariant before its first finding; return the stored verdict."""
         return self._verdicts.setdefault(verdict.invariant, verdict)
 
     def add(self, verdict: Verdict, finding: Finding) -> None:
-        """Count a finding; keep it as an example unless FSCK_EXAMPLES_MAX are kept already."""
+        """Count a finding; store it as an example unless FSCK_EXAMPLES_MAX are stored."""
         verdict.found += 1
         verdict.left += 1
         if len(verdict.examples) < FSCK_EXAMPLES_MAX:
@@ -145,7 +147,7 @@ class Report:
         self._on_finding(finding)
 
     def forget_all_but(self, invariant: str) -> None:
-        """Forget the findings about all other invariants, because the database was replaced."""
+        """Delete the findings about all other invariants, because the database was replaced."""
         self._verdicts = {
             name: verdict for name, verdict in self._verdicts.items() if name == invariant
         }

@@ -1,7 +1,7 @@
-"""A complete check of one filesystem: fsck without its command line.
+"""Checking one open filesystem completely: fsck without its command line.
 
-Owns: the order of surveys. Does not know: how a filesystem is opened, terminals.
-Tasks: one. Surveys have schedule points; judging the rows has none.
+Owns: the order of the surveys. Does not know: opening a filesystem, terminals.
+Tasks: one. Surveys have schedule points; the check of the rows has none.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,12 @@ from s3fs_meta.check.survey import cache as cache_survey
 from s3fs_meta.check.survey import chain as chain_survey
 from s3fs_meta.check.survey import history as history_survey
 from s3fs_meta.check.survey import indexes
+from s3fs_meta.check.survey import kept as kept_survey
 from s3fs_meta.check.survey import packs as pack_survey
 from s3fs_meta.check.survey.bucket import NO_EPOCH
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.counted import counted
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Epoch
@@ -33,16 +35,16 @@ from s3fs_meta.sync.progress import Progress, no_progress
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The options that the user chose."""
+    """The options of fsck that the user chose."""
 
     repair: Mode = Mode.REPORT
     deep: bool = False
-    delete_unknown: bool = False  # delete packs of this filesystem that no row names
+    delete_unknown: bool = False  # delete packs of this filesystem that have no row
 
 
 @dataclass(frozen=True, slots=True)
 class CacheDirectory:
-    """The directories of cached blocks on this host."""
+    """The directories of the block cache on this host."""
 
     blocks: Path
     tmp: Path
@@ -50,11 +52,11 @@ class CacheDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One filesystem that is open for a check.
+    """A filesystem that is open for a check.
 
     Attributes:
         db: the database. No other process changes it, or it is open read-only for a report.
-        cache: the cached blocks of this host; None if there are none, or if a mount uses them.
+        cache: the block cache of this host; None if it is missing or a mount uses it.
         mounted: processes may have files open, so inodes without a name are valid.
         epoch: the current epoch; the writers of earlier epochs are fenced.
         facts: uuid and block_bytes according to the superblock, in the form of ``properties``.
@@ -108,6 +110,7 @@ async def check_filesystem(
         exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
     )
     await chain_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
+    await kept_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
     if wanted.deep:
         await history_survey.survey(exam, store, keyring, progress)
     bucket_survey.count_foreign(exam)
@@ -123,7 +126,7 @@ async def check_filesystem(
     if repairs:
         await _remove_wrong_indexes(exam, store)
     if wanted.repair is Mode.ALL and wanted.delete_unknown:
-        await _delete_unknown(exam, store)
+        await _delete_unknown(exam, store, keyring)
     return report
 
 
@@ -131,13 +134,16 @@ async def _remove_wrong_indexes(exam: Examination, store: ObjectStore) -> None:
     removed = await history_survey.remove_faulty(exam, store)
     if removed:
         exam.report.remember(
-            f"deleted {removed} wrong objects of the history index: the next mount makes them anew"
+            f"deleted {removed} wrong objects of the history index; the next mount rebuilds them"
         )
 
 
-async def _delete_unknown(exam: Examination, store: ObjectStore) -> None:
-    deleted = await bucket_survey.delete_unknown(exam, store)
+async def _delete_unknown(exam: Examination, store: ObjectStore, keyring: Keyring) -> None:
     report = exam.report
+    spared = await kept_survey.spare_packs(exam, store, keyring)
+    if spared:
+        report.remember(f"{spared} packs that nothing names stay: kept points may need them")
+    deleted = await bucket_survey.delete_unknown(exam, store)
     report.settle(UNKNOWN_NAME, 0)
     if deleted:
-        report.remember(f"deleted {deleted} packs of past epochs that nothing names")
+        report.remember(f"deleted {counted(deleted, 'pack')} of fenced writers that no row names")

@@ -1,4 +1,4 @@
-"""Sums over the rows of names and block maps, computed once for many invariants.
+"""Sums over dentries and block maps, computed once for many invariants.
 
 Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
 them. Does not know: which rows are damaged.
@@ -8,7 +8,7 @@ them. Does not know: which rows are damaged.
     check_edges    per directory that has names, and per parent: the number of names
     check_dirs     per directory, and per other inode with dentries: the number of dentries
     check_tops     the inodes from which directories are searched: the root, directories without a
-                   name, and inodes with dentries that are not directories
+                   name, and inodes of other types that have dentries
     check_reached  the directories that the search from check_tops finds
     check_mapped   per file: the number of blocks, the first and last index, the end of the content
     check_refs     per block: the number of rows of block_map
@@ -31,7 +31,7 @@ IS_SYMLINK: Final = f"{TYPE_OF_MODE} = {stat.S_IFLNK}"
 
 BLOCK_BYTES: Final = "(SELECT CAST(value AS INTEGER) FROM properties WHERE name = 'block_bytes')"
 
-# Values of check_dirs.kind: whether the inode with dentries exists and is a directory.
+# Values of check_dirs.kind: what the inode of the dentries is.
 MISSING: Final = 0
 NO_DIRECTORY: Final = 1
 DIRECTORY: Final = 2
@@ -70,9 +70,9 @@ _TABLES: Final = {
 }
 
 # check_names and check_refs need an order that no index has. While such a table fits into the page
-# cache, inserting unsorted rows is twice as fast, because inodes of one directory have similar
+# cache, inserting unsorted rows is twice as fast: inodes of one directory have similar
 # numbers. A larger table is filled in order, because unsorted rows would read and write random pages.
-# Rows with values of other types are left out: I70 reports them, but a survey may run before that.
+# Rows with values of wrong types are skipped. I70 reports them, but a survey may run before it.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"
 NAMES_AS_THEY_COME: Final = (
@@ -116,7 +116,7 @@ _FILL: Final = (
     " WHERE typeof(m.ino) = 'integer' AND typeof(m.block_index) = 'integer' GROUP BY m.ino",
     "INSERT INTO temp.check_live SELECT pack, sum(stored_bytes) FROM blocks"
     " WHERE typeof(pack) = 'integer' GROUP BY pack",
-    # The search begins at every inode that no directory names, so it misses only cycles.
+    # The search starts at every inode without a name in a directory, so it misses only cycles.
     "INSERT INTO temp.check_tops SELECT d.ino FROM temp.check_dirs AS d"
     f" LEFT JOIN temp.check_names AS n ON n.ino = d.ino WHERE d.ino = {ROOT_INO}"
     f" OR d.kind <> {DIRECTORY} OR n.ino IS NULL",

@@ -1,6 +1,6 @@
-"""The commands of ``s3fs-meta``: one module for each command, with the same name.
+"""The commands of ``s3fs-meta``: each has a module with its name.
 
-command    HELP (its text) and a function whose parameters are its arguments and options
+command    a module with HELP (the text) and a function; its parameters are the command's options
 options    arguments and options that several commands share
 entry      builds the command-line parser; ``start`` runs without it where possible
 

@@ -89,7 +89,7 @@ class Result(NamedTuple):
 
 class _Phase(NamedTuple):
     what: str
-    steps: Callable[[int], Steps]  # one operation of one thread; yields its bytes
+    steps: Callable[[int], Steps]  # one operation of one thread per step; yields bytes
     operations: int  # number of operations of one thread
     cold: bool = False  # drop kernel caches first, if the process may do so
 
@@ -107,7 +107,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # replaced by run()
+        self._folder = parent  # run() replaces this directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""
@@ -179,7 +179,7 @@ class Workload:
             self._report(phase.what, sum(map(len, taken)), total)
 
     def _work(self, phase: _Phase, thread: int, taken: "array[float]") -> int:
-        """Run the steps of a phase until they end or ``stop`` is called; return the bytes."""
+        """Run the steps of a phase until ``stop`` is called; return the number of bytes."""
         size_bytes = 0
         with contextlib.closing(phase.steps(thread)) as steps:
             before_s = time.perf_counter()
@@ -355,7 +355,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
 
 
 def _check(where: Path, sizes: Sizes) -> None:
-    """Refuse invalid sizes, and a directory without enough space."""
+    """Raise UsageError for invalid sizes, or for a directory with too little space."""
     if not where.is_dir():
         raise UsageError(f"{where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:

@@ -1,5 +1,10 @@
 """``s3fs-meta browse``: the files of any retained point in time, in the browser."""
 
+import contextlib
+import webbrowser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Annotated
 
 import trio
@@ -19,9 +24,10 @@ HELP = CommandHelp(
     summary="Show the files of any retained point in time in the browser.",
     description=(
         "Prints the URL of a page on this host, and serves it until Ctrl-C. The page shows a time "
-        "line, the tree at each point in time, the versions of a file and their differences, and "
-        "downloads files, and folders as tar archives. Nothing is changed. Everything is read "
-        "from the bucket, so changes that are not uploaded yet are missing.",
+        "line, the tree at each point in time, the versions of a file and their differences, what "
+        "takes the space, and on a mount its figures of the last hour. It downloads files, and "
+        "folders as tar or zip. Nothing is changed. Everything is read from the bucket, so changes "
+        "that are not uploaded yet are missing.",
         "The page is for one browser: the URL has a token that works once. Only programs on this "
         "host can connect; from another host, use ssh -L. The pages need the package jinja2: pip "
         "install 's3fs-meta[browse]'.",
@@ -60,19 +66,25 @@ def browse(
     access: options.Access,
 ) -> None:
     """Run ``s3fs-meta browse``."""
-    # Only this command needs the server.
+    # Imported late, because only this command needs the server.
     from s3fs_meta.browse import command
+    from s3fs_meta.browse.access import leading_to
 
     address = option_syntax.listen_address("--listen", listen)
     place = targets.of_either(target, access.cachedir)
-    with TerminalFront() as front:
+    with contextlib.ExitStack() as stack:
+        front = stack.enter_context(TerminalFront())
 
         def announce(url: str) -> None:
             front.ready()
             output.print_text(url)
             typer.echo("Ctrl-C ends the page.", err=True)
             if open_browser:
-                typer.launch(url)
+                # The arguments of the browser can be read by every user, so they have no token.
+                page = Path(stack.enter_context(TemporaryDirectory())) / "s3fs-meta.html"
+                page.write_text(leading_to(url))
+                # A browser in the terminal ends only with its user.
+                Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
 
         reading = Reading(place, access.s3, access.passphrase_file, front)
         trio.run(command.serve, reading, address, announce)

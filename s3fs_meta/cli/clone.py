@@ -1,42 +1,53 @@
-"""``s3fs-meta clone``: copy a file or a whole tree within a filesystem."""
+"""``s3fs-meta clone``: copy a file or a whole tree within a filesystem, as it is or as it was."""
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import trio
 import typer
 
-from s3fs_meta.cli import options
+from s3fs_meta import option_syntax
+from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import interruption, output
+from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.limits import FREEZE_S_DEFAULT, FREEZE_S_MAX, FREEZE_S_MIN
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import PAST_INO_MIN
+from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths
-from s3fs_meta.mount.control_api import request_clone, request_frozen_clone
+from s3fs_meta.mount.control_api import PastSource, request_clone, request_past_clone
+from s3fs_meta.mount.history_requests import past_path
+from s3fs_meta.mount.mount_paths import Entry
+
+_NOW: Final = "now"
 
 HELP = CommandHelp(
     name="clone",
-    summary="Copy a file or a whole tree within a mounted filesystem.",
+    summary="Copy a file or a whole tree within a mounted filesystem, as it is or as it was.",
     description=(
         "The copy shares the content of its source until either is written to, so it takes "
         "little time and nearly no space. It has the same owners, modes, times, extended "
         "attributes, ACLs, holes, and hard links within the tree. The copy appears only when it "
         "is complete, also if the command was interrupted. If the filesystem is unmounted "
         "before, no part of it appears.",
-        "The source may be in use: each directory is copied at another time, with all data that "
-        "was written before the command began. The copy may have entries that are moved "
-        "meanwhile twice, or lack them.",
-        "With --freeze the copy is a consistent snapshot of the source at one point in time. "
-        "Processes that write in the source are blocked until the copy is complete, and get no "
-        "error. If the copy takes longer than --freeze-max, the processes continue, no copy is "
-        "made, and the command reports this. They also continue if the command is interrupted.",
+        "With --at the source is copied as it was at that time: SOURCE is its path then, also of "
+        "a file or directory that was removed or renamed since. A path below .snapshots means "
+        "the same without --at. No content is downloaded. If a part of the content is no longer "
+        "retained, no copy is made.",
+        "Without --at a source in use is copied directory by directory, each at another time; "
+        "the copy may have entries that are moved meanwhile twice, or lack them. --at=now first "
+        "uploads everything that was written before the command began; its copy is consistent at "
+        "one point in time, and no process waits.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "
         "permissions.",
     ),
     examples=(
         Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),
-        Example("s3fs-meta clone --freeze /mnt/home/db /mnt/home/db-copy", "while it is in use"),
+        Example("s3fs-meta clone --at=1h-ago /mnt/home/thesis /mnt/home/rescued", "undo a mistake"),
+        Example("s3fs-meta clone --at=now /mnt/home/db /mnt/home/db-copy", "while it is in use"),
     ),
     exits=exits_of(*OF_MOUNT, ExitStatus.CORRUPTION, ExitStatus.LOCAL),
 )
@@ -53,38 +64,61 @@ def clone(
             metavar="TARGET", help="Path of the copy, in an existing directory.", show_default=False
         ),
     ],
-    freeze: Annotated[
-        bool, typer.Option("--freeze", help="Block processes that write in the source.")
-    ] = False,
-    freeze_max: Annotated[
-        float,
+    at: Annotated[
+        str | None,
         typer.Option(
-            "--freeze-max",
-            metavar="SECONDS",
-            min=FREEZE_S_MIN,
-            max=FREEZE_S_MAX,
-            help="Longest time for which --freeze blocks processes.",
+            "--at",
+            metavar="TIME",
+            help="Copy the source as it was: ISO 8601, an age such as 10m, txg=N, newest, or now.",
+            show_default=False,
+            autocompletion=completion.points_in_time,
         ),
-    ] = FREEZE_S_DEFAULT,
+    ] = None,
+    freeze: Annotated[bool, typer.Option("--freeze", hidden=True)] = False,
+    _freeze_max: Annotated[float, typer.Option("--freeze-max", hidden=True)] = 0.0,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta clone``."""
-    found = mount_paths.existing(source, cachedir)
-    wanted = mount_paths.free(target, cachedir, near=found)
+    if freeze:
+        print_line(PROGRAM, "--freeze is deprecated and means --at=now; no process is blocked")
+        at = at or _NOW
+    found: PastSource | Entry
+    found = _past(source, at, cachedir) if at else mount_paths.existing(source, cachedir)
+    if isinstance(found, Entry) and found.ino >= PAST_INO_MIN:
+        found = PastSource(found.place, {"ino": found.ino})
+    near = found if isinstance(found, Entry) else _at_mountpoint(found)
+    wanted = mount_paths.free(target, cachedir, near=near)
     mount_paths.hand_over(wanted)
-    with interruption.explained(_remains(wanted.path, freeze=freeze)), TerminalFront() as front:
-        if freeze:
-            result = trio.run(request_frozen_clone, found, wanted, front, freeze_max)
-        else:
+    remains = f"the mount continues to copy; {wanted.path} appears when the copy is complete"
+    with interruption.explained(remains), TerminalFront() as front:
+        if isinstance(found, Entry):
             result = trio.run(request_clone, found, wanted, front)
+        else:
+            result = trio.run(request_past_clone, found, wanted, front)
     mount_paths.require_seen([wanted], there=True)
     if json:
-        output.print_json({"path": wanted.path, "entries": result["entries"]})
+        output.print_json({**result, "path": wanted.path})
 
 
-def _remains(path: str, *, freeze: bool) -> str:
-    """Describe the state that an interruption leaves."""
-    if freeze:
-        return "no copy is made, and the blocked processes continue"
-    return f"the mount continues to copy; {path} appears when the copy is complete"
+def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
+    """Return a path at a point in time, at which no file need be now.
+
+    Raises:
+        UsageError: the time is malformed, or the path is of another point in time.
+        NotMountedError: the path is not on a filesystem of s3fs-meta.
+    """
+    wanted = None
+    if at.strip() != _NOW:
+        wanted = option_syntax.point_in_time("--at", at)._asdict()
+    if os.path.lexists(source) and os.lstat(source).st_ino >= PAST_INO_MIN:
+        raise UsageError(f"{source} is of a point in time already; leave out --at")
+    found = past_path(source, cachedir)
+    names = [os.fsdecode(name) for name in found.names]
+    return PastSource(found.place, {"top": found.top, "names": names, "at": wanted})
+
+
+def _at_mountpoint(source: PastSource) -> Entry:
+    """Return an entry in the directory at the mountpoint of a source."""
+    path = os.path.join(source.place.mountpoint or os.sep, os.curdir)
+    return Entry(source.place, Ino(0), os.fsencode(os.curdir), Ino(0), path)

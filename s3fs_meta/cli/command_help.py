@@ -1,4 +1,4 @@
-"""The help texts of a command: the source of ``--help``, generated pages and man pages.
+"""The structure of a command's help: the source of ``--help``, generated pages and man pages.
 
 Owns: the structure of the texts. Does not know: any command.
 """
@@ -47,7 +47,7 @@ class CommandHelp(NamedTuple):
         """Return the text below the options in ``--help``."""
         examples = [f"  {escape(one.command)}\n      {escape(one.does)}" for one in self.examples]
         exits = [f"  {status:>3}  {escape(meaning)}" for status, meaning in self.exits.items()]
-        # The character \\b makes click keep the line breaks of a paragraph.
+        # After the character \b click keeps the line breaks of a paragraph.
         return "\n\n".join(
             [
                 "\b\n[bold]Examples[/bold]\n" + "\n".join(examples),

@@ -1,8 +1,8 @@
-"""Values that the shell's completion offers: mount options and their values, mountpoints, points in time.
+"""Candidates for the shell's completion: mount options and values, mountpoints, points in time.
 
 Owns: the candidates. Does not know: shells, whose scripts ``contrib.docs.reference`` writes.
-Keeps: no request to a bucket or a daemon, because the shell waits for the answer: only the mount
-table and small files of the local state are read. What only the bucket knows is not offered.
+Keeps: no request is sent to a bucket or a daemon, because the shell waits. Only the mount
+table and small files of the local state are read.
 """
 
 import itertools
@@ -27,21 +27,21 @@ from s3fs_meta.option_syntax import OneOf, format_time, page_size, point_in_time
 from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT
 
 VARIABLE: Final = "_S3FS_META_COMPLETE"  # set by the script of a shell
-_LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # the command line: bash; zsh and fish
-_COMMA: Final = re.compile(r"(?<!\\),")  # not one in a value, which is escaped
+_LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # set by bash; by zsh and fish
+_COMMA: Final = re.compile(r"(?<!\\),")  # a comma between options; commas in values are escaped
 _CHANGEABLE: Final = ("cachesize", "upload_limit", "download_limit")
 _TXG: Final = "txg="
 
 
 class Filesystem(NamedTuple):
-    """The filesystem of a command line, as far as it is typed."""
+    """The filesystem that an incomplete command line names."""
 
     url: str | None = None
     cachedir: Path | None = None
 
 
 def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
-    """Return the arguments of the command line that a shell completes; None without a shell."""
+    """Return the arguments of the command line to complete; None if no shell completes."""
     if VARIABLE not in environment:
         return None
     line = next((environment[name] for name in _LINES if name in environment), "")
@@ -52,7 +52,7 @@ def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def mount_options(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the comma-separated options of ``-o`` with each option or value that may come next."""
+    """Return the typed value of ``-o``, extended by each option or value that may come next."""
     return options_after(incomplete, _filesystem(context))
 
 
@@ -74,7 +74,7 @@ def options_after(incomplete: str, place: Filesystem) -> list[str]:
 
 
 def _values(option: Option, value: str, place: Filesystem) -> list[str]:
-    """Return the values of an option that begin with a text, as far as they are known here."""
+    """Return the values of an option that begin with a text and are known on this host."""
     if isinstance(option.parse, OneOf):
         found = list(option.parse.words)
     elif option.parse is page_size:
@@ -98,13 +98,13 @@ def settings(incomplete: str) -> list[str]:
 
 
 def points_in_time(context: typer.Context, incomplete: str) -> list[str]:
-    """Return points in time that this host has seen, the latest first."""
+    """Return points in time that this host has recorded, the latest first."""
     return times(incomplete, _filesystem(context))
 
 
 def times(incomplete: str, place: Filesystem) -> list[str]:
-    """Return known points in time that begin with a text: as times after a digit, else as txgs."""
-    from s3fs_meta.sync import known_points  # other completions need no state
+    """Return known points in time that begin with a text; as times if it begins with a digit."""
+    from s3fs_meta.sync import known_points  # imported late: other completions need no state
 
     state = _state(place)
     try:
@@ -128,7 +128,7 @@ def _filesystem(context: typer.Context) -> Filesystem:
 
 
 def _state(place: Filesystem) -> Path | None:
-    """Return the state directory of a filesystem; without a URL, the only one of this host."""
+    """Return the state directory of a filesystem; without a URL, if this host has only one."""
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:
         return targets.of_url(place.url, cachedir).state

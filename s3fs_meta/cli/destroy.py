@@ -20,6 +20,7 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import (
     BeingRemovedError,
     CorruptionError,
@@ -80,7 +81,7 @@ class _Wanted(NamedTuple):
     secret: Secret | None
     confirm: str | None
     force_takeover: bool
-    mount: str  # the command that mounts the filesystem, which a killed mount needs
+    mount: str  # the command that mounts the filesystem, for advice about a killed mount
 
 
 def destroy(
@@ -121,13 +122,13 @@ def destroy(
         removed, foreign = len(found.own), len(found.foreign)
         output.print_json({"url": url, "removed": removed, "foreign": foreign})
         return
-    output.print_text(f"removed {len(found.own)} objects from {url}")
+    output.print_text(f"removed {counted(len(found.own), 'object')} from {url}")
     if found.foreign:
         shown = ", ".join(map(repr, found.foreign[:FOREIGN_SHOWN_MAX]))
         more = ", …" if len(found.foreign) > FOREIGN_SHOWN_MAX else ""
         output.print_text(
-            f"{len(found.foreign)} objects that the filesystem did not write were not removed: "
-            f"{shown}{more}"
+            "not removed, because the filesystem did not write them: "
+            f"{counted(len(found.foreign), 'object')}: {shown}{more}"
         )
 
 
@@ -140,7 +141,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
             raise NotAFilesystemError(store.url)
         lease = await _refuse_held(store, wanted)
         found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
-        front.ready()  # no progress bar while the question is asked
+        front.ready()  # remove the progress bar before the question
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)
@@ -179,7 +180,7 @@ async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
 
 
 def _describe_ended(lease: Lease, mount: str) -> str:
-    """Return the message if the holder seems to be a killed mount of this host, else empty."""
+    """Return a message if the holder seems to be a killed mount of this host, else ""."""
     if lease.host != socket.gethostname() or targets.is_running(lease.pid):
         return ""
     return (
@@ -190,11 +191,11 @@ def _describe_ended(lease: Lease, mount: str) -> str:
 
 
 async def _require_unchanged(store: ObjectStore, before: Lease | None, wanted: _Wanted) -> None:
-    """Check the lease once more: the user may have answered the question hours later.
+    """Check the lease again, because the user may have answered the question late.
 
     Raises:
         HeldError: a host has acquired the lease meanwhile.
-        UsageError: a host has written meanwhile, so the list of objects is not complete.
+        UsageError: a host has written meanwhile, so the list of objects is incomplete.
     """
     lease = await _refuse_held(store, wanted)
     if lease != before and not wanted.force_takeover:
@@ -211,7 +212,7 @@ async def _find(
     secret: Secret | None,
     front: Front,
 ) -> _Found:
-    """Find the objects to remove, also after an interrupted mkfs or an interrupted removal.
+    """Find the objects to remove, even after an interrupted mkfs or removal.
 
     Raises:
         As ``open_keys``, ``removal.keys_of_removed`` and ``own_objects``.
@@ -246,7 +247,7 @@ async def _find(
 
 
 async def _label(store: ObjectStore) -> str:
-    """Return the label of a filesystem; empty if it has none or no superblock can be read."""
+    """Return the label of a filesystem; empty without a label or a readable superblock."""
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         with contextlib.suppress(ObjectMissingError, CorruptionError):
             data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
@@ -256,12 +257,12 @@ async def _label(store: ObjectStore) -> str:
 
 
 def _require_name(url: str, found: _Found, confirm: str | None) -> None:
-    """Raise UsageError unless the user gives the filesystem's name, as an option or typed."""
+    """Raise UsageError unless the user confirms with the filesystem's name."""
     typed = confirm
     if typed is None:
         if not sys.stdin.isatty():
             raise UsageError(f"stdin is not a terminal; use --confirm {found.name!r}")
-        sys.stderr.write(f"{url} holds {len(found.own)} objects of a filesystem.\n")
+        sys.stderr.write(f"{url} holds {counted(len(found.own), 'object')} of a filesystem.\n")
         sys.stderr.write(f"To remove them all, type {found.name!r}: ")
         sys.stderr.flush()
         typed = sys.stdin.readline()

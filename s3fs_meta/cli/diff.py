@@ -16,7 +16,7 @@ from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
-from s3fs_meta.export.from_snapshot import names_of
+from s3fs_meta.export.from_snapshot import find, names_of
 from s3fs_meta.limits import DIFF_CHANGES_MAX
 from s3fs_meta.meta.trees import tree_diff
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
@@ -38,7 +38,7 @@ HELP = CommandHelp(
         "or only in owner, permissions or xattrs (A), and renamed (R), sorted by path. A renamed "
         "directory is one line; a file that another one replaced under its name is changed.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
-        "or txg=N; s3fs-meta log lists them. The later one is the newest by default. Everything is "
+        "txg=N or the name of a kept point. The later one is the newest by default. Everything is "
         "read from the bucket, so changes that are not uploaded yet are missing.",
     ),
     examples=(
@@ -100,7 +100,7 @@ def diff(
     place = targets.of_either(target, access.cachedir)
     with TerminalFront(quiet=json) as front:
         reading = Reading(place, access.s3, access.passphrase_file, front)
-        links, found = trio.run(_compare, reading, points)
+        links, found = trio.run(_compare, reading, points, top)
     shown = sorted(one for one in found if _is_at(one.path, top) or _is_at(one.former_path, top))
     facts: dict[str, Any] = {
         "url": place.url,
@@ -119,7 +119,7 @@ def diff(
 
 
 async def _compare(
-    reading: Reading, points: tuple[PointInTime, PointInTime]
+    reading: Reading, points: tuple[PointInTime, PointInTime], top: bytes
 ) -> tuple[tuple[Link, Link], list[Difference]]:
     async with opened_bucket(reading) as bucket, AsyncExitStack() as stack:
         before, after = [await bucket.find(point) for point in points]
@@ -133,6 +133,7 @@ async def _compare(
             return await stack.enter_async_context(opened_snapshot(reading, bucket, exact, part))
 
         earlier, later = await opened(before, "before"), await opened(after, "after")
+        _require_path(earlier, later, top)
         search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, after)
         changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
         progress = reading.front.progress
@@ -152,6 +153,17 @@ def _differences(before: Volume, after: Volume, changed: set[Ino] | None) -> lis
                     " are closer to each other"
                 )
     return list(TreeDiff(before.db, after.db).differences(changed))
+
+
+def _require_path(before: Volume, after: Volume, top: bytes) -> None:
+    """Raise UsageError if a path exists in neither state."""
+    try:
+        find(before.db, top)
+    except UsageError:
+        try:
+            find(after.db, top)
+        except UsageError as exc:
+            raise UsageError(f"{os.fsdecode(top)!r} exists at neither point in time") from exc
 
 
 def _is_at(path: bytes | None, top: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""``s3fs-meta dropcache``: remove cached content that the bucket has."""
+"""``s3fs-meta dropcache``: remove cached content that is also in the bucket."""
 
 from collections.abc import Sequence
 from pathlib import Path

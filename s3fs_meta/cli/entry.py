@@ -40,6 +40,7 @@ COMMANDS: Final = (
     "lock",
     "promote",
     "retention",
+    "keep",
     "reclaim",
     "fsck",
     "log",
@@ -61,7 +62,7 @@ def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
     """Return the help text of a command and its function."""
     name = command.replace("-", "_")
     module = importlib.import_module(f"s3fs_meta.cli.{name}")
-    assert module.HELP.name == command, "a module has the name of its command"
+    assert module.HELP.name == command, "a module must have the name of its command"
     return module.HELP, getattr(module, name)
 
 
@@ -82,7 +83,7 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that takes each field of a dataclass, such as ``options.Access``."""
+    """Return a command with a parameter for each field of a dataclass, such as ``options.Access``."""
     parameters: list[inspect.Parameter] = []
     structs: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -121,7 +122,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Handle the options that precede a command."""
+    """Process the options before the command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -145,7 +146,7 @@ def program() -> NoReturn:
         sys.stdout.reconfigure(errors="surrogateescape")  # paths may not be UTF-8
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
-        # If the signal interrupts the start of a thread, the interpreter may wait for that thread
+        # If a signal interrupts the start of a thread, the interpreter may wait for that thread
         # forever.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import trio
@@ -19,10 +20,12 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
 from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, UsageError
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import targets
+from s3fs_meta.mount.stores import with_options
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.state_dir import without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
@@ -53,7 +56,7 @@ _ONLY_ALL = (  # options that need -y
     "--objects-from",
 )
 _LOCK_WAIT_S = 10.0
-_SHOWN_MAX = 10  # without --verbose: findings of one invariant that are shown, and notes
+_SHOWN_MAX = 10  # number of findings per invariant, and of notes, that are shown without --verbose
 
 
 AcceptSuperblock = Annotated[
@@ -204,14 +207,14 @@ def _checked(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) 
 
 
 def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
-    """Refuse options that need -y if it was not given."""
+    """Raise UsageError for options that need -y, if it was not given."""
     for option, is_given in zip(_ONLY_ALL, given, strict=True):
         if is_given and answer.mode is not Mode.ALL:
             raise UsageError(f"{option} needs -y")
 
 
 def _refuse_quarantined(place: Target) -> None:
-    """Refuse to delete packs that quarantined state of this host may still name."""
+    """Raise an error if quarantined state of this host may still need packs."""
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
@@ -240,10 +243,10 @@ def _rebuild(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) 
 
 
 def _rebuilt_line(made: Rebuilt) -> str:
-    found = f"found {made.files} files in {made.packs} packs"
+    found = f"found {counted(made.files, 'file')} in {counted(made.packs, 'pack')}"
     if made.source is None:
         return f"{found}; all are in lost+found"
-    source = f"from {made.source}, of which {made.missing_pieces} pieces are lost"
+    source = f"from {made.source}, without {counted(made.missing_pieces, 'lost piece')}"
     if changelog_codec.parse_key(made.source) is not None:
         source = f"from the changes up to {made.source}"
     return (
@@ -272,16 +275,18 @@ def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
     if json:
         output.print_json({"url": url, **report.as_json()})
         return
+    complete = partial(with_options, url=url, options=plan.s3)
     for verdict in report.verdicts:
-        findings = [str(finding) for finding in verdict.examples]
+        findings = [complete(str(finding)) for finding in verdict.examples]
         _list(findings, verdict.found, everything=plan.verbose)
-    _list(report.notes, len(report.notes), everything=plan.verbose)
+    notes = [complete(note) for note in report.notes]
+    _list(notes, len(notes), everything=plan.verbose)
     for line in report.lines():
-        output.print_text(f"{url}: {line}")
+        output.print_text(f"{url}: {complete(line)}")
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print a list of lines, shortened if it is too long to read."""
+    """Print a list of lines; shorten a long list."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

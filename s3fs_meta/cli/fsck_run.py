@@ -4,7 +4,7 @@
     -n                fsck opens the filesystem read-only and does not touch the lease
     -p, -y            fsck opens the filesystem for writing and uploads repairs to the bucket
 
-Owns: the choice between these, and the handling of an unreadable local database.
+Owns: the choice between these three cases, and the handling of an unreadable local database.
 Does not know: invariants, terminals.
 """
 
@@ -61,6 +61,7 @@ from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import refuse_held
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
+from s3fs_meta.sync.opening import failed_sync
 from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
@@ -74,7 +75,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
-_FUTURE: Final = "times"  # a check outside the numbered invariants of rows
+_FUTURE: Final = "times"  # the name of a check that is no numbered invariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class CheckPlan:
     verbose: bool = False
     publish_local: bool = False  # use the local state if the bucket lacks its last txg
     objects_from: str | None = None  # URL of a copy of the bucket
-    end_at: Txg | None = None  # the last valid txg, if the txgs after it are abandoned
+    end_at: Txg | None = None  # the last txg to keep; later txgs are abandoned
 
 
 @part(Cause.FSCK)
@@ -124,7 +125,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
 
 @part(Cause.FSCK)
 async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
-    """Rebuild metadata from the packs alone, if no other metadata can be read.
+    """Rebuild metadata from the packs, if no other metadata can be read.
 
     Raises:
         UsageError: other metadata can be read; nothing was changed.
@@ -142,7 +143,10 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
         try:
             state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
             await _refuse_readable(plan, store, keyring, superblock, state_dir, front)
+            await failed_sync.write_database_again(state_dir)
             await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
+            for notice in await failed_sync.write_blocks_again(state_dir, None):
+                front.notice(notice)
             await _refuse_held(plan, store, keyring, state_dir)
             quarantine = partial(_quarantine, state_dir, front)
             clock = SystemClock()
@@ -154,7 +158,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
 
 def _quarantine(state_dir: StateDir, front: Front) -> None:
-    """Quarantine the remains of the local state, which may have metadata that packs lack."""
+    """Quarantine the remains of the local state; they may contain metadata that packs lack."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         front.notice(
@@ -170,7 +174,7 @@ async def _refuse_readable(
     state_dir: StateDir,
     front: Front,
 ) -> None:
-    """Refuse a rebuild, which loses names, while any image in the bucket can be restored."""
+    """Raise an error if an image can be restored, because a rebuild loses names."""
     target = state_dir.tmp / "restorable.db"
     restorer = Restorer(store, keyring, superblock.uuid, front.progress)
     try:
@@ -178,7 +182,7 @@ async def _refuse_readable(
     except NewerFormatError as exc:
         if image_codec.parse_manifest_key(exc.key) is None:
             raise
-        return  # the rebuild refuses it if the claim can be verified, or nothing else has rows
+        return  # the rebuild itself refuses newer formats that it can verify
     except BrokenChainError as exc:
         last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
@@ -188,22 +192,23 @@ async def _refuse_readable(
             await trio.to_thread.run_sync(image_copy.remove, target)
     raise UsageError(
         f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount the "
-        f"filesystem, or run fsck -y (with --end-at={last_txg} if its report says so). --rebuild "
-        "loses names and is only for a bucket without a restorable image"
+        f"filesystem, or run s3fs-meta fsck -y (with --end-at={last_txg} if its report says so). "
+        "--rebuild loses names and is only for a bucket without a restorable image"
     )
 
 
 def _advice_without_images(place: Target) -> str:
     if StateDir(place.state).database.exists():
-        return "fsck -y --publish-local uploads the local state of this host"
+        return "s3fs-meta fsck -y --publish-local uploads the local state of this host"
     return (
-        "fsck -y --publish-local on a host that has mounted the filesystem uploads the local state"
-        " of that host; fsck --rebuild makes new metadata from packs and intact pieces of an image"
+        "s3fs-meta fsck -y --publish-local on a host that has mounted the filesystem uploads the"
+        " local state of that host; s3fs-meta fsck --rebuild makes new metadata from packs and intact"
+        " pieces of an image"
     )
 
 
 def _refuse_local(place: Target, superblock: Superblock) -> None:
-    """Refuse a rebuild, which loses names, while the local state has all names.
+    """Raise an error if the local state has all names, because a rebuild loses names.
 
     Raises:
         UsageError: the local database can be opened.
@@ -224,7 +229,7 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
     if known in {None, superblock.uuid}:
         raise UsageError(
             f"the local state in {state_dir.path} still has the names of all files, which --rebuild"
-            " would lose. Upload it with fsck -y, if necessary with --publish-local. To rebuild"
+            " would lose. Upload it with s3fs-meta fsck -y, if necessary with --publish-local. To rebuild"
             f" nevertheless, first move {state_dir.path} away"
         )
 
@@ -232,7 +237,7 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
 async def _refuse_held(
     plan: CheckPlan, store: ObjectStore, keyring: Keyring, state_dir: StateDir
 ) -> None:
-    """Refuse a rebuild while another host holds the lease, unless --takeover was given.
+    """Raise an error if another host holds the lease, unless --takeover was given.
 
     Raises:
         HeldError: another host holds the lease.
@@ -255,11 +260,11 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # an ending process or another fsck has the lock; opening waits for it
+        return None  # a process that is ending, or another fsck, has the lock; opening waits
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
-    """Refuse a check that is impossible while the filesystem is mounted.
+    """Raise an error if a check is impossible while the filesystem is mounted.
 
     Raises:
         HeldError: the plan demands repairs, or the journal mode excludes other readers.
@@ -274,7 +279,7 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
 
 
 def _pragmas(state: Path) -> Pragmas:
-    """Return the default pragmas; on a network filesystem pragmas without a write-ahead log."""
+    """Return the default pragmas, or on a network filesystem pragmas without WAL."""
     try:
         refuse_wal_on_network(state)
     except UsageError:
@@ -314,9 +319,9 @@ async def _check_readable(
     report: Report,
     front: Front,
 ) -> None:
-    """Check the filesystem; with -y, the state in the bucket replaces an unreadable local database.
+    """Check the filesystem; with -y, replace an unreadable local database by a restored one.
 
-    The database may turn out to be unreadable during the check; the check then starts again.
+    If the database proves unreadable during the check, the check starts again.
     """
     state_dir = StateDir(plan.place.state)
     try:
@@ -328,6 +333,7 @@ async def _check_readable(
             raise with_advice(exc) from exc
         await state_dir.lock(wait_s=plan.open.lock_wait_s)
         try:
+            await failed_sync.write_blocks_again(state_dir, None)
             kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         finally:
             state_dir.unlock()
@@ -443,7 +449,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(volume: Volume, report: Report) -> None:
-    """Report which copies of the superblock were invalid when opened, and how many still are."""
+    """Report the copies of the superblock that were invalid at opening, and those still invalid."""
     if not volume.superblock_faults:
         return
     remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)
@@ -453,10 +459,10 @@ async def _note_superblock(volume: Volume, report: Report) -> None:
 
 
 def _note_future(volume: Volume, report: Report) -> Verdict | None:
-    """Report if the last txg has a time in the future and the clocks of host and store agree."""
+    """Report a last txg with a time in the future, if the clocks of host and store agree."""
     if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
-    verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
+    verdict = report.open(Verdict(_FUTURE, "no txg has a time in the future", Severity.DAMAGE))
     text = (
         f"{described(volume.link)}: a host with a wrong clock wrote it; -y begins a new time span"
     )
@@ -470,7 +476,7 @@ def _span_was_begun(volume: Volume) -> bool:
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
-    """Report faults that prevent opening; return the verdict, which the caller may change."""
+    """Report faults that prevent opening; the caller may change the returned verdict."""
     verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
         report.add(verdict, Finding(_CLOSED, finding))
@@ -479,7 +485,7 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
 
 
 async def _carry(volume: Volume, front: Front) -> bool:
-    """Upload the repairs; return whether no change remains to be uploaded."""
+    """Upload the repairs; return whether all changes were uploaded."""
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report lists the losses
@@ -489,7 +495,7 @@ async def _carry(volume: Volume, front: Front) -> bool:
 
 
 async def _close(volume: Volume, *, release: bool) -> None:
-    """Close the filesystem; keep a mark of an unclean shutdown, because the next mount needs it."""
+    """Close the filesystem; keep the mark of an unclean shutdown for the next mount."""
     if not volume.crashed:
         await close_filesystem(volume, release=release)
         return

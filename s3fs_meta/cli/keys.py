@@ -3,7 +3,7 @@
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import PassphraseError
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.changes import Mutate, change
@@ -14,7 +14,7 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 async def change_superblock(
     place: Target, s3: S3Options, secret: Secret, mutate: Mutate
 ) -> Superblock:
-    """Change every copy of the superblock that can be reached; return the new superblock.
+    """Change every reachable copy of the superblock; return the new superblock.
 
     Args:
         place: the filesystem.
@@ -29,12 +29,13 @@ async def change_superblock(
     async with opened_store(place.url, s3, counts=place.state) as store:
         changed = await change(store, Remembered(place.state), secret, mutate)
     for one in changed.unreached:
-        print_line(PROGRAM, f"not reached, so not changed: {one}; s3fs-meta fsck -y replaces it")
+        left = f"not reached, so not changed: {one}; s3fs-meta fsck -y replaces it"
+        print_line(PROGRAM, with_options(left, place.url, s3))
     return changed.superblock
 
 
 def require_encrypted(superblock: Superblock) -> None:
-    """Refuse to change the passphrase or recovery key of a filesystem that is not encrypted.
+    """Raise PassphraseError if the filesystem has no passphrase and no recovery key.
 
     Raises:
         PassphraseError: the filesystem is not encrypted.

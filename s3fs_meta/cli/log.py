@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import trio
@@ -16,19 +18,27 @@ from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.model import PointInTime
+from s3fs_meta.model import NEWEST, ROOT_INO, Ino, PointInTime, Txg
 from s3fs_meta.mount import targets
+from s3fs_meta.mount.history_requests import past_path
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
+from s3fs_meta.mount.stores import with_options
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.history import txg_log
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.path_log import PathLog
+from s3fs_meta.sync.history.path_versions import PathVersions
 from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.history.txg_log import Gap, Rewinder, TxgRecord
+from s3fs_meta.sync.history.txg_log import Gap, TxgRecord
+from s3fs_meta.sync.volume import Volume
 
 HELP = CommandHelp(
     name="log",
@@ -37,40 +47,54 @@ HELP = CommandHelp(
         "Lists transaction groups, the last one first: number, time, epoch of the writer, size of "
         "the uploaded objects, and the number of inodes created, changed and removed. mount -o "
         "at=, restore and rollback accept the number or the time as shown. Everything is read "
-        "from the bucket; the filesystem may be mounted on any host.",
-        "--path lists the groups that changed a path, an entry below it, or a name on the path, "
-        "in the tree of that time. Changes of a renamed file before the rename are found under "
-        "its old name. Reading a file is listed only if it changed the access time. Two kinds of "
-        "groups are always listed: a group of kind image (made by fsck or rollback), which may "
-        "have changed anything, and a group whose changelog is missing or damaged, with the "
-        "reason.",
+        "from the bucket, so changes that are not uploaded yet are missing; the filesystem may be "
+        "mounted on any host.",
+        "With PATH only the groups are listed that changed the file at PATH, or the directory at "
+        "PATH or anything below it; their numbers are those of the complete group. PATH is where "
+        "it was at any retained point in time up to --until. A file that was moved into the "
+        "directory is listed with its earlier changes, one that was moved out until then. Reading "
+        "a file is no change. Two kinds of groups are always listed: a group of kind image (made "
+        "by fsck or rollback), which may have changed anything, and a group whose changelog is "
+        "missing or damaged, with the reason. The history index in the bucket lists the "
+        "changelogs to read; where it is missing, all are read.",
+        "s3fs-meta versions lists the contents of one file: its size and what happened to it in "
+        "each group. This command shows when a directory changed; s3fs-meta diff shows what "
+        "changed in it.",
     ),
     examples=(
         Example("s3fs-meta log s3://bucket/home", "the last transaction groups"),
-        Example("s3fs-meta log --path thesis/draft.txt s3://bucket/home", "the changes of a file"),
+        Example("s3fs-meta log /mnt/home/thesis", "the groups that changed a directory"),
+        Example("s3fs-meta log s3://bucket/home thesis", "the same without a mount"),
         Example("s3fs-meta log --since '2h ago' --json s3://bucket/home", "as JSON, for a program"),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
 
 
 class _Wanted(NamedTuple):
     """The part of the history that is shown."""
 
-    names: list[bytes]  # names on the wanted path; empty: everything
+    top: Ino  # the directory in which the path begins
+    names: list[bytes]  # the names of the path; empty: everything below *top*
     since: PointInTime | None
     until: PointInTime
     most: int | None
 
 
 def log(
-    url: options.Url,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH|URL",
+            help="Path in a mounted filesystem, or the URL of a bucket.",
+            show_default=False,
+        ),
+    ],
     path: Annotated[
         str | None,
-        typer.Option(
-            "--path",
+        typer.Argument(
             metavar="PATH",
-            help="Only changes of this path, given from the root, and of paths below it.",
+            help="With a URL: only changes of this path, from the root, and below it.",
             show_default=False,
         ),
     ] = None,
@@ -108,53 +132,81 @@ def log(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta log``."""
+    place, top, names = _place(target, path, access.cachedir)
     wanted = _Wanted(
-        names_of(os.fsencode(path or "")),
+        top,
+        names,
         None if since is None else option_syntax.point_in_time("--since", since),
         option_syntax.point_in_time("--until", until),
         count or (HISTORY_SHOWN_DEFAULT if since is None else None),
     )
-    place = targets.of_url(url, access.cachedir)
     with TerminalFront(quiet=json) as front:
         reading = Reading(place, access.s3, access.passphrase_file, front)
         entries = trio.run(_read, reading, wanted)
     if json:
-        output.print_json({"url": url, "txgs": [_facts(entry) for entry in entries]})
+        output.print_json({"url": place.url, "txgs": [_facts(entry) for entry in entries]})
         return
     for entry in entries:
         output.print_text(_line(entry))
+
+
+def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target, Ino, list[bytes]]:
+    """Return the filesystem, and the wanted path in it with the directory in which it begins."""
+    if path is None and "://" not in target:
+        return past_path(Path(target), cachedir)
+    return targets.of_url(target, cachedir), ROOT_INO, names_of(os.fsencode(path or ""))
 
 
 async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
     found: list[TxgRecord | Gap] = []
     async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
         last, oldest = await _last(bucket, wanted.until), await bucket.points.oldest()
-        since = None if wanted.since is None else (await bucket.by_store(wanted.since))[0]
-        for notice in bucket.points.notices:
-            reading.front.notice(notice)
-
-        async def restore(link: Link) -> Database:
-            await stack.aclose()  # close the database before the directory is removed
-            exact = PointInTime(f"txg={link.txg}", txg=link.txg)
-            return (await stack.enter_async_context(opened_snapshot(reading, bucket, exact))).db
-
-        rewinder = Rewinder(bucket, wanted.names, restore) if wanted.names else None
-        async with aclosing(txg_log.backwards(bucket, last, oldest.txg)) as changelogs:
+        since = None if wanted.since is None else await _first(bucket, wanted.since)
+        if wanted.names or wanted.top != ROOT_INO:
+            exact = PointInTime(f"txg={last.txg}", txg=last.txg)
+            volume = await stack.enter_async_context(opened_snapshot(reading, bucket, exact))
+            backwards = await _of_path(reading, bucket, volume, wanted, oldest.txg)
+        else:
+            for notice in bucket.points.notices:
+                reading.front.notice(with_options(notice, reading.place.url, reading.s3))
+            backwards = txg_log.backwards(bucket, last, oldest.txg)
+        async with aclosing(backwards) as changelogs:
             async for fetched in changelogs:
                 if _is_before(fetched, since):
                     break
                 done = last.txg - fetched.txg
                 reading.front.progress("changelogs", done, last.txg - oldest.txg)
-                if rewinder is None or await rewinder.undo(fetched):
-                    found.append(await _entry(bucket, fetched))
+                found.append(await _entry(bucket, fetched))
                 if len(found) == wanted.most:
                     break
     return found
 
 
+async def _of_path(
+    reading: Reading, bucket: Bucket, volume: Volume, wanted: _Wanted, first: Txg
+) -> AsyncGenerator[Fetched | Gap, None]:
+    """Return the changelogs that concern the wanted path, the latest first."""
+    search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link)
+    changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
+    versions = PathVersions(volume.db, search, changelogs, first, volume.link, top=wanted.top)
+    stays = await versions.stays(wanted.names)
+    if not versions.has_all_stays:
+        reading.front.notice(
+            "the path had too many inodes: changes of the earliest ones are missing"
+        )
+    return PathLog(volume.db, search, changelogs, stays, volume.link.txg).backwards(first)
+
+
+async def _first(bucket: Bucket, since: PointInTime) -> PointInTime:
+    """Return the point in time at which the list begins, counted by the store's clock."""
+    if since.kept is not None:
+        return since._replace(txg=(await bucket.find(since)).txg)
+    return (await bucket.by_store(since))[0]
+
+
 async def _last(bucket: Bucket, until: PointInTime) -> Link:
     """Return the last link to list; add a notice if the newest changelogs cannot be read."""
-    if until.txg is not None or until.time_ns is not None:
+    if until != NEWEST:
         return await bucket.find(until)
     newest = await bucket.points.newest()
     if bucket.points.unreadable_end:
@@ -206,10 +258,11 @@ def _changes(changes: Summary | None) -> str:
         "created": changes.created,
         "changed": changes.changed,
         "removed": changes.removed,
-        "names": changes.names,
-        "blocks": changes.blocks,
     }
-    return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no files"
+    found = [f"{count} {word}" for word, count in counts.items() if count]
+    nouns = {"name": changes.names, "block": changes.blocks}
+    found += [counted(count, noun) for noun, count in nouns.items() if count]
+    return ", ".join(found) or "no files"
 
 
 def _facts(entry: TxgRecord | Gap) -> dict[str, Any]:

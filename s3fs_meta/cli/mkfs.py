@@ -1,4 +1,4 @@
-"""``s3fs-meta mkfs``: make a filesystem."""
+"""``s3fs-meta mkfs``: create a filesystem."""
 
 import contextlib
 import tempfile
@@ -97,7 +97,7 @@ def mkfs(
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
     retention_s = parse_retention("--retention", retention)
-    # Checks the values before the user is asked for a passphrase and before a directory is made.
+    # Check the values before asking for a passphrase and before creating a directory.
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None
     if not plain:
@@ -131,7 +131,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL inside another filesystem, which would treat the new objects as garbage.
+    """Raise NotEmptyError for a URL inside another filesystem, which would delete the objects.
 
     Raises:
         NotEmptyError: a parent of the URL is a filesystem; nothing was created.

@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -23,11 +24,12 @@ from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
 from s3fs_meta.mount.service import run_mount
+from s3fs_meta.mount.stores import with_options
 from s3fs_meta.option_table import OPTIONS
 from s3fs_meta.settings import MountOptions
 from s3fs_meta.sync.state_dir import StateDir, remove_unused, without_new_remains
 
-_WIDTH: Final = 92  # of the lines that describe an option
+_WIDTH: Final = 92  # maximum length of lines that describe an option
 
 HELP = CommandHelp(
     name="mount",
@@ -143,18 +145,19 @@ def mount(
 def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
     """Mount in this process or in a background process; return the exit status."""
     level = logging.DEBUG if verbose else logging.INFO
+    complete = partial(with_options, url=plan.place.url, options=plan.s3)
     state = plan.place.state
     is_new = not state.exists()
     with without_new_remains(state), TerminalFront() as front:
         if foreground:
-            logs.to_stderr(level)
+            logs.to_stderr(level, complete)
             os.umask(UMASK)
             trio.run(run_mount, plan, front)
             return ExitStatus.DONE
         log = StateDir(state).log
 
         def body(remote: Front) -> None:
-            logs.to_file(log, level)
+            logs.to_file(log, level, complete)
             trio.run(run_mount, plan, remote)
 
         automounted = mount_table.is_automount(str(plan.mountpoint))

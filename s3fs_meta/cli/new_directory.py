@@ -1,7 +1,7 @@
-"""A directory that a command creates, and removes if the command fails before it uses it.
+"""A directory that a command creates, and removes again if the command fails early.
 
-Owns: the directories above it that were missing, too. Does not know: the use.
-Keeps: a directory that existed, that another process has created or changed since, or that has
+Owns: the directory, and the missing directories above it. Does not know: its purpose.
+Keeps: a directory that already existed, that another process has changed, or that has
 entries, is never removed.
 """
 
@@ -24,17 +24,17 @@ class _Made(NamedTuple):
 
 
 class NewDirectory:
-    """A directory that was created if it was missing; as a context, removed if the context fails."""
+    """Creates a missing directory; as a context, removes it again if the context fails."""
 
     def __init__(self, path: Path, *, mode: int = 0o777) -> None:
-        """Create the directory and those above it.
+        """Create the directory and the directories above it.
 
         Args:
             path: the directory, which may exist.
-            mode: its mode, before the umask; the directories above get the usual one.
+            mode: the mode of the directory before the umask; directories above get the default mode.
 
         Raises:
-            UsageError: it cannot be created; nothing was created.
+            UsageError: the directory cannot be created; nothing was created.
         """
         paths: list[Path] = []
         try:
@@ -54,7 +54,7 @@ class NewDirectory:
             self.remove_unused()
 
     def remove_unused(self) -> None:
-        """Remove the created directories, if all are unchanged and empty."""
+        """Remove the created directories if all of them are unchanged and empty."""
         made, self._made = self._made, []
         with contextlib.suppress(OSError):  # another process uses or has removed them
             if all(_as_made(one.path) == one for one in made):
@@ -70,7 +70,7 @@ def _create(path: Path, mode: int, created: list[Path]) -> None:
 
 
 def _missing(path: Path) -> Sequence[Path]:
-    """Return the path and those above it, up to the first that exists."""
+    """Return the missing directories: the path and its parents up to an existing one."""
     found = []
     for one in (path, *path.parents):
         if os.path.lexists(one):

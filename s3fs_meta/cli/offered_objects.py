@@ -1,4 +1,4 @@
-"""Restoring objects from the copies that the user gives fsck with --objects-from.
+"""fsck --objects-from: restoring objects from a copy of the bucket that the user gives.
 
 Metadata objects are restored before the filesystem is opened, because opening reads them. Packs are
 restored afterwards, because the rows of the metadata show which packs are missing.
@@ -41,7 +41,7 @@ class Filesystem(NamedTuple):
     store: ObjectStore
     keyring: Keyring
     uuid: str
-    state: Path  # state directory of the filesystem, where replaced objects are kept
+    state: Path  # the state directory, in which replaced objects are kept
 
 
 def url_of(words: str) -> str:
@@ -68,7 +68,7 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
 async def mend_packs(
     source: Source, filesystem: Filesystem, db: Database, *, deep: bool
 ) -> list[str]:
-    """Restore packs from copies, as ``Offer.mend_packs`` does; return a line for each."""
+    """Restore packs from copies (``Offer.mend_packs``); return a line for each restored pack."""
     async with _offer(source, filesystem) as offer:
         await offer.mend_packs(db, deep=deep)
         return offer.done

@@ -97,7 +97,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="Point in time: ISO 8601, an age such as 10m, txg=N, or newest.",
+        help="Point in time: ISO 8601, an age such as 10m, txg=N, a kept NAME, or newest.",
         autocompletion=completion.points_in_time,
     ),
 ]
@@ -142,13 +142,13 @@ class Access:
 
     @property
     def words(self) -> list[str]:
-        """Return the given options, for a command that a message advises."""
+        """Return the given options as words, for a command in a message."""
         named = (
             (f"--{one.name.replace('_', '-')}", getattr(self, one.name)) for one in fields(self)
         )
         return [word for name, value in named if value is not None for word in (name, str(value))]
 
     def secret(self, ask: Ask = ask_terminal) -> Passphrase:
-        """Return the passphrase, which is read or asked for only when it is needed."""
+        """Return a passphrase that is read or asked for only when needed."""
         warn_if_readable(self.passphrase_file)
         return passphrase_source.secret(self.passphrase_file, ask)

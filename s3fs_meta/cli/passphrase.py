@@ -76,5 +76,5 @@ def new_passphrase(file: Path | None) -> Mutate:
 
 
 def _ask_new(prompt: str) -> str:
-    """Ask for the new passphrase on the terminal; no environment variable can give it."""
+    """Ask for the new passphrase on the terminal; the environment is not used."""
     return passphrase_source.ask_terminal(prompt, "--new-passphrase-file")

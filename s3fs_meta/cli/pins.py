@@ -1,4 +1,4 @@
-"""``s3fs-meta pins``: list the trees that stay in the cache."""
+"""``s3fs-meta pins``: list the trees that are pinned in the cache."""
 
 import trio
 

@@ -13,7 +13,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_reclaim
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.contract import ObjectStore
@@ -127,7 +127,7 @@ async def _alone(
     clock = SystemClock()
     volume = await open_filesystem(store, state_dir, secret, clock, wanted, front.progress)
     for notice in volume.notices:
-        front.notice(notice)
+        front.notice(with_options(notice, store.url))
     session = Session(volume, SessionOptions(), clock)
     try:
         session.recover()

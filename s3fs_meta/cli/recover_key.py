@@ -87,7 +87,7 @@ def recover_key(
 
 
 def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
-    """Replace the recovery key; print the new key first, so that an interrupt cannot lose it."""
+    """Replace the recovery key; print the new key first, so that an interruption cannot lose it."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)

@@ -20,6 +20,7 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import (
     CorruptionError,
     ObjectMissingError,
@@ -167,7 +168,7 @@ async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
 ) -> AsyncIterator[FindElsewhere | None]:
-    """Yield a search for lost content in the bucket's newest state; None if it is unreadable."""
+    """Yield a function that finds lost content in the newest state of the bucket, or None."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
     try:
@@ -193,7 +194,7 @@ async def _base(
     keyring: Keyring,
     front: Front,
 ) -> AsyncIterator[Database | None]:
-    """Yield the database that the quarantined state was based on; None if all files are wanted.
+    """Yield the database on which the quarantined state was based; None to copy all files.
 
     Raises:
         SettingsError: the bucket no longer has that database.
@@ -240,7 +241,7 @@ def _show(wanted: _Wanted, tally: Tally, copier: Copier, *, json: bool) -> None:
         output.print_json(where | tally.facts(copier))
         return
     output.print_text(
-        f"copied {output.counted(tally.files, 'file')}, {output.human_bytes(tally.size_bytes)}, to {wanted.target}"
+        f"copied {counted(tally.files, 'file')}, {output.human_bytes(tally.size_bytes)}, to {wanted.target}"
     )
     for line in tally.lines(copier):
         output.print_text(line)

@@ -15,6 +15,7 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.export.copier import Copier, Tally, require_empty
 from s3fs_meta.export.from_snapshot import Restoring
 from s3fs_meta.model import PointInTime
@@ -34,7 +35,7 @@ HELP = CommandHelp(
         "and symbolic links, holes and special files; owners only if root runs the command. The "
         "filesystem may be mounted on any host, and is not changed.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
-        "or txg=N; s3fs-meta log lists them. Content that the bucket has lost is a hole in the "
+        "txg=N or the name of a kept point. Content that the bucket has lost is a hole in the "
         "copy, and is reported.",
     ),
     examples=(
@@ -98,7 +99,7 @@ def restore(
 class _Copied(NamedTuple):
     """The entries to copy."""
 
-    paths: list[bytes]  # from the root; empty: everything
+    paths: list[bytes]  # paths from the root; empty: copy everything
     target: Path
     privileges: bool
 
@@ -131,7 +132,7 @@ def _show(link: Link, tally: Tally, copier: Copier, where: dict[str, Any], *, js
         return
     size = output.human_bytes(tally.size_bytes)
     output.print_text(
-        f"copied {output.counted(tally.files, 'file')}, {size}, of {described(link)} to {where['to']}"
+        f"copied {counted(tally.files, 'file')}, {size}, of {described(link)} to {where['to']}"
     )
     for line in tally.lines(copier):
         output.print_text(line)

@@ -1,4 +1,4 @@
-"""``s3fs-meta rollback``: make a point in time the present state of the filesystem."""
+"""``s3fs-meta rollback``: make an earlier state the current state of the filesystem."""
 
 import sys
 from typing import Annotated, NamedTuple
@@ -14,11 +14,12 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import LOCK_WAIT_S
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
@@ -42,7 +43,7 @@ HELP = CommandHelp(
         "as a new transaction group. The history stays, so a second rollback can undo the first, "
         "as long as the state before it is retained. s3fs-meta restore recovers single files.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
-        "or txg=N; s3fs-meta log lists them.",
+        "txg=N or the name of a kept point; s3fs-meta log lists them, keep --list the kept points.",
     ),
     examples=(
         Example(
@@ -79,7 +80,7 @@ def rollback(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="Point in time: ISO 8601, an age such as 10m, or txg=N.",
+            help="Point in time: ISO 8601, an age such as 10m, txg=N, or a kept NAME.",
             show_default=False,
             autocompletion=completion.points_in_time,
         ),
@@ -99,7 +100,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
-            mend=Mend(anything=True),  # the user chose an earlier txg on purpose
+            mend=Mend(anything=True),  # the user has chosen to abandon later txgs
         ),
         option_syntax.point_in_time("--at", at),
         confirmed=yes,
@@ -111,7 +112,7 @@ def rollback(
     ):
         past, done = trio.run(_rollback, wanted, access.secret(front.ask), front, remains)
         for notice in done.notices:
-            front.notice(notice)
+            front.notice(with_options(notice, wanted.place.url, wanted.s3))
     if json:
         output.print_json(
             {"url": url, "was": done.before.txg, "past": past.txg, "txg": done.now.txg}
@@ -141,7 +142,7 @@ async def _rollback(
             front.progress,
         )
         for notice in volume.notices:
-            front.notice(notice)
+            front.notice(with_options(notice, wanted.place.url, wanted.s3))
         return past, await roll_back(volume, past, clock, front.progress)
 
 
@@ -158,7 +159,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     bucket = await read_bucket(store, Remembered(wanted.place.state), secret, SystemClock())
     past, present = await bucket.find(wanted.point_in_time), await bucket.points.newest()
     for notice in bucket.points.notices:
-        front.notice(notice)
+        front.notice(with_options(notice, wanted.place.url, wanted.s3))
     if past.txg == present.txg:
         raise SettingsError(f"{described(past)} is the current txg: there is nothing to roll back")
     if bucket.points.unreadable_end:
@@ -167,7 +168,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
             f"the txgs after txg {present.txg}, up to txg {last}, cannot be read and are abandoned"
         )
     front.notice(f"{store.url} is rolled back from {described(present)}")
-    front.notice(f"to {described(past)}: {present.txg - past.txg} transaction groups")
+    front.notice(f"to {described(past)}: {counted(present.txg - past.txg, 'transaction group')}")
     if not wanted.confirmed:
         await trio.to_thread.run_sync(_require_yes)
     return past

@@ -1,4 +1,4 @@
-"""The start of the program ``s3fs-meta``: a fast path for ``rm PATH…``, else the command line.
+"""The start of the program: a fast path for ``rm PATH…``, otherwise the command-line parser.
 
 Owns: the choice between the fast path and the command line. Does not know: other commands.
 ``rm PATH…`` without options must be as fast as rm(1) of one file, for a tree of any size. Loading
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_INTERRUPTED: Final = 130  # as ``exits`` has it, whose import is slow
+_INTERRUPTED: Final = 130  # the status in ``exits``, which is slow to import
 
 
 def program() -> NoReturn:
@@ -23,7 +23,7 @@ def program() -> NoReturn:
     words = sys.argv[1:]
     if is_plain_removal(words) and not sys.flags.optimize:
         sys.exit(_remove([Path(word) for word in words[1:]]))
-    from s3fs_meta.cli import entry  # loads the command line
+    from s3fs_meta.cli import entry  # loads the parser
 
     entry.program()
 
@@ -55,8 +55,8 @@ def _remove(paths: Sequence[Path]) -> int:
 
 
 def _report(exc: BaseException) -> int:
-    """Print an error as all other commands do; return the exit status."""
-    from s3fs_meta.console import boundary  # loads the command line
+    """Print an error like all other commands; return the exit status."""
+    from s3fs_meta.console import boundary  # loads the parser
 
     def again() -> int:
         raise exc

@@ -1,4 +1,4 @@
-"""``s3fs-meta status``: figures of a mount, or of the objects in a bucket."""
+"""``s3fs-meta status``: the figures of a mount, or facts about the objects in a bucket."""
 
 import os
 from pathlib import Path
@@ -141,12 +141,12 @@ def status(
     if check:
         return _check(target, access.cachedir, _limits(max_age, max_pending, min_free))
     if prometheus:
-        from s3fs_meta.cli import status_prometheus  # other options do not need it
+        from s3fs_meta.cli import status_prometheus  # imported late: only this option needs it
 
         status_prometheus.show(target, access.cachedir)
         return ExitStatus.DONE
     if watch:
-        from s3fs_meta.cli import status_watch  # other options do not need it
+        from s3fs_meta.cli import status_watch  # imported late: only this option needs it
 
         status_watch.run(target, access.cachedir, interval)
         return ExitStatus.DONE
@@ -183,7 +183,7 @@ def _show(place: Target, access: options.Access, *, json: bool, every: bool) -> 
 
 
 def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
-    """Print a line for each mount, or for one; return the exit status of the worst."""
+    """Print a line for one mount or for every mount; return the worst exit status."""
     places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
     worst = Level.OK if places else Level.CRITICAL
     if not places:

@@ -1,6 +1,6 @@
-"""The answer of ``status URL`` for a filesystem that is not mounted on this host.
+"""The output of ``status URL`` for a filesystem that is not mounted on this host.
 
-Owns: its fields, its texts, and the command to run next.
+Owns: the fields, the texts, and the command to run next.
 Does not know: how the facts are read (``sync.history.overview``).
 """
 
@@ -12,6 +12,7 @@ from s3fs_meta.cli import options
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.counted import counted
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.history import overview
@@ -25,14 +26,14 @@ HELD: Final = "held"
 LOST: Final = "lease lost"
 
 _NS: Final = 1_000_000_000
-# Ages are shown in the two largest units.
+# Ages are shown in their two largest units.
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 async def facts(place: Target, access: options.Access) -> dict[str, Any]:
     """Return the facts about a filesystem, read from the bucket; nothing is written.
 
-    The passphrase is not asked for. If it is not given, an encrypted filesystem is described by the
+    The user is not asked for the passphrase. Without it, an encrypted filesystem is described by the
     names and times of its objects.
 
     Raises:
@@ -91,7 +92,7 @@ def _holder(lease: Lease, *, ours: bool) -> dict[str, Any]:
 
 def _image(found: Overview) -> dict[str, Any]:
     manifest = found.image
-    assert manifest is not None, "the caller has checked this"
+    assert manifest is not None, "the caller must have checked this"
     return {
         "txg": manifest.txg,
         "last_ns": manifest.created_ns,
@@ -103,10 +104,10 @@ def _image(found: Overview) -> dict[str, Any]:
 
 
 def _next(found: Overview, *, ours: bool, access: options.Access, url: str) -> list[str]:
-    """Return the words of the command that the user runs next."""
+    """Return the words of the command that the user should run next."""
     if found.faults:
         return ["fsck", "-n", *access.words, url]
-    assert found.lease is not None, "a lost lease is a fault"
+    assert found.lease is not None, "a lost lease is reported as a fault"
     takeover = [] if found.lease.released or ours else ["--takeover"]
     return ["mount", *takeover, *access.words, url, "MOUNTPOINT"]
 
@@ -126,7 +127,7 @@ def rows(fields: Mapping[str, Any]) -> dict[str, str]:
     if fields["image"] is not None:
         image = fields["image"]
         size = output.human_bytes(image["file_bytes"])
-        found["size"] = f"{image['inodes']} inodes, {size}, as of the last image"
+        found["size"] = f"{counted(image['inodes'], 'inode')}, {size}, as of the last image"
     found["missing"] = _missing(fields)
     found["next"] = fields["next"]
     return found
@@ -140,7 +141,7 @@ def _newest(fields: Mapping[str, Any]) -> str:
         return f"{text}, by the time of its object"
     reached = fields["reached_txg"]
     behind = reached is not None and reached < fields["txg"]
-    return f"{text}, but the bucket leads only to txg {reached}" if behind else text
+    return f"{text}, but the bucket has changelogs only up to txg {reached}" if behind else text
 
 
 def _when(time_ns: int | None) -> str:
@@ -150,7 +151,7 @@ def _when(time_ns: int | None) -> str:
 
 
 def _lease(fields: Mapping[str, Any]) -> str:
-    """Return who may write, and what that means for the user."""
+    """Return the holder of the lease, and the consequence for the user."""
     holder = fields["holder"]
     if holder is None:
         return "missing or damaged"
@@ -179,13 +180,13 @@ def _last_image(fields: Mapping[str, Any]) -> str:
         return "unknown"
     image, count = fields["image"], fields["changelogs_after_image"]
     when = "" if image is None else _when(image["last_ns"])
-    return f"txg {fields['image_txg']}{when}; {count} changelogs after it"
+    return f"txg {fields['image_txg']}{when}; {counted(count, 'changelog')} after it"
 
 
 def _missing(fields: Mapping[str, Any]) -> str:
     if fields["faults"]:
         return "; ".join(fields["faults"])
-    examined = f"{fields['requests']} requests"
+    examined = counted(fields["requests"], "request")
     if not fields["proven"]:
         return (
             f"no name of an object ({examined}); give the passphrase with {passphrase_source.INSTEAD}"
@@ -198,7 +199,7 @@ def _missing(fields: Mapping[str, Any]) -> str:
 
 
 def age(time_ns: int) -> str:
-    """Return how long ago something was, in the two largest units."""
+    """Return an age as text, in its two largest units."""
     seconds = time_ns // _NS
     if seconds < 0:
         return "in the future by this host's clock"

@@ -16,8 +16,8 @@ from s3fs_meta.mount_errors import NotMountedError
 def show(target: str | None, cachedir: Path | None) -> None:
     """Print the figures of a mount, or of all mounts of this host.
 
-    A mount that does not answer, or does not exist, has the value 0 of ``s3fs_meta_up``: a failing
-    command would leave the last figures in the file of node_exporter.
+    A mount that does not answer, or does not exist, has ``s3fs_meta_up`` 0, because a failing
+    command would leave the old figures in the file of node_exporter.
     """
     readings = trio.run(_readings, target, cachedir)
     sys.stdout.write(prometheus.text(readings, open_metrics=False).decode())

@@ -1,16 +1,17 @@
-"""The figures of a mount as text: one screen for people, or a table of all figures."""
+"""The figures of a mount as text: one screen of main figures, or a table of all figures."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from s3fs_meta.console import output
+from s3fs_meta.counted import counted
 from s3fs_meta.mount import health, mount_holders
 from s3fs_meta.mount.latency import histograms
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.upload_watch import rate_of
 
-# Texts shown instead of the names of figures, since "file 3 MiB" would be meaningless.
+# Texts that replace names of figures, because "file 3 MiB" would be meaningless.
 _SIZES: Final[Mapping[str, str]] = {
     "file bytes": "size of all files",
     "block bytes": "of it distinct data",
@@ -28,7 +29,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
         "state": state_of(figures),
         "filesystem": " ".join(filter(None, (figures["label"], figures["url"]))),
         "mounted on": f"{figures['mountpoint']} (process {figures['pid']})",
-        "files": f"{figures['inodes']} inodes, {output.human_bytes(figures['file_bytes'])}",
+        "files": f"{counted(figures['inodes'], 'inode')}, {output.human_bytes(figures['file_bytes'])}",
         "stored": _stored(figures),
         "only on this host": at_risk(figures),
         "upload": shown_upload(figures["upload"]),
@@ -46,7 +47,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the last error of each part that has one, unless ``state_of`` has the reason."""
+    """Return the last errors of the parts of a mount, except those shown by ``state_of``."""
     outage = figures.get("outage", {}).get("why")
     return {
         f"error of {part}": figures[part]["last_error"]
@@ -56,7 +57,7 @@ def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def state_of(figures: Mapping[str, Any]) -> str:
-    """Return the state of a mount, and why it is in it, as text."""
+    """Return the state of a mount and its reason as text."""
     words = [figures["state"]]
     if figures["at"] is not None:
         words.append(f"as at {figures['at']}")
@@ -142,7 +143,7 @@ def _latencies(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the times of requests since the mount, by operation."""
     return {
         f"latency of {name}": f"p50 {shown_latency(one.quantile_s(0.5))}, "
-        f"p99 {shown_latency(one.quantile_s(0.99))}, {one.count} requests"
+        f"p99 {shown_latency(one.quantile_s(0.99))}, {counted(one.count, 'request')}"
         for name, one in histograms(figures).items()
     }
 

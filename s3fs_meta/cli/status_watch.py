@@ -1,6 +1,6 @@
-"""``status --watch``: what a mount does, shown repeatedly.
+"""``status --watch``: the activity of a mount, shown repeatedly.
 
-Owns: the differences of two readings as text, the screen, the end of the command. Does not know: the
+Owns: showing the differences of two readings, the screen, the end of the command. Does not know: the
 figures (``mount.figures``), the arithmetic of times (``mount.latency``).
 On a terminal one screen is updated; elsewhere a screen is printed for every interval.
 """
@@ -31,8 +31,8 @@ from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.option_syntax import seconds
 
-FIRST_S_MAX: Final = 1.0  # wait for the first screen
-_FEW_PER_S: Final = 10  # lower rates are shown with a digit after the point
+FIRST_S_MAX: Final = 1.0  # maximum wait for the first screen
+_FEW_PER_S: Final = 10  # lower rates are shown with one decimal
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,7 +57,7 @@ def run(target: str | None, cachedir: Path | None, interval: str) -> None:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        UsageError: the target is missing and not clear, or the interval is not one.
+        UsageError: the target is missing or ambiguous, or the interval is invalid.
     """
     interval_s = seconds(WATCH_S_MIN)("--interval", interval)
     place = (
@@ -107,7 +107,7 @@ async def _read(place: Target) -> Reading:
 
 
 async def _requesters(place: Target, within_s: float) -> Mapping[str, Any]:
-    """Return the processes that send most requests; empty if an older daemon does not know."""
+    """Return the processes that send most requests; empty if an older daemon lacks this request."""
     with suppress(ControlError):
         return await request_requesters(place, within_s)
     return {}
@@ -124,7 +124,7 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
 
 
 def view(earlier: Reading, later: Reading, requesters: Mapping[str, Any]) -> View:
-    """Return what happened between two readings."""
+    """Return the screen for the activity between two readings."""
     figures, before = later.figures, earlier.figures
     passed_s = max(later.at_s - earlier.at_s, 1e-6)
     then = histograms(before)
@@ -237,7 +237,7 @@ def rendered(shown: View) -> Group:
 
 
 def _columns(names: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table whose first *texts* columns are not numbers."""
+    """Return a table; the first *texts* columns contain text, all others numbers."""
     table = Table(box=None)
     for number, name in enumerate(names):
         table.add_column(name, justify="left" if number < texts else "right", no_wrap=True)

@@ -168,7 +168,7 @@ async def _unmount_and_wait(
 
 
 def _judge_killed(place: Target, front: Front) -> None:
-    """Report what a killed daemon has left. Raises StoreError unless the bucket has all changes."""
+    """Report the state after a kill; raise StoreError unless the bucket has all changes."""
     found = killed_state.unshipped(place.state)
     again = targets.mount_command(place)
     if found is not None and found.is_nothing:
@@ -191,7 +191,7 @@ async def _is_detached(place: Target) -> bool:
 
 
 def _other_mountpoints(mounted: Mounted | None) -> str:
-    """Describe the mountpoints that an unmounted filesystem still has on this host, or return ""."""
+    """Return the other mountpoints of an unmounted filesystem on this host as text, or ""."""
     found = [] if mounted is None else mount_table.same_filesystem(mounted)
     if not found:
         return ""
@@ -201,7 +201,7 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
 
 
 async def _used_by(place: Target) -> str:
-    """Describe the processes that still use an unmounted filesystem; empty if its daemon is ending.
+    """Return the processes that still use an unmounted filesystem as text; "" if it is ending.
 
     A process in another mount namespace is reported at once. Otherwise the daemon gets some time,
     since the kernel may not have reported the unmount yet.
@@ -220,7 +220,7 @@ async def _used_by(place: Target) -> str:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise StoreError, or a more specific error, unless the bucket has all changes."""
+    """Raise StoreError or a subclass unless the bucket has all changes."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
@@ -240,7 +240,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Call ``_judge``; show the earlier upload's error (*left*) unless *outcome* repeats it."""
+    """Call ``_judge``; show the error of the earlier upload (*left*) unless *outcome* has it, too."""
     try:
         _judge(outcome)
     except S3fsError as exc:
@@ -253,7 +253,7 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
 
 
 async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -> str:
-    """Upload before the unmount; return an error that does not prevent the unmount, or empty.
+    """Upload before the unmount; return the error if the unmount is possible nevertheless.
 
     With *force* an outage of the bucket ends the wait.
     """
@@ -263,7 +263,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)
     except OtherUserError:
-        raise  # root could unmount it, but not wait for its upload
+        raise  # root could unmount, but could not wait for the upload
     except NotMountedError as exc:
         if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)
@@ -279,13 +279,13 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
 
 
 def _unmount(mountpoint: str | None, force: bool) -> None:
-    assert mountpoint is not None, "a mounted place has a mountpoint"
+    assert mountpoint is not None, "a mounted filesystem must have a mountpoint"
     command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
     why = _why_not([*command, "--", mountpoint])
     for _ in range(BUSY_ATTEMPTS_MAX):
         if "busy" not in why:
             break
-        time.sleep(BUSY_PAUSE_S)  # the daemon may be collecting dirty data from open files
+        time.sleep(BUSY_PAUSE_S)  # collecting dirty pages may keep the mount busy
         why = _why_not([*command, "--", mountpoint])
     if "busy" in why and force:
         why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])

@@ -130,7 +130,7 @@ def versions(
 
 
 async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str, Any]:
-    """Return what ``request_versions`` returns, from the bucket alone."""
+    """Find versions like ``request_versions``, but in the bucket."""
     newest = PointInTime("newest")
     async with (
         opened_bucket(reading) as bucket,
@@ -148,7 +148,7 @@ async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str,
 
 
 def _line(version: Mapping[str, Any], shown: str) -> str:
-    """Return a version as one line for users; the name of the file is *shown* already."""
+    """Return a version as one line for users, without the name if it is *shown* already."""
     when = (
         "not uploaded yet" if version["created_ns"] is None else format_time(version["created_ns"])
     )
@@ -167,7 +167,7 @@ def _printable(name: str) -> str:
 
 
 def _facts(found: Mapping[str, Any], url: str, shape: Shape) -> dict[str, Any]:
-    """Return the versions as a dictionary for programs: of one file, or a list of files."""
+    """Return the versions of one file or of several files as a dictionary for programs."""
     files = [
         {**one, "versions": [_timed(two) for two in one["versions"]]} for one in found["files"]
     ]

@@ -1,4 +1,4 @@
-"""``s3fs-meta warm``: download trees into the cache, and keep them there."""
+"""``s3fs-meta warm``: download trees into the cache, and optionally pin them."""
 
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import MISSING_PATHS_PRINTED_MAX
 from s3fs_meta.mount import mount_paths
@@ -59,7 +60,7 @@ def warm(
 ) -> None:
     """Run ``s3fs-meta warm``."""
     found = mount_paths.nodes(paths, cachedir)
-    remains = "what was downloaded stays in the cache; run it again to continue"
+    remains = "downloaded content stays in the cache; run the command again to continue"
     if pin:
         remains = (
             "the trees may be pinned already, and the mount then continues the download in the "
@@ -104,7 +105,7 @@ def _print(result: dict[str, Any]) -> None:
 def _print_missing(result: dict[str, Any], front: Front) -> None:
     files = result["missing_files"]
     size = output.human_bytes(result["missing_bytes"])
-    front.notice(f"{size} in {files} {'file is' if files == 1 else 'files are'} not cached:")
+    front.notice(f"not cached: {size} in {counted(files, 'file')}:")
     shown = result["paths"][:MISSING_PATHS_PRINTED_MAX]
     for path in shown:
         front.notice(f"  {path}")

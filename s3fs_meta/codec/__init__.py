@@ -4,11 +4,12 @@ pack         many blocks in one object, with an index
 changelog    one transaction group; ``level``: several of them merged
 image        one metadata database as pieces and a manifest
 superblock   the properties of a filesystem; ``key_slots``: its master key, wrapped
-lease        which host writes
-keyring      the keys that hash and encrypt everything
+lease        the host that may write
+kept_point   a named point in time that retention does not touch
+keyring      the keys for hashing and encryption
 
 Start at ``pack``. ``envelope`` and ``compression`` wrap the other objects, ``fields`` and
-``text_object`` read JSON that may be hostile. docs/design/format.md explains every byte.
+``text_object`` parse untrusted JSON. docs/design/format.md defines every byte.
 Below: model, limits, errors.
 Above: every other folder.
 """

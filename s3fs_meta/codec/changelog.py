@@ -1,13 +1,14 @@
-"""Changelogs: the changes of one transaction group, as one object in a chain.
+"""Changelogs: objects that form a chain, each with the changes of one transaction group.
 
 Owns: the fields of a changelog, the names of changelogs and their parts, the binary form of
 changes and locations. Does not know: SQLite, the content of a changeset, stores, when a txg ends.
-Keeps: a changelog names its predecessor by hash and can be decoded only under its own number, so a
-missing, swapped, truncated, forged or reordered changelog is detected. It names every part by hash.
+Keeps: a changelog records the hash of its predecessor, and can be decoded only under its own number.
+So a missing, swapped, truncated, forged or reordered changelog is detected. It records the hash of
+every part.
 Design: docs/design/format.md, "Changelog".
 
     changelog/<txg>                                  this module, in an envelope; create-only
-    changelog-part/<txg>-<epoch>-<random>/<number>   changes that exceed the bound of a changelog
+    changelog-part/<txg>-<epoch>-<random>/<number>   changes that do not fit into the changelog
 """
 
 import enum
@@ -63,43 +64,43 @@ _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
-)  # maximum of txg, block and pack numbers; a writer must be able to add 1
+)  # maximum of txg, block and pack numbers, so that a writer can add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
-# Bytes of JSON for one part, one pack and one number, with the longest keys and numbers.
+# Bytes of JSON for one part, one pack and one number, if keys and numbers have maximum length.
 _PART_JSON_BYTES: Final = 170
 _PACK_JSON_BYTES: Final = 120
 _NUMBER_JSON_BYTES: Final = 24
 
-assert CHANGELOG_PARTS_MAX <= 10**6, "part names have six digits"
+assert CHANGELOG_PARTS_MAX <= 10**6, "a part number has at most six digits"
 assert (
     CHANGELOG_PARTS_MAX * _PART_JSON_BYTES
     + CHANGELOG_PACKS_MAX * (_PACK_JSON_BYTES + _NUMBER_JSON_BYTES)
     < HEADER_BYTES_MAX
-), "a changelog is one envelope"
+), "a changelog fits into one envelope"
 
 
 class Kind(enum.Enum):
     """The kinds of changelogs."""
 
     GROUP = "group"  # holds changes
-    FENCE = "fence"  # no changes; uses the txg number that a fenced writer would take
+    FENCE = "fence"  # has no changes; takes the txg number that a fenced writer would use
     IMAGE = "image"  # replaces the complete state by the state in an image
 
 
 class Location(NamedTuple):
-    """The location of a block's content; a block whose content is lost has none."""
+    """The location of a block's content in a pack, or the fact that the content is lost."""
 
     block: BlockId
     plain_bytes: int
     hash: bytes  # keyring.block_hash of the content; zeros if the content is lost
-    pack: PackId | None  # this and the next two are None if the content is lost
+    pack: PackId | None  # this and the next two fields are None if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
 
 class PackNote(NamedTuple):
-    """A pack that the txg added, or condemned: no block may refer to a condemned pack."""
+    """A pack that the txg added or condemned; blocks must not refer to condemned packs."""
 
     pack: PackId
     object_key: ObjectKey
@@ -131,19 +132,19 @@ class Changelog:
     kind: Kind
     txg: Txg
     epoch: Epoch  # epoch of the writer that cut the txg
-    nonce: str  # 32 random hexadecimal digits, so that no two writers make the same bytes
+    nonce: str  # 32 random hexadecimal digits, so that two writers never make equal objects
     uuid: str  # identifier of the filesystem
     schema_version: int
-    created_ns: int  # time of the cut; ascending within a time span
+    created_ns: int  # time when the txg was cut; ascending within a time span
     previous: str  # content_hash of the previous changelog, NO_HASH if there is none
-    image: ManifestRef | None = None  # only of kind IMAGE: the image with the state
-    # Sections in other objects; they are applied before the field "section".
+    image: ManifestRef | None = None  # only for kind IMAGE: the image that contains the state
+    # Sections in separate objects, which are applied before the field "section".
     parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
     section: Section = NO_CHANGES
-    floor: Txg = NO_FLOOR  # objects that only earlier txgs need may be deleted
-    begins_span: bool = False  # kind IMAGE: a wrong clock may have dated earlier txgs later
+    floor: Txg = NO_FLOOR  # objects needed only by earlier txgs may be deleted
+    begins_span: bool = False  # only for kind IMAGE: earlier txgs may have later times
 
 
 def key_of(txg: Txg) -> ObjectKey:
@@ -152,7 +153,7 @@ def key_of(txg: Txg) -> ObjectKey:
 
 
 def parse_key(key: str) -> Txg | None:
-    """Return the txg whose changelog *key* names, None if it names none."""
+    """Return the txg of the changelog with this key, None if it is no key of a changelog."""
     match = _KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
         return None
@@ -160,8 +161,8 @@ def parse_key(key: str) -> Txg | None:
 
 
 def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the common prefix of the keys of one attempt's parts, without the final slash."""
-    assert len(random_bytes) == RANDOM_BYTES, "the name of a part holds 8 random bytes"
+    """Return the common prefix of the part keys of one attempt, without the final slash."""
+    assert len(random_bytes) == RANDOM_BYTES, "the name of a part contains 8 random bytes"
     return f"changelog-part/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
 
@@ -172,7 +173,7 @@ def part_key(prefix: str, number: int) -> ObjectKey:
 
 
 def parse_part_key(key: str) -> Txg | None:
-    """Return the txg in the name of a part, None if *key* names no part."""
+    """Return the txg in the key of a part, None if it is no key of a part."""
     name = part_name(key)
     return None if name is None else name[0]
 
@@ -181,14 +182,14 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
     """Return the bytes of the object that holds a changelog, for the key ``key_of(changelog.txg)``.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     key = key_of(changelog.txg)
     header = dump_header(changelog)
     section = section_payload(key, changelog.section)
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(key, payload) != changelog:
-        raise FormatError(key, "the encoded changelog decodes to another one")
+        raise FormatError(key, "the encoded changelog decodes to different fields")
     return envelope.encode(_KIND, key, payload, keyring)
 
 
@@ -196,8 +197,8 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Change
     """Return the changelog in the object *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
-        FormatError: the object is corrupt, or holds a changelog of another txg than *key* names.
+        NewerFormatError: the object has a version that this program does not know.
+        FormatError: the object is corrupt, or is the changelog of another txg than in *key*.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
@@ -206,7 +207,7 @@ def encode_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
     """Return the bytes of the object *key*, a changelog part that holds *section*.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     return envelope.encode(_PART_KIND, key, section_payload(key, section), keyring)
 
@@ -215,7 +216,7 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
     """Return the section of *part* from its object.
 
     Raises:
-        FormatError: the bytes are not those that the changelog names by hash.
+        FormatError: the bytes do not have the hash in the changelog.
     """
     if content_hash(data) != part.hash:
         raise FormatError(
@@ -225,7 +226,7 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
 
 
 def encode_section(section: Section) -> bytes:
-    """Return the binary form of a section; do not check that it can be decoded."""
+    """Return the binary form of a section, without checking that it can be decoded."""
     rows = [
         LOCATION.pack(
             one.block,
@@ -241,10 +242,10 @@ def encode_section(section: Section) -> bytes:
 
 
 def decode_section(key: str, data: bytes | memoryview) -> Section:
-    """Return a section from its binary form; do not check the content of the changeset.
+    """Return a section from its binary form, without checking the content of the changeset.
 
     Raises:
-        FormatError: corrupt.
+        FormatError: the section is corrupt.
     """
     if len(data) > CHANGELOG_SECTION_BYTES_MAX or len(data) < _COUNT.size:
         raise FormatError(key, "a section has an impossible length")
@@ -255,7 +256,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     end = _COUNT.size + count * LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")
-    # The memoryview is copied: before the fix of its issue 77894, CPython crashes when it frees a
+    # Copy the memoryview. Without the fix of issue 77894, CPython crashes when it frees a
     # traceback that refers to an iterator over a memoryview.
     rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
@@ -269,13 +270,13 @@ def section_bytes(locations: int, changeset_bytes: int) -> int:
 
 
 def section_payload(key: ObjectKey, section: Section) -> bytes:
-    """Return the binary form of a section, checked by decoding it. Raises FormatError."""
+    """Return the binary form of a section; raise FormatError if it cannot be decoded again."""
     try:
         data = encode_section(section)
     except struct.error as exc:
         raise FormatError(key, "a location has a number out of range") from exc
     if decode_section(key, data) != section:
-        raise FormatError(key, "the encoded section decodes to another one")
+        raise FormatError(key, "the encoded section decodes to different fields")
     return data
 
 
@@ -352,7 +353,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
 
 
 def _check(key: ObjectKey, changelog: Changelog) -> None:
-    """Refuse fields that contradict each other or the name of the object."""
+    """Raise FormatError if fields contradict each other or the name of the object."""
     if key != key_of(changelog.txg):
         raise FormatError(key, "the txg in the changelog differs from the txg in its name")
     if changelog.floor > changelog.txg:
@@ -367,12 +368,12 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
             raise FormatError(key, "the changelog names an image of another txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
-        raise FormatError(key, "unexpected changes")
+        raise FormatError(key, "a changelog of this kind must not contain changes")
     _check_lists(key, changelog)
 
 
 def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
-    """Refuse parts of another changelog, and packs that occur twice or belong to a later epoch."""
+    """Raise FormatError for parts of another changelog, duplicate packs, or packs of later epochs."""
     for part in changelog.parts:
         if part_name(part.key) != (changelog.txg, changelog.epoch):
             raise FormatError(key, "the changelog names a part of another changelog")
@@ -387,7 +388,7 @@ def check_packs(
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(key, "a pack has an invalid name or a later epoch")
+            raise FormatError(key, "a pack has an invalid name or a later epoch than the object")
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 
@@ -413,7 +414,7 @@ def _part(key: ObjectKey, item: object) -> PartRef:
 
 
 def pack_of(key: ObjectKey, item: object) -> PackNote:
-    """Return the PackNote in parsed JSON. Raises FormatError."""
+    """Return a PackNote from parsed JSON; raise FormatError if it is invalid."""
     inner = named_fields(key, item, PackNote._fields)
     return PackNote(
         PackId(inner.integer("pack", 1, NUMBER_MAX)),
@@ -424,7 +425,7 @@ def pack_of(key: ObjectKey, item: object) -> PackNote:
 
 
 def part_name(key: str) -> tuple[Txg, Epoch] | None:
-    """Return the txg and the epoch in the name of a part, None if *key* names no part."""
+    """Return the txg and the epoch in the key of a part, None if it is no key of a part."""
     match = _PART_KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX or int(match[2]) > INTEGER_MAX:
         return None
@@ -432,7 +433,7 @@ def part_name(key: str) -> tuple[Txg, Epoch] | None:
 
 
 def numbers_of(key: ObjectKey, items: Sequence[object]) -> tuple[PackId, ...]:
-    """Return the pack numbers in parsed JSON. Raises FormatError."""
+    """Return pack numbers from parsed JSON; raise FormatError if they are invalid."""
     inner = Fields(key, {str(place): item for place, item in enumerate(items)})
     return tuple(PackId(inner.integer(str(place), 1, NUMBER_MAX)) for place in range(len(items)))
 

@@ -1,6 +1,6 @@
-"""Compressed bytes: one byte that names the method, then the payload.
+"""Compression: one byte that identifies the method, followed by the compressed bytes.
 
-Owns: the methods, their names for users, the bound on decompressed data.
+Owns: the methods, their names in options, the bound on decompressed data.
 Does not know: the meaning of the data.
 Keeps: decompressing never allocates more than the caller allows, even for hostile input.
 Tasks: any thread; zstandard's contexts are not thread-safe, so each thread has its own.
@@ -16,7 +16,7 @@ import zstandard
 
 from s3fs_meta.errors import UsageError
 
-ZSTD_LEVEL_MAX: Final = 19  # higher levels need windows so large that a reader may refuse them
+ZSTD_LEVEL_MAX: Final = 19  # higher levels use windows that are too large for some readers
 METHOD_BYTES: Final = 1
 
 _threads = threading.local()
@@ -44,7 +44,7 @@ class Compressor:
 
     @classmethod
     def for_name(cls, name: str) -> "Compressor":
-        """Return the compressor for a name that a user wrote, such as ``zstd-3``.
+        """Return the compressor for the name in a user's option, for example ``zstd-3``.
 
         Raises:
             UsageError: the name is neither ``none`` nor ``zstd-1`` to ``zstd-19``.
@@ -72,7 +72,7 @@ class Compressor:
 
 
 def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
-    """Return the content, which has exactly *plain_bytes* bytes.
+    """Return the decompressed data; its length must be exactly *plain_bytes*.
 
     Raises:
         DecompressionError: the payload is corrupt, has another length, or is followed by more
@@ -98,9 +98,9 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
 
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
-    # If a frame declares its size, zstandard allocates that size and ignores max_output_size, so
-    # check the declared size first. Our frames always declare it, and never a window larger than
-    # the content: zstd makes a frame of a single segment instead.
+    # If a frame declares its size, zstandard allocates that size and ignores max_output_size. So
+    # check the declared size first. Frames of this program always declare it, and no larger window:
+    # zstd makes a frame with a single segment instead.
     # Source: RFC 8878, section 3.1.1.1.
     try:
         frame = zstandard.get_frame_parameters(payload)

@@ -1,16 +1,16 @@
 """Envelopes: the format around every metadata object in the bucket.
 
-Owns: header, compression, encryption or checksum of metadata objects, which are read completely.
+Owns: header, compression, encryption or checksum of metadata objects; they are read completely.
 Does not know: the meaning of the payload.
-Keeps: an object can be decoded only if it is complete, has the kind and the name that it was
-encoded for, and belongs to this filesystem. An encrypted filesystem refuses plain objects.
-Design: docs/design/format.md, "Envelope", has the bytes.
+Keeps: an object can be decoded only if it is complete, belongs to this filesystem, and has the kind
+and name for which it was encoded. An encrypted filesystem refuses plain objects.
+Design: docs/design/format.md, "Envelope".
 
     header | AES-GCM of the compressed payload          on an encrypted filesystem
     header | compressed payload | checksum              on a plain one
 
-Nonces. Each object has a key of its own, derived from the master key and 16 random bytes drawn by
-``encode``, and that key encrypts only one message. So the nonce is always 0 and no (key, nonce)
+Nonces. Each object has its own key, derived from the master key and 16 random bytes that ``encode``
+generates. Each key encrypts only one message. So the nonce is always 0, and no pair (key, nonce)
 occurs twice.
 """
 
@@ -34,10 +34,10 @@ LEVEL_DEFAULT: Final = 1
 _MAGIC: Final = b"S3FSMETA"
 _ENCRYPTED: Final = 1  # the only flag: the object is encrypted
 HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
-_KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind", which follows version and flags
-# Offset of the salt in an object.
+_KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind"
+# The offset of the salt in an object.
 SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)
-# An object is at most this much larger than its payload.
+# The maximum difference between the sizes of an object and its payload.
 OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES
 ENCODED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 PURPOSE: Final = b"s3fs-meta envelope 1"
@@ -51,13 +51,13 @@ def encode(
     *,
     level: int = LEVEL_DEFAULT,
 ) -> bytes:
-    """Return the object that holds *payload*, at most ENVELOPE_BYTES_MAX, under the name *key*.
+    """Return the object *key* with a payload of at most ENVELOPE_BYTES_MAX bytes.
 
     *kind* is a word of at most 8 ASCII letters; *level* is the compression level of zstd.
     """
-    assert kind.isalpha(), "a kind is a word"
-    assert len(kind) <= KIND_BYTES_MAX, "a kind is a short word"
-    assert len(payload) <= ENVELOPE_BYTES_MAX, "a payload that decode would refuse"
+    assert kind.isalpha(), "a kind consists of letters"
+    assert len(kind) <= KIND_BYTES_MAX, "a kind has at most 8 letters"
+    assert len(payload) <= ENVELOPE_BYTES_MAX, "decode would refuse such a large payload"
     flags = _ENCRYPTED if keyring.encrypted else 0
     salt = os.urandom(SALT_BYTES) if keyring.encrypted else bytes(SALT_BYTES)
     header = HEADER.pack(_MAGIC, VERSION, flags, kind, len(payload), salt)
@@ -69,7 +69,7 @@ def encode(
 
 
 def is_framed(data: bytes) -> bool:
-    """Return whether an object begins as one of any filesystem does, damaged or not."""
+    """Return whether an object begins with the magic of envelopes; it may still be damaged."""
     return data.startswith(_MAGIC)
 
 
@@ -79,15 +79,15 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     Raises:
         NewerFormatError: the object has a version that this program does not know. If only the
             bytes of the version were damaged, FormatError is raised instead.
-        FormatError: the object is corrupt, has another kind, name or filesystem, or only one of
-            object and filesystem is encrypted.
+        FormatError: the object is corrupt, has a wrong kind, name or filesystem, or only one of
+            the object and the filesystem is encrypted.
     """
     view = memoryview(data)
     try:
         header = _parse_header(kind, key, view)
     except NewerFormatError as exc:
         if _is_of_this_version(key, view, keyring):
-            raise FormatError(key, "the version or the flags of its envelope are damaged") from exc
+            raise FormatError(key, "the version or the flags of the envelope are damaged") from exc
         raise
     if header.encrypted != keyring.encrypted:
         raise FormatError(key, "only one of the object and its filesystem is encrypted")
@@ -104,10 +104,10 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
 
 
 def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
-    """Refuse an object of any kind that this filesystem did not write under the name *key*.
+    """Raise FormatError unless this filesystem wrote the object, of any kind, under the name *key*.
 
     Raises:
-        FormatError: the object is corrupt, or has another name or filesystem.
+        FormatError: the object is corrupt, or belongs to another name or filesystem.
     """
     view = memoryview(data)
     kind = bytes(view[_KIND_AT : _KIND_AT + KIND_BYTES_MAX]).rstrip(b"\0")
@@ -177,5 +177,5 @@ def checksum_of(
 
 
 def _context(header: bytes, key: ObjectKey) -> bytes:
-    """Return the associated data; the header's fixed length makes header and key unambiguous."""
+    """Return the associated data: the header, which has a fixed length, and the key."""
     return header + key.encode("ascii")

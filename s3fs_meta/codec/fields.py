@@ -4,8 +4,8 @@ Owns: parsing with bounds; the type and range of every field.
 Does not know: the meaning of the fields.
 Keeps: for any input the result is a value of the stated type and range, or FormatError.
 
-JSON's ``true`` is not a number, numbers are integers, text has no control characters or lone
-surrogates. A name that occurs twice, or that no getter was called with, is an error.
+JSON's ``true`` is no number, all numbers are integers, and text has no control characters or lone
+surrogates. A duplicate field and a field that no getter has read are errors.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from s3fs_meta.errors import FormatError
 
 INTEGER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
-VALUES_MAX: Final = 1000  # default maximum of commas and opening brackets in a text
+VALUES_MAX: Final = 1000  # default maximum number of commas and opening brackets in a JSON text
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")
@@ -28,7 +28,7 @@ def dump(fields: Mapping[str, object]) -> bytes:
 
 
 class Fields:
-    """One JSON object; every getter removes its field, ``finish`` refuses fields that remain."""
+    """One JSON object. Every getter removes its field; ``finish`` refuses the remaining fields."""
 
     def __init__(self, key: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -38,16 +38,16 @@ class Fields:
 
     @classmethod
     def parse(cls, key: str, text: bytes, *, values_max: int = VALUES_MAX) -> "Fields":
-        """Return the fields of a JSON text from the object *key*.
+        """Return the fields of the JSON text in the object *key*.
 
         Args:
             key: the name of the object, for errors.
-            text: ASCII.
-            values_max: maximum of values; without it a text could need a hundred times its size in
+            text: the JSON, in ASCII.
+            values_max: maximum number of values. Without it, a text could need 100 times its size in
                 memory.
 
         Raises:
-            FormatError: the text is no JSON object, has a duplicate name, or has too many values.
+            FormatError: the text is no JSON object, has a duplicate field, or has too many values.
         """
         if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values_max:
             raise FormatError(key, "the JSON text has too many values")
@@ -61,45 +61,45 @@ class Fields:
         try:
             return cls(key, json.loads(text.decode("ascii"), object_pairs_hook=unique))
         except (ValueError, RecursionError) as exc:
-            raise FormatError(key, "not JSON") from exc
+            raise FormatError(key, "the text is not valid JSON") from exc
 
     def integer(self, name: str, low: int = 0, high: int = INTEGER_MAX) -> int:
-        """Return a number with ``low <= number <= high``."""
+        """Return the integer in a field; it must satisfy ``low <= number <= high``."""
         value = self._take(name)
         if type(value) is not int or not low <= value <= high:
             raise self._wrong(name)
         return value
 
     def boolean(self, name: str) -> bool:
-        """Return true or false."""
+        """Return the boolean value of a field."""
         value = self._take(name)
         if not isinstance(value, bool):
             raise self._wrong(name)
         return value
 
     def text(self, name: str, max_chars: int) -> str:
-        """Return printable text, which may be empty."""
+        """Return the printable text of a field, which may be empty."""
         value = self._take(name)
         if not isinstance(value, str) or len(value) > max_chars or not value.isprintable():
             raise self._wrong(name)
         return value
 
     def hexadecimal(self, name: str, length_bytes: int) -> str:
-        """Return the lower-case hexadecimal digits of exactly *length_bytes* bytes."""
+        """Return the lower-case hexadecimal text of a field; it must encode *length_bytes* bytes."""
         value = self.text(name, 2 * length_bytes)
         if len(value) != 2 * length_bytes or _HEX.fullmatch(value) is None:
             raise self._wrong(name)
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str]) -> str:
-        """Return text that matches *pattern* completely."""
+        """Return the text of a field, which must match *pattern* completely."""
         value = self._take(name)
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise self._wrong(name)
         return value
 
     def optional(self, name: str, get: Callable[[str], _T]) -> _T | None:
-        """Return None if the field is JSON's null, else the result of *get* for *name*."""
+        """Return None if the field is null, otherwise the result of *get* for *name*."""
         if name in self._left and self._left[name] is None:
             del self._left[name]
             return None
@@ -110,17 +110,17 @@ class Fields:
         return Fields(self._key, self._take(name))
 
     def array(self, name: str, max_items: int) -> list[object]:
-        """Return an array, which may be empty; its items are not checked."""
+        """Return the array of a field, which may be empty, without checking its items."""
         value = self._take(name)
         if not isinstance(value, list) or len(value) > max_items:
             raise self._wrong(name)
         return value
 
     def finish(self) -> None:
-        """Refuse unknown fields: those that no getter has removed.
+        """Raise FormatError if a field is left that no getter has removed.
 
         Raises:
-            FormatError: there is an unknown field.
+            FormatError: the object has an unknown field.
         """
         if self._left:
             raise FormatError(self._key, f"unknown field {min(self._left)!r}")

@@ -1,14 +1,14 @@
-"""The history index: which txgs of a run changed which inode, and which removed which name.
+"""The history index: the txgs of a run that changed each inode, or removed each name.
 
-Owns: the fields and columns of an index object. Does not know: changesets, when objects are made.
-Keeps: an index object names by hash the last changelog of its run and the one before the run, so it
-describes only these changelogs. It can be decoded only under its own name.
+Owns: the fields and columns of an index object. Does not know: changesets, when objects are written.
+Keeps: an index object records the hashes of the last changelog of its run and of the changelog before
+the run, so it describes only these changelogs. It can be decoded only under its own name.
 Design: docs/design/format.md, "History index".
 
-    history/<n>/<first txg>-<last txg>     32^n txgs; the last is a multiple of 32^n; create-only
+    history/<n>/<first txg>-<last txg>     32^n txgs; the last txg is a multiple of 32^n; create-only
 
 Level 1 has a bit for each txg of its run, level n a bit for each run of level n - 1. So a search
-for one inode reads an index object only if that inode changed in its run.
+for one inode reads only the index objects of runs that changed the inode.
 """
 
 import struct
@@ -57,11 +57,11 @@ PAYLOAD_BYTES_MAX: Final = (
     + HISTORY_NAME_BYTES_MAX
 )
 
-assert 8 * array("I").itemsize == HISTORY_FAN_OUT, "a mask is an unsigned integer of 32 bits"
+assert 8 * array("I").itemsize == HISTORY_FAN_OUT, "a mask is an unsigned 32-bit integer"
 
 
 class ChangedInode(NamedTuple):
-    """The parts of a run that changed one inode, as masks: bit 0 is the first part."""
+    """One inode, and the parts of a run that changed it, as bit masks; bit 0 is the first part."""
 
     ino: Ino
     content: int  # the inode was created or removed, or its size or block map changed
@@ -69,10 +69,10 @@ class ChangedInode(NamedTuple):
 
 
 class RemovedName(NamedTuple):
-    """The parts of a run that removed one name, or gave it to another inode."""
+    """One name, and the parts of a run that removed it or gave it to another inode, as a mask."""
 
     parent: Ino
-    name: bytes  # b"" if the name got another inode: then only the cookie is known
+    name: bytes  # b"" if the name was given to another inode; then only the cookie is known
     cookie: Cookie  # 0 if the name is known
     ino: Ino  # the inode that lost the name
     mask: int
@@ -80,7 +80,7 @@ class RemovedName(NamedTuple):
 
 @dataclass(frozen=True)
 class Inodes:
-    """Changed inodes in ascending order, as columns of equal length."""
+    """The changed inodes in ascending order, stored as columns of equal length."""
 
     inos: "array[int]"
     content: "array[int]"
@@ -88,7 +88,7 @@ class Inodes:
 
     @classmethod
     def of(cls, rows: Iterable[ChangedInode]) -> "Inodes":
-        """Return the columns of rows, which ascend by inode."""
+        """Convert rows, sorted by inode, to columns."""
         made = cls(array("Q"), array("I"), array("I"))
         for ino, content, other in rows:
             made.inos.append(ino)
@@ -121,11 +121,11 @@ class HistoryIndex:
     created_ns: int  # created_ns of the last changelog
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog of the run
-    # The parts of the run whose changes this object lacks: a txg of kind IMAGE, a changelog that
+    # The parts of the run whose changes are not in the index: a txg of kind IMAGE, a changelog that
     # could not be read, or a run of the level below without an index object.
     unknown: int
     inodes: Inodes
-    names: tuple[RemovedName, ...]  # ascending
+    names: tuple[RemovedName, ...]  # sorted
 
     @property
     def first(self) -> Txg:
@@ -142,14 +142,14 @@ def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
     """Return the bytes of the object ``index.key``.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     header = dump_header(index)
     payload = b"".join(
         (_COUNT.pack(len(header)), header, *_inode_columns(index), *_name_columns(index))
     )
     if _parse(index.key, payload) != index:
-        raise FormatError(index.key, "the encoded index object decodes to another one")
+        raise FormatError(index.key, "the encoded index object decodes to different fields")
     return envelope.encode(_KIND, index.key, payload, keyring)
 
 
@@ -157,8 +157,8 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Histor
     """Return the index in the object *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
-        FormatError: the object is corrupt, or holds another run than *key* names.
+        NewerFormatError: the object has a version that this program does not know.
+        FormatError: the object is corrupt, or is the index of another run than in *key*.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 
@@ -202,7 +202,7 @@ def _name_columns(index: HistoryIndex) -> Iterator[bytes]:
 
 
 def _differences(numbers: Iterable[int]) -> Iterator[int]:
-    """Yield each number minus the one before it, modulo 2^64."""
+    """Yield the differences between successive numbers, modulo 2^64."""
     return ((after - before) & _U64_MASK for before, after in pairwise((0, *numbers)))
 
 
@@ -214,7 +214,7 @@ def _stored(column: "array[int]") -> bytes:
 
 
 class _Columns:
-    """Reads columns from a payload whose length was checked."""
+    """Reads columns from a payload; its length has been checked."""
 
     def __init__(self, data: memoryview) -> None:
         self._rest = data
@@ -270,7 +270,7 @@ def _parse(key: str, payload: bytes) -> HistoryIndex:
 def _inodes(key: str, columns: _Columns, count: int) -> Inodes:
     differences = columns.numbers("Q", count)
     if sum(differences) > NUMBER_MAX or not all(differences):
-        raise FormatError(key, "the inodes of the index object do not ascend")
+        raise FormatError(key, "the inodes of the index object are not in ascending order")
     inos = array("Q", accumulate(differences))
     found = Inodes(inos, columns.numbers("I", count), columns.numbers("I", count))
     if not all(map(or_, found.content, found.other)):
@@ -289,7 +289,7 @@ def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
         raise FormatError(key, "the names of the index object have a wrong length")
     if b"/" in text or b"\0" in text or len(text) > HISTORY_NAME_BYTES_MAX:
         raise FormatError(key, "the index object has an invalid name")
-    assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name is one byte"
+    assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name fits into one byte"
     found = tuple(
         RemovedName(Ino(parent), text[start:end], Cookie(cookie), Ino(ino), mask)
         for parent, ino, cookie, mask, (start, end) in zip(
@@ -303,7 +303,7 @@ def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
         if named == bool(row.cookie) or (not named and not _COOKIE_MIN <= row.cookie <= NUMBER_MAX):
             raise FormatError(key, "a removed name of the index object has a wrong cookie")
     if not all(map(lt, map(_order, found), map(_order, found[1:]))):
-        raise FormatError(key, "the removed names of the index object do not ascend")
+        raise FormatError(key, "the removed names of the index object are not in ascending order")
     return found
 
 

@@ -1,10 +1,10 @@
-"""Images: one metadata database in the bucket, as pieces and a manifest that lists them.
+"""Images: copies of the metadata database in the bucket, as pieces and a manifest that lists them.
 
-Owns: the manifest's fields, the names of manifests and pieces, the hashes that chain images.
+Owns: the manifest's fields, the names of manifests and pieces, the hashes that link images.
 Does not know: SQLite, stores, when an image is made.
-Keeps: a manifest covers every byte of its database by lengths and hashes, so swapped or missing
-pieces and pieces of another image are detected. It names each piece once, in order. Each image
-names its predecessor.
+Keeps: lengths and hashes in a manifest cover every byte of its database, so swapped or missing pieces
+and pieces of another image are detected. A manifest lists each piece once, in order, and names the
+previous image.
 Design: docs/design/format.md, "Image".
 
     image/<txg>-<epoch>-<random>/manifest      this module, in an envelope
@@ -31,9 +31,9 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 VERSION: Final = 2
-NO_HASH: Final = "0" * (2 * HASH_BYTES)  # placeholder for the hash of a missing object
+NO_HASH: Final = "0" * (2 * HASH_BYTES)  # the value of a hash field if there is no object
 RANDOM_BYTES: Final = 8  # random bytes in the name of an image
-TXG_DIGITS: Final = 12  # digits of a txg in names; up to txg 10^12, listings are sorted by txg
+TXG_DIGITS: Final = 12  # digits of a txg in names, so that listings are sorted by txg up to 10^12
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
@@ -45,12 +45,14 @@ _PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII
 _HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 PIECE_ENCODED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
-_PIECE_JSON_BYTES: Final = 200  # bytes of the JSON of one piece with the longest key
+_PIECE_JSON_BYTES: Final = 200  # maximum bytes of the JSON of one piece
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
-assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "piece names have so many digits"
-assert IMAGE_PIECES_MAX * _PIECE_JSON_BYTES < ENVELOPE_BYTES_MAX, "a manifest is one envelope"
-assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece is one envelope"
+assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "a piece number has at most PIECE_DIGITS digits"
+assert IMAGE_PIECES_MAX * _PIECE_JSON_BYTES < ENVELOPE_BYTES_MAX, (
+    "a manifest fits into one envelope"
+)
+assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece fits into one envelope"
 
 
 class ImageName(NamedTuple):
@@ -62,7 +64,7 @@ class ImageName(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """An image piece: one run of database bytes; pieces follow each other without gaps."""
+    """An image piece: one range of database bytes. The pieces leave no gaps."""
 
     key: ObjectKey
     plain_bytes: int
@@ -87,20 +89,20 @@ class Manifest:
     page_size: int
     database_bytes: int  # sum of plain_bytes of all pieces
     created_ns: int  # only shown to users
-    previous: ManifestRef | None  # the image before this one, which was the head until then
+    previous: ManifestRef | None  # the previous image; None for the first one
     pieces: tuple[Piece, ...]  # never empty
     inodes: int  # only shown to users
     file_bytes: int  # sum of the sizes of regular files; only shown to users
-    changelog: str = NO_HASH  # content_hash of the changelog of "txg", NO_HASH if there is none
+    changelog: str = NO_HASH  # content_hash of the changelog of "txg"; NO_HASH: none exists
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the common prefix of the keys of one image's objects, without the final slash.
+    """Return the common prefix of the object keys of one image, without the final slash.
 
-    The caller draws 8 new *random_bytes* for each image, so that no two attempts to make an image
-    share a name.
+    The caller generates 8 new *random_bytes* for each image, so that two attempts to make an image
+    never share a name.
     """
-    assert len(random_bytes) == RANDOM_BYTES, "the name of an image holds 8 random bytes"
+    assert len(random_bytes) == RANDOM_BYTES, "the name of an image contains 8 random bytes"
     return f"image/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
 
@@ -126,7 +128,7 @@ def parse_piece_key(key: str) -> ImageName | None:
 
 
 def image_of(key: ObjectKey) -> str:
-    """Return the prefix of *key* that all objects of its image share, and no other object has."""
+    """Return the prefix of *key* that is common to the objects of one image and unique to it."""
     return key.rpartition("/")[0]
 
 
@@ -136,14 +138,14 @@ def content_hash(data: bytes | memoryview) -> str:
 
 
 def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
-    """Return the bytes of the object *key* that holds a manifest.
+    """Encode a manifest; return the bytes of the object *key*.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
-        raise FormatError(key, "the encoded manifest decodes to another one")
+        raise FormatError(key, "the encoded manifest decodes to different fields")
     return envelope.encode(_MANIFEST_KIND, key, payload, keyring)
 
 
@@ -151,14 +153,14 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
     """Return the manifest in the object *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
-        FormatError: the object is corrupt, or holds another manifest than *key* names.
+        NewerFormatError: the object has a version that this program does not know.
+        FormatError: the object is corrupt, or is the manifest of another image than in *key*.
     """
     return _parse(key, envelope.decode(_MANIFEST_KIND, key, data, keyring))
 
 
 def encode_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return the bytes of the object *key* that holds at most IMAGE_PIECE_BYTES of a database."""
+    """Encode a piece of at most IMAGE_PIECE_BYTES; return the bytes of the object *key*."""
     assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece is empty or too large"
     return envelope.encode(_PIECE_KIND, key, content, keyring)
 
@@ -170,12 +172,12 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
     program can read the manifest, a listed piece with an unknown version is damaged.
 
     Raises:
-        FormatError: the bytes are not those that the manifest names by hash.
+        FormatError: the bytes do not have the hash in the manifest.
     """
     try:
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
-        raise FormatError(piece.key, f"the piece claims {exc.what}, unlike its manifest") from exc
+        raise FormatError(piece.key, f"the piece has {exc.what}, unlike its manifest") from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(
             piece.key, "the content of the piece does not match the hash in its manifest"
@@ -194,7 +196,7 @@ def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Key
 
 
 def piece_number(key: ObjectKey) -> int:
-    """Return the number of an image piece, which gives its offset in the database."""
+    """Return the number of an image piece; it determines the offset in the database."""
     return int(key[-PIECE_DIGITS:])
 
 
@@ -205,7 +207,7 @@ def piece_sizes(database_bytes: int) -> list[int]:
 
 
 def require_places(manifest: Manifest, key: ObjectKey) -> None:
-    """Refuse pieces that leave a gap in the database; the number of a piece gives its offset.
+    """Raise FormatError if the pieces leave a gap in the database.
 
     Raises:
         FormatError: a piece other than the last is not full.
@@ -261,7 +263,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
 
 
 def _check(key: ObjectKey, manifest: Manifest) -> None:
-    """Refuse fields that contradict each other or the name of the object."""
+    """Raise FormatError if fields contradict each other or the name of the object."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
         raise FormatError(key, "the txg or epoch in the manifest does not match its name")
@@ -283,10 +285,10 @@ def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
 
 
 def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
-    """Return the pieces of a manifest; refuse a piece whose number differs from its position.
+    """Return the pieces of a manifest; raise FormatError if a piece is not at its position.
 
-    So no object is named twice, and a short manifest cannot make its reader fetch one object often.
-    The first wrong number ends the loop, because a hostile manifest may name very many pieces.
+    So a hostile manifest cannot make its reader fetch the same object many times.
+    The loop stops at the first wrong number, because a hostile manifest may list many pieces.
     """
     found = []
     for number, item in enumerate(items):
@@ -311,7 +313,7 @@ def _piece(key: ObjectKey, item: object) -> Piece:
 
 
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
-    """Return the items of a JSON array as fields with the given *names*. Raises FormatError."""
+    """Return the items of a JSON array as fields with the given *names*; raise FormatError."""
     if not isinstance(item, list) or len(item) != len(names):
         raise FormatError(key, f"an array does not have the items {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))

@@ -1,11 +1,11 @@
 """Key slots: the master key, encrypted with a passphrase or a recovery key.
 
-Owns: stretching of passphrases, the spelling of recovery keys, wrapping and unwrapping.
+Owns: key derivation from passphrases, the spelling of recovery keys, wrapping and unwrapping.
 Does not know: the superblock's other fields.
 
-Nonces. Each key slot, here also called a lock, has a key of its own. A new random salt goes into
-the key of each passphrase lock; a new random recovery key is the source for each recovery lock.
-Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is associated
+Nonces. Each key slot, here also called a lock, has its own key. The key of a passphrase lock depends
+on a new random salt, the key of a recovery lock on a new random recovery key.
+Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is the associated
 data.
 
 Source: RFC 9106 (Argon2), section 4, for the cost: the second recommended option.
@@ -34,7 +34,7 @@ _CHECK_CHARS: Final = 4
 _GROUP_CHARS: Final = 6
 _KDF: Final = "argon2id"
 _KDF_CHARS_MAX: Final = 32
-_MEMORY_KIB_PER_LANE: Final = 8  # minimum that argon2 itself requires
+_MEMORY_KIB_PER_LANE: Final = 8  # the minimum of argon2
 
 
 class KdfCost(NamedTuple):
@@ -61,23 +61,23 @@ class PassphraseLock:
 def lock_with_passphrase(
     uuid: str, master_key: bytes, passphrase: bytes, cost: KdfCost
 ) -> PassphraseLock:
-    """Return a new passphrase lock, which holds *master_key* encrypted.
+    """Encrypt the master key with a passphrase; return the new passphrase lock.
 
     Raises:
         UsageError: the passphrase is empty.
     """
     if not passphrase:
-        raise UsageError("an empty passphrase protects nothing; use --plain to do without one")
+        raise UsageError("the passphrase is empty; use --plain for a filesystem without encryption")
     salt = os.urandom(_SALT_BYTES)
     cipher = _cipher(_stretch(passphrase, salt, cost), b"passphrase")
     return PassphraseLock(salt.hex(), cost, _wrap(cipher, uuid, master_key))
 
 
 def open_with_passphrase(uuid: str, lock: PassphraseLock, passphrase: bytes) -> bytes:
-    """Return the master key that a passphrase lock holds.
+    """Decrypt a passphrase lock; return the master key.
 
     Raises:
-        PassphraseError: the passphrase is wrong, or the lock was tampered with.
+        PassphraseError: the passphrase is wrong, or the lock was changed.
     """
     secret = _stretch(passphrase, bytes.fromhex(lock.salt), lock.cost)
     return _unwrap(_cipher(secret, b"passphrase"), uuid, lock.wrapped, "passphrase")
@@ -91,10 +91,10 @@ def lock_with_new_recovery_key(uuid: str, master_key: bytes) -> tuple[str, str]:
 
 
 def open_with_recovery_key(uuid: str, wrapped: str, recovery_key: str) -> bytes:
-    """Return the master key in *wrapped*, which the recovery key encrypts.
+    """Decrypt *wrapped* with the recovery key; return the master key.
 
     Raises:
-        PassphraseError: the recovery key is mistyped or wrong, or the lock was tampered with.
+        PassphraseError: the recovery key is mistyped or wrong, or the lock was changed.
     """
     secret = _parse_recovery_key(recovery_key)
     return _unwrap(_cipher(secret, b"recovery"), uuid, wrapped, "recovery key")
@@ -106,10 +106,10 @@ def lock_fields(lock: PassphraseLock) -> dict[str, object]:
 
 
 def parse_lock(key: str, fields: Fields) -> PassphraseLock:
-    """Return the passphrase lock in *fields* of the object *key*; refuse an excessive cost.
+    """Return the passphrase lock in the *fields* of the object *key*.
 
     Raises:
-        NewerFormatError: the lock uses another key derivation than argon2id.
+        NewerFormatError: the lock uses a key derivation other than argon2id.
         FormatError: the fields are corrupt, or the cost is above the limits.
     """
     kdf = fields.text("kdf", _KDF_CHARS_MAX)
@@ -156,7 +156,7 @@ def _unwrap(cipher: AESGCM, uuid: str, wrapped: str, what: str) -> bytes:
 
 
 def _format_recovery_key(secret: bytes) -> str:
-    """Return a recovery key as 36 letters and digits: 160 bits and four check characters."""
+    """Return the text of a recovery key: 32 characters for 160 bits, and 4 check characters."""
     digits = base64.b32encode(secret).decode("ascii") + _check(secret)
     groups = range(0, len(digits), _GROUP_CHARS)
     return "-".join(digits[at : at + _GROUP_CHARS] for at in groups)

@@ -1,20 +1,20 @@
-"""The keys of one filesystem, for hashing and encryption.
+"""The keys for hashing and encryption of one filesystem.
 
 Owns: derivation of every key from the master key, the keyed block hash, keyed checksums.
 Does not know: where the master key comes from (``superblock``), the format of objects.
-Keeps: one key encrypts one object, so a number that is unique within the object is a safe nonce.
+Keeps: each key encrypts only one object, so a number that is unique in the object is a safe nonce.
 
 Nonces. AES-GCM is broken if two different messages use the same key and the same nonce. So
 
-1. every object has a key of its own: HKDF of the master key, a random salt of this object only,
+1. every object has its own key: HKDF of the master key, a random salt of the object,
    and a purpose that differs between kinds of objects;
-2. within an object the nonce is a number that cannot repeat: 0 if the object is one message, the
-   offset of the record if it holds several (records do not overlap).
+2. within an object the nonce is a number that cannot repeat: 0 if the object is one message, or the
+   offset of the record if the object has several records (records do not overlap).
 
-So no nonce is random, and none is stored. ``pack`` and ``envelope`` describe how they draw the
-salt.
+So nonces are neither random nor stored. ``pack`` and ``envelope`` describe how they generate
+salts.
 
-Tasks: a keyring never changes after construction; any thread may use it.
+Tasks: any thread may use a keyring, because it never changes after construction.
 Source: RFC 5869 (HKDF); NIST SP 800-38D, section 8.2.1 (deterministic construction).
 """
 
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES: Final = 32
 HASH_BYTES: Final = 32
-TAG_BYTES: Final = 16  # bytes that AES-GCM adds to a message
+TAG_BYTES: Final = 16  # length of the AES-GCM tag, which follows the ciphertext
 NONCE_BYTES: Final = 12
 
 _HASH_PURPOSE: Final = b"s3fs-meta block hash 1"
@@ -35,7 +35,7 @@ _CHECKSUM_CONTEXT: Final = "s3fs-meta 2025 checksum of a stored object 1"
 
 
 class Keyring:
-    """The keys of one filesystem; without a master key they hash but do not encrypt."""
+    """The keys of one filesystem; without a master key they only hash."""
 
     __slots__ = ("_checksum_key", "_hash_key", "_master_key")
 
@@ -63,22 +63,21 @@ class Keyring:
         return self._master_key
 
     def block_hash(self, data: bytes | memoryview) -> bytes:
-        """Return the 32-byte hash of a block's content, different on every filesystem.
+        """Return the keyed 32-byte hash of a block's content; it differs between filesystems.
 
-        It is keyed: without the key, an attacker cannot test whether a known file is stored in the
-        filesystem.
+        Without the key, an attacker cannot test whether the filesystem contains a known file.
         """
         return blake3(data, key=self._hash_key).digest()
 
     @property
     def check_value(self) -> str:
-        """Return text that identifies the keys without revealing them."""
+        """Return a text that identifies the keys without revealing them."""
         return self.checksum(b"key check").hex()
 
     def checksum(self, purpose: bytes, *parts: bytes | memoryview) -> bytes:
-        """Return a 32-byte checksum of *purpose* and *parts*; it covers the length of each part.
+        """Return a 32-byte checksum of *purpose* and *parts*, including the length of each part.
 
-        On an encrypted filesystem the checksum cannot be forged without the key. On a plain
+        On an encrypted filesystem an attacker cannot forge the checksum without the key. On a plain
         filesystem it detects corruption, and objects of another filesystem.
         """
         hasher = blake3(key=self._checksum_key)
@@ -93,7 +92,7 @@ class Keyring:
         Deriving the key takes 4 us, so callers need not cache the cipher.
 
         Args:
-            salt: drawn at random by the writer of the object, stored in it.
+            salt: generated at random by the writer of the object, and stored in the object.
             purpose: the kind of the object, and also its name if the salt is too short to be
                 unique.
         """
@@ -101,7 +100,7 @@ class Keyring:
 
 
 def derive_key(secret: bytes, salt: bytes, purpose: bytes) -> bytes:
-    """Return a 32-byte key derived from *secret*, which must have the entropy of a key."""
+    """Derive a 32-byte key from *secret*, which must have the entropy of a key."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=purpose).derive(secret)
 
 

@@ -1,14 +1,14 @@
-"""The lease: the epoch that may write, its holder, and the newest image.
+"""The lease: the epoch and the host that may write, and the newest image.
 
 Owns: the fields of the lease object, and the JSON form of the head alone.
 Does not know: stores, when an epoch is raised, takeovers.
-Keeps: decisions use only epoch, holder, nonce, machine, released and head; host, pid and time are
-for people.
+Keeps: decisions depend only on epoch, holder, nonce, machine, released and head. Host, pid and time
+are shown to users.
 Design: docs/design/format.md, "Lease".
 
 The lease is neither encrypted nor authenticated, so that it can be read without a passphrase. An
-attacker who can write to the bucket can change it. Such a change can fence the writer or select an
-older image of this filesystem, but nothing else, because manifests are authenticated.
+attacker who can write to the bucket can change the lease. This can fence the writer or select an
+older image of this filesystem, but nothing more, because manifests are authenticated.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
 VERSION: Final = 2
-_WITHOUT_NONCE: Final = 1  # oldest format version that is still accepted
+_WITHOUT_NONCE: Final = 1  # the oldest format version that is accepted; it has no nonce
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
 MARK_BYTES: Final = 16  # bytes of the keyed hash of a machine's identifier
@@ -39,13 +39,13 @@ class Head(NamedTuple):
 
 
 class MachineMarks(NamedTuple):
-    """Keyed hashes of a machine's identifiers, in hexadecimal; None: unknown."""
+    """Keyed hashes of a machine's identifiers, in hexadecimal; None if unknown."""
 
     machine_id: str | None = None
     product_uuid: str | None = None
 
     def is_other(self, other: "MachineMarks") -> bool:
-        """Return whether two marks certainly belong to different machines."""
+        """Return whether the marks prove that two machines are different."""
         return any(
             one is not None and another is not None and one != another
             for one, another in zip(self, other, strict=True)
@@ -57,24 +57,24 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease: which epoch and holder may write."""
+    """The lease: the epoch and the holder that may write, and the newest image."""
 
-    epoch: Epoch  # raised by every read-write mount; 0: the filesystem was never mounted
-    holder: str  # random name of the state directory that holds the lease; printable
+    epoch: Epoch  # incremented by every read-write mount; 0: the filesystem was never mounted
+    holder: str  # random name of the state directory whose host may write; printable
     host: str  # only shown to users
     pid: int  # only shown to users
     since_ns: int  # when the epoch began; only shown to users
-    released: bool  # the holder has released it; any host may take the next epoch
+    released: bool  # the holder has released the lease, so any host may take the next epoch
     head: Head | None  # None if there is no image yet
-    nonce: str | None  # random for each acquisition; None in a lease of format version 1
+    nonce: str | None  # new random value for each acquisition; None in format version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # machine of the holder
 
 
 def encode(lease: Lease) -> bytes:
-    """Return the bytes of the object KEY that holds the lease.
+    """Encode a lease; return the bytes of the object KEY.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     data = text_object.encode(
         "lease",
@@ -92,7 +92,7 @@ def encode(lease: Lease) -> bytes:
         },
     )
     if decode(KEY, data) != lease:
-        raise FormatError(KEY, "the encoded lease decodes to another one")
+        raise FormatError(KEY, "the encoded lease decodes to different fields")
     return data
 
 
@@ -100,7 +100,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Lease:
     """Return the lease in the object *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
+        NewerFormatError: the object has a version that this program does not know.
         FormatError: the object is damaged.
     """
     version = text_object.version_of("lease", key, data)
@@ -132,7 +132,7 @@ def encode_head(head: Head) -> str:
 
 
 def decode_head(where: str, text: str) -> Head:
-    """Return the head in the JSON *text*, which was read at the location *where*.
+    """Return the head from a JSON text; *where* names its source in errors.
 
     Raises:
         FormatError: the text is not the JSON of a head.
@@ -149,7 +149,7 @@ def _head(key: str, fields: Fields) -> Head:
     fields.finish()
     name = parse_manifest_key(head.manifest_key)
     if name is None or name.txg != head.txg:
-        raise FormatError(key, "the txg of its head does not match the name of the image")
+        raise FormatError(key, "the txg of the head does not match the name of its image")
     return head
 
 

@@ -1,11 +1,11 @@
-"""Levels: the merged changes of a run of changelogs, as one object.
+"""Levels: objects that each contain the merged changes of a run of changelogs.
 
-Owns: the fields of a level object, names and alignment. Does not know: how changes are merged.
-Keeps: a level object names by hash its last changelog and the predecessor of its first changelog,
-so it can replace only these changelogs of the chain. It can be decoded only under its own name.
+Owns: the fields, names and alignment of level objects. Does not know: how changes are merged.
+Keeps: a level object records the hashes of its last changelog and of the changelog before its first.
+So it can replace only these changelogs of the chain. It can be decoded only under its own name.
 Design: docs/design/format.md, "Level".
 
-    level/<n>/<first txg>-<last txg>     5^n txgs; the last is a multiple of 5^n; create-only
+    level/<n>/<first txg>-<last txg>     5^n txgs; the last txg is a multiple of 5^n; create-only
 """
 
 import struct
@@ -55,7 +55,7 @@ parse_key = RUNS.parse_key
 
 @dataclass(frozen=True)
 class Level:
-    """The merged changes of a run of txgs, with the links that the run connects."""
+    """The merged changes of a run of txgs, and the hashes that link the run to the chain."""
 
     level: int  # the object merges LEVEL_FAN_OUT ** level txgs
     last: Txg
@@ -83,16 +83,16 @@ class Level:
 
 
 def encode(level: Level, keyring: Keyring) -> bytes:
-    """Return the bytes of the object ``level.key`` that holds a level.
+    """Encode a level; return the bytes of the object ``level.key``.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     header = dump_header(level)
     section = section_payload(level.key, level.section)
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(level.key, payload) != level:
-        raise FormatError(level.key, "the encoded level object decodes to another one")
+        raise FormatError(level.key, "the encoded level object decodes to different fields")
     return envelope.encode(_KIND, level.key, payload, keyring)
 
 
@@ -100,8 +100,8 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
     """Return the level in the object *key*.
 
     Raises:
-        NewerFormatError: of a version that this program does not know.
-        FormatError: the object is corrupt, or holds another level or run than *key* names.
+        NewerFormatError: the object has a version that this program does not know.
+        FormatError: the object is corrupt, or is another level or run than in *key*.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 

@@ -1,4 +1,4 @@
-"""Packs: many blocks in one object, with an index.
+"""Packs: objects that each contain many blocks and an index of these blocks.
 
 Owns: records, index and trailer of a pack; the names of packs.
 Does not know: which blocks belong together, rows, stores.
@@ -58,7 +58,7 @@ assert PACK_BLOCKS_MAX * (ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PAC
 
 
 class PackEntry(NamedTuple):
-    """One block in a pack: its location, its content's hash, its file when the pack was made."""
+    """One block in a pack: its location, the hash of its content, and its file position then."""
 
     block: BlockId
     hash: bytes  # keyring.block_hash of the content
@@ -73,8 +73,8 @@ class Pack(NamedTuple):
     """A finished pack, ready for upload under its key."""
 
     key: ObjectKey
-    data: memoryview  # read-only; its content no longer changes
-    entries: list[PackEntry]  # ascending by offset, never empty
+    data: memoryview  # read-only and final
+    entries: list[PackEntry]  # sorted by offset, never empty
 
 
 def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
@@ -157,10 +157,10 @@ class PackWriter:
         """Return the pack, which has at least one block; the writer must not be used afterwards.
 
         Raises:
-            FormatError: the encoded index decodes to another one, because of a bug or bad memory;
+            FormatError: the encoded index decodes to different fields, because of a bug or bad memory;
                 the caller must not store the pack.
         """
-        assert self._entries, "an empty pack is not written"
+        assert self._entries, "a pack must not be empty"
         index = b"".join(encode_entry(entry) for entry in self._entries)
         index_at = self.size_bytes
         index_bytes = self._append(index, b"index")
@@ -171,7 +171,7 @@ class PackWriter:
         self._write(fields + checksum + _MAGIC)
         data = self._buffer[: self._size_bytes].toreadonly()
         if read_index(self._keyring, self._key, data[index_at:], len(data)) != self._entries:
-            raise FormatError(self._key, "the encoded index decodes to another one")
+            raise FormatError(self._key, "the encoded index decodes to different fields")
         return Pack(self._key, data, self._entries)
 
     def _append(self, data: bytes | memoryview, kind: bytes) -> int:
@@ -196,12 +196,12 @@ def open_block(
     plain_bytes: int,
     hash: bytes,  # noqa: A002 - the name of the field in PackEntry
 ) -> bytes:
-    """Return the content of one block from *stored*, exactly the bytes of its record.
+    """Decode one block; *stored* is exactly the bytes of its record.
 
-    These are the bytes ``[offset, offset + stored_bytes)`` of the object *key*.
+    The record is the range ``[offset, offset + stored_bytes)`` of the object *key*.
 
     Raises:
-        FormatError: the record is corrupt, or holds another block than the one with *hash*.
+        FormatError: the record is corrupt, or its content does not have the hash *hash*.
     """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
         raise FormatError(
@@ -214,10 +214,10 @@ def open_block(
 
 
 def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> int:
-    """Return the length of a pack's index and trailer, which are its last bytes.
+    """Return the length of the index and trailer at the end of a pack.
 
-    So reading the index takes at most two range reads: the first of the last ``min(PACK_TAIL_BYTES,
-    object_bytes)`` bytes; if this function returns a larger length, the second of that length.
+    Reading the index takes at most two range reads: the first of the last ``min(PACK_TAIL_BYTES,
+    object_bytes)`` bytes, the second only if this function returns a larger length.
 
     Raises:
         FormatError: *tail* does not contain the last bytes of a pack.
@@ -228,9 +228,9 @@ def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int
 def read_index(
     keyring: Keyring, key: ObjectKey, tail: bytes | memoryview, object_bytes: int
 ) -> list[PackEntry]:
-    """Return the blocks in a pack, ascending by offset, never empty.
+    """Return the index entries of a pack, sorted by offset; a pack has at least one.
 
-    *tail* is at least the last ``index_tail_bytes`` bytes of the object of *object_bytes*.
+    *tail* contains at least the last ``index_tail_bytes`` bytes of the object.
 
     Raises:
         NewerFormatError: the pack has a version that this program does not know. If only the bytes
@@ -239,7 +239,7 @@ def read_index(
     """
     trailer = _parse_trailer(key, tail, object_bytes)
     if len(tail) < trailer.tail_bytes:
-        raise FormatError(key, f"the last {len(tail)} bytes do not contain its complete index")
+        raise FormatError(key, f"the last {len(tail)} bytes do not contain the complete index")
     view = memoryview(tail)[len(tail) - trailer.tail_bytes :]
     record = view[: trailer.index_bytes]
     if not trailer.is_known:
@@ -257,7 +257,7 @@ def read_index(
 def open_pack(
     keyring: Keyring, key: ObjectKey, data: bytes | memoryview
 ) -> Iterator[tuple[PackEntry, bytes]]:
-    """Yield every block of a complete pack with its content, verified, ascending by offset.
+    """Yield every block of a complete pack with its verified content, sorted by offset.
 
     Together the blocks, the index and the trailer cover every byte of the object.
 
@@ -313,10 +313,10 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
 def _refuse_version(
     keyring: Keyring, key: ObjectKey, record: memoryview, trailer: _Trailer
 ) -> NoReturn:
-    """Refuse a pack of an unknown version.
+    """Raise the error for a pack of an unknown version.
 
     Raises:
-        FormatError: the pack would be authentic with the current version, so its version is
+        FormatError: the pack would be authentic with the current version, so its version field is
             damaged.
         NewerFormatError: the pack would not be authentic with the current version.
     """
@@ -328,7 +328,7 @@ def _refuse_version(
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:
-    """Return the index entries; offsets are sums of lengths, so records cannot overlap."""
+    """Parse the index entries. Offsets are sums of lengths, so records cannot overlap."""
     entries = []
     offset = 0
     rows = ENTRY.iter_unpack(bytes(index))

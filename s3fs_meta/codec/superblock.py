@@ -1,16 +1,16 @@
 """The superblock: the properties of a filesystem, and its wrapped master key.
 
-Owns: the fields, their authenticity, versions, features and generations; the tombstone.
-Does not know: stores, where a passphrase comes from, how a lock works (``key_slots``), which of
-several copies counts (``sync.superblock.selection``).
-Keeps: the fields of an encrypted filesystem are authentic once it is unlocked; a program refuses a
+Owns: the fields, their authentication, versions, features and the generation; the tombstone.
+Does not know: stores, the source of the passphrase, how a lock works (``key_slots``), how one of
+several copies is selected (``sync.superblock.selection``).
+Keeps: unlocking an encrypted filesystem authenticates the fields; a program refuses a
 filesystem with an unknown feature; every change raises the generation.
 Design: docs/design/format.md, "Superblock".
 
-Two locks hold the same 32-byte master key: one opens with the passphrase, one with the recovery
-key. Changing the passphrase makes a new first lock and rewrites no data. An authenticator, under a
-key derived from the master key, covers every field and both locks. The associated data of the locks
-does not, so label and passphrase can change without the recovery key.
+Two locks contain the same 32-byte master key: one opens with the passphrase, one with the recovery
+key. Changing the passphrase replaces the first lock and rewrites no data. An authenticator, under a
+key derived from the master key, covers every field and both locks. The locks themselves do not
+cover the fields, so label and passphrase can change without the recovery key.
 """
 
 import os
@@ -36,14 +36,15 @@ from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
 COPY_KEY: Final = ObjectKey("superblock-copy")  # second copy of the superblock, in case KEY is lost
-COPIED_SINCE: Final = 3  # format version; filesystems of earlier versions have no COPY_KEY
+COPIED_SINCE: Final = 3  # format version; earlier filesystems have no object COPY_KEY
 FORMAT_VERSION: Final = 3
-_RETENTION_SINCE: Final = 2  # format version; earlier ones retain for RETENTION_S_DEFAULT
-_GENERATION_SINCE: Final = 3  # format version; earlier ones have generation 0
+_RETENTION_SINCE: Final = 2  # format version; earlier superblocks imply RETENTION_S_DEFAULT
+_GENERATION_SINCE: Final = 3  # format version; earlier superblocks imply generation 0
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-# No feature is defined yet; docs/design/format.md defines when to add one.
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+KEPT_POINTS: Final = "kept-points"  # an older program deletes what kept points need
+# docs/design/format.md defines when to add a feature.
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})
 FEATURES_MAX: Final = 32
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
@@ -58,20 +59,20 @@ class Superblock:
     label: str
     block_bytes: int
     page_size: int
-    unsafe_single_writer: bool  # the store cannot fence a second writer, and the user accepted that
-    features: tuple[str, ...]  # ascending, no duplicates
+    unsafe_single_writer: bool  # the store cannot fence a second writer; the user has accepted this
+    features: tuple[str, ...]  # sorted, without duplicates
     hash_key: str | None  # 32 bytes, hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
     authenticator: str | None  # 32 bytes, hexadecimal; covers all other fields
-    # Points in time stay available for this many seconds; 0: only the newest state.
+    # Old states stay available for this many seconds; 0: only the newest state is kept.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
-    generation: int = 1  # raised by every change; of several authentic copies the highest counts
+    generation: int = 1  # incremented by every change; the highest authentic copy is used
 
     @property
     def encrypted(self) -> bool:
-        """Return whether the filesystem is encrypted, so that its unlocking requires a secret."""
+        """Return whether the filesystem is encrypted, so that unlocking requires a secret."""
         return self.hash_key is None
 
 
@@ -87,8 +88,8 @@ def create(
 ) -> tuple[Superblock, Keyring, str | None]:
     """Return the superblock of a new filesystem, its keys, and its recovery key (None if plain).
 
-    Without a *passphrase* nothing is encrypted. The recovery key is stored nowhere: the caller
-    shows it once.
+    Without a *passphrase* nothing is encrypted. The recovery key is not stored: the caller must
+    show it once.
 
     Raises:
         UsageError: an argument is out of range.
@@ -129,7 +130,7 @@ def unlock_plain(superblock: Superblock) -> Keyring:
 def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
     """Return the keys of an encrypted filesystem.
 
-    Takes 0.2 s of all cores and 64 MiB of memory with STANDARD_COST.
+    With STANDARD_COST this takes 0.2 s of all cores and 64 MiB of memory.
 
     Raises:
         PassphraseError: the passphrase is wrong.
@@ -142,7 +143,7 @@ def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
 
 
 def unlock_with_recovery(superblock: Superblock, recovery_key: str) -> Keyring:
-    """Return the keys of an encrypted filesystem; the case of *recovery_key* does not matter.
+    """Return the keys of an encrypted filesystem, unlocked with a recovery key in either case.
 
     Raises:
         PassphraseError: the recovery key is mistyped or wrong.
@@ -161,7 +162,7 @@ def rewrap(
     *,
     cost: KdfCost = STANDARD_COST,
 ) -> Superblock:
-    """Return the next superblock, with another passphrase and the old recovery key.
+    """Return the superblock with a new passphrase and the next generation; keep the recovery key.
 
     Raises:
         UsageError: the passphrase is empty.
@@ -171,9 +172,9 @@ def rewrap(
 
 
 def renew_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
-    """Return the next superblock, with a new recovery key, and the new recovery key.
+    """Return the superblock with a new recovery key and the next generation, and that key.
 
-    The old recovery key opens only older superblocks.
+    The old recovery key opens only superblocks of earlier generations.
     """
     return _with_recovery_key(_next(superblock), keyring)
 
@@ -187,7 +188,7 @@ def _with_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superb
 
 
 def _next(superblock: Superblock) -> Superblock:
-    """Return the superblock with the next generation; the caller changes and authenticates it."""
+    """Increment the generation; the caller must change and authenticate the result."""
     generation = min(superblock.generation + 1, INTEGER_MAX)
     return replace(superblock, generation=generation, format_version=FORMAT_VERSION)
 
@@ -200,7 +201,7 @@ def amend(
     page_size: int | None = None,
     retention_s: int | None = None,
 ) -> Superblock:
-    """Return the next superblock, with another label, page size or retention.
+    """Return the superblock with another label, page size or retention, and the next generation.
 
     Raises:
         UsageError: an argument is out of range.
@@ -215,8 +216,16 @@ def amend(
     return _authenticated(changed, keyring) if changed.encrypted else changed
 
 
+def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Superblock:
+    """Return the next superblock, with one more feature, which older programs refuse."""
+    assert feature in KNOWN_FEATURES, "a program knows the features that it uses"
+    features = tuple(sorted({*superblock.features, feature}))
+    changed = replace(_next(superblock), features=features)
+    return _authenticated(changed, keyring) if changed.encrypted else changed
+
+
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a generation above both its present one and *generation*."""
+    """Return the superblock with a generation above its own and above *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
@@ -224,7 +233,7 @@ def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superb
 def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
     """Return whether a superblock is unchanged since a host with these keys wrote it.
 
-    On a plain filesystem, which has no secrets, return whether it holds the same hash key.
+    On a plain filesystem, which has no secrets, return whether the hash key is the same.
     """
     if superblock.encrypted != keyring.encrypted:
         return False
@@ -234,7 +243,7 @@ def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
 
 
 def encode_tombstone(label: str) -> bytes:
-    """Return a tombstone, the bytes that replace the superblock while it is being removed."""
+    """Return a tombstone: the bytes that replace the superblock while the filesystem is deleted."""
     return text_object.encode(_TOMBSTONE, _TOMBSTONE_VERSION, {"label": label})
 
 
@@ -250,19 +259,19 @@ def tombstone_label(data: bytes | memoryview) -> str | None:
 
 
 def encode(superblock: Superblock) -> bytes:
-    """Return the bytes of the object KEY that holds a superblock.
+    """Encode a superblock; return the bytes of the object KEY.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     data = text_object.encode("superblock", superblock.format_version, _fields(superblock))
     if decode(KEY, data) != superblock:
-        raise FormatError(KEY, "the encoded superblock decodes to another one")
+        raise FormatError(KEY, "the encoded superblock decodes to different fields")
     return data
 
 
 def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
-    """Return the superblock in the object *key*; its authenticity is verified only by unlocking it.
+    """Decode the superblock in the object *key*; only unlocking verifies its authenticity.
 
     Raises:
         NewerFormatError: the superblock has a version or a feature that this program does not know.
@@ -300,7 +309,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features; refuse an unknown one before the fields that it may have added."""
+    """Parse the features first, because an unknown feature may have added unknown fields."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
@@ -314,7 +323,7 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
 
 
 def _check(key: ObjectKey, superblock: Superblock) -> None:
-    """Refuse fields that contradict each other."""
+    """Raise FormatError if fields contradict each other."""
     secrets = (
         superblock.wrapped_by_passphrase,
         superblock.wrapped_by_recovery,

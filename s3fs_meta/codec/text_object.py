@@ -1,9 +1,9 @@
-"""Text objects: small objects that a person can read with any tool.
+"""Text objects: small objects in a readable text format.
 
-Owns: the first line with noun and version, the last line with the hash, the JSON between them.
+Owns: the first line with noun and version, the JSON, and the last line with the hash.
 Does not know: the fields.
-Keeps: a changed, missing or added byte is detected. (The checksum has no key: it detects
-corruption, not an attack. The module that owns the fields protects those that must be authentic.)
+Keeps: a changed, missing or added byte is detected. The checksum has no key, so it detects corruption
+but no attack. The module that owns the fields protects those that must be authentic.
 
     s3fs-meta <noun> <version>
     {...}
@@ -28,12 +28,12 @@ def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
     """Return *fields* as a text object, at most TEXT_OBJECT_BYTES_MAX."""
     body = f"s3fs-meta {noun} {version}\n".encode("ascii") + dump(fields) + b"\n"
     data = body + last_line(body)
-    assert len(data) <= TEXT_OBJECT_BYTES_MAX, "a text object that decode would refuse"
+    assert len(data) <= TEXT_OBJECT_BYTES_MAX, "decode would refuse such a large text object"
     return data
 
 
 def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
-    """Return the version in the first line of a text object; verify nothing else.
+    """Return the version in the first line of a text object, without verifying the object.
 
     Raises:
         FormatError: the object has another noun, or is no text object.
@@ -48,7 +48,7 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     """Return the fields of the text object *key*.
 
     Raises:
-        NewerFormatError: the object is intact but has another version than *version*. The first and
+        NewerFormatError: the object is intact but its version is not *version*. The first and
             the last line have the same form in all versions.
         FormatError: the object is corrupt, or has another noun.
     """
@@ -57,14 +57,14 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     text = bytes(data)
     found = version_of(noun, key, text)
     body, last = text[:-LAST_BYTES], text[-LAST_BYTES:]
-    # The hash is checked before the version, because a flipped bit in the version is damage.
+    # The hash is checked first, so that a flipped bit in the version counts as damage.
     if last != last_line(body):
-        raise FormatError(key, "wrong checksum")
+        raise FormatError(key, "the object has a wrong checksum")
     if found != version:
         raise NewerFormatError(key, f"{noun} version {found}")
     return Fields.parse(key, body[body.index(b"\n") + 1 :])
 
 
 def last_line(body: bytes) -> bytes:
-    """Return the last line of a text object, with the hash of the lines *body* before it."""
+    """Return the last line of a text object: the hash of the lines before it, *body*."""
     return f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")

@@ -1,8 +1,8 @@
-"""Aligned runs of txgs, and the names of the objects that describe one run each.
+"""Aligned runs of txgs, and the keys of the objects that describe one run each.
 
 Owns: the alignment of runs and the form of the names. Does not know: the content of the objects.
 
-    <prefix><n>/<first txg>-<last txg>     fan_out^n txgs; the last is a multiple of fan_out^n
+    <prefix><n>/<first txg>-<last txg>     fan_out^n txgs; the last txg is a multiple of fan_out^n
 """
 
 import re
@@ -16,11 +16,11 @@ from s3fs_meta.model import ObjectKey, Txg
 
 @dataclass(frozen=True)
 class TxgRuns:
-    """All runs of one kind of object: those of level n have ``fan_out ** n`` txgs."""
+    """The runs of one kind of object: a run of level n has ``fan_out ** n`` txgs."""
 
-    prefix: str  # common to the keys of all objects of this kind; ends with a slash
-    fan_out: int  # how many runs of one level form a run of the next level
-    levels_max: int  # at most 9: a level has one digit
+    prefix: str  # prefix of the keys of all objects of this kind; ends with a slash
+    fan_out: int  # number of runs of one level that form a run of the next level
+    levels_max: int  # at most 9, because a level has one digit
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -31,7 +31,7 @@ class TxgRuns:
         return Txg(last - self.fan_out**level + 1)
 
     def ends_at(self, txg: Txg) -> range:
-        """Return the levels whose runs may end with a txg, ascending; the result may be empty."""
+        """Return the levels with a run that ends with a txg, in ascending order."""
         level = 0
         while level < self.levels_max and txg > 0 and txg % self.fan_out ** (level + 1) == 0:
             level += 1
@@ -44,7 +44,7 @@ class TxgRuns:
 
     def key_of(self, level: int, last: Txg) -> ObjectKey:
         """Return the object key of the run of *level* that ends with a txg."""
-        assert level in self.ends_at(last), "a run is aligned"
+        assert level in self.ends_at(last), "a run of this level must end with an aligned txg"
         first = self.first_of(level, last)
         return ObjectKey(f"{self.prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
 

@@ -1,6 +1,6 @@
-"""The outermost error handler: one line for the user, an exit status for a script.
+"""The outermost error handler: it prints one line for the user and returns an exit status.
 
-Owns: the handling of every error that leaves a command. Does not know: commands.
+Owns: handling every error that a command raises. Does not know: commands.
 """
 
 import os
@@ -32,20 +32,13 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         print_line(program, "refuses to run under python -O: its assertions are needed")
         return ExitStatus.USAGE
     try:
-        status = body() or ExitStatus.DONE
-        if status == ExitStatus.INTERRUPTED:  # the command-line parser returns this status after ^C
-            raise KeyboardInterrupt  # noqa: TRY301 - only the handler below prints the message
+        return _status(body)
     except InterruptedCommandError as exc:
         print_line(program, f"interrupted: {exc}")
         return ExitStatus.INTERRUPTED
     except (typer.Abort, KeyboardInterrupt):
         print_line(program, "interrupted")
         return ExitStatus.INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, a pager) closed the pipe. /dev/null prevents a message, also at the
-        # exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitStatus.DONE
     except typer.TyperException as exc:
         return _usage(program, exc)
     except BaseException as exc:  # noqa: ASYNC103  # the outermost frame
@@ -56,6 +49,28 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         if not isinstance(exc, Exception):
             raise
         return report(exc, program)  # noqa: ASYNC104  # no event loop runs any more
+
+
+def _status(body: Body) -> ExitStatus | int:
+    """Run the body of a program, and write its output; return its exit status.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C.
+    """
+    try:
+        status = body() or ExitStatus.DONE
+        if sys.stdout is not None:  # None if the caller closed it
+            sys.stdout.flush()  # a failure at the exit of the interpreter would have another status
+    except (BrokenPipeError, SystemExit) as exc:
+        # The parser, and the library that prints help and tables, raise SystemExit after EPIPE.
+        if isinstance(exc, SystemExit) and not isinstance(exc.__context__, BrokenPipeError):
+            raise
+        # The reader (head, a pager) closed the pipe. /dev/null prevents a message, also at the
+        # exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.DONE
+    if status == ExitStatus.INTERRUPTED:  # the command-line parser returns this status after ^C
+        raise KeyboardInterrupt
     return status
 
 
@@ -86,7 +101,7 @@ def print_line(program: str, text: str) -> None:
 
 
 def _usage(program: str, exc: typer.TyperException) -> ExitStatus:
-    """Print why the command-line parser rejected the arguments; return the exit status."""
+    """Print why the parser rejected the arguments; return the exit status."""
     format_message = getattr(exc, "format_message", None)
     text = format_message() if callable(format_message) else str(exc)
     if text:

@@ -60,7 +60,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
 
 HOMES: Final = (errors, bucket_errors, mount_errors)  # the modules with error classes
 
-# The first family that an error belongs to decides, so derived classes precede their base classes.
+# The first matching family determines the status, so subclasses precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.PassphraseError, ExitStatus.PASSPHRASE),
     (errors.UsageError, ExitStatus.USAGE),
@@ -82,7 +82,7 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (KeyboardInterrupt, ExitStatus.INTERRUPTED),
 )
 
-# The statuses of fsck(8); check.report adds the same numbers.
+# The statuses of fsck(8); check.report combines the same numbers.
 FSCK_MEANINGS: Final[Mapping[int, str]] = {
     0: "no errors",
     1: "errors were corrected",
@@ -119,7 +119,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error, or the error of a daemon that it reports, belongs to *families*."""
+    """Return whether an error, or the daemon's error that it reports, is of these classes."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = next((getattr(home, exc.kind) for home in HOMES if hasattr(home, exc.kind)), None)

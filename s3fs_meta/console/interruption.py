@@ -1,7 +1,7 @@
-"""The line of a command after Ctrl-C: the state that it leaves, and whether to run it again.
+"""The message after Ctrl-C: the state that the command leaves, and whether to run it again.
 
 Owns: the exception, and the conversion of KeyboardInterrupt to it. Does not know: commands.
-The command-line parser answers KeyboardInterrupt with an exit status alone, so the exception is of
+The command-line parser handles KeyboardInterrupt by an exit status alone, so the exception is of
 another class. ``boundary`` prints it and returns the status of an interrupted command.
 """
 
@@ -22,7 +22,7 @@ class Remains:
         self.text = text
 
     def change(self, text: str) -> None:
-        """Replace the description; the command has advanced."""
+        """Replace the description after progress of the command."""
         self.text = text
 
 

@@ -7,6 +7,7 @@ import logging
 import logging.handlers
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,24 @@ _PRIORITIES: Final = {
 }
 
 
-class JournalFormatter(logging.Formatter):
-    """Formats records with a priority on each line; the journal itself adds time and process."""
+# Returns a message whose commands are complete.
+Complete = Callable[[str], str]
+
+
+class CompletingFormatter(logging.Formatter):
+    """Formats records, and completes the commands that they advise."""
+
+    def __init__(self, text: str, complete: Complete = str) -> None:
+        super().__init__(text)
+        self._complete = complete
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return self._complete(super().format(record))
+
+
+class JournalFormatter(CompletingFormatter):
+    """Formats records with a priority on each line; the journal adds time and process."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -33,22 +50,22 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
-def to_stderr(level: int) -> None:
+def to_stderr(level: int, complete: Complete = str) -> None:
     """Log to standard error; with priorities if the journal reads standard error."""
     handler = logging.StreamHandler(sys.stderr)
     if _is_journal():
-        handler.setFormatter(JournalFormatter("%(name)s: %(message)s"))
+        handler.setFormatter(JournalFormatter("%(name)s: %(message)s", complete))
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handler.setFormatter(CompletingFormatter(text, complete))
     _use(handler, level)
 
 
-def to_file(path: Path, level: int) -> None:
+def to_file(path: Path, level: int, complete: Complete = str) -> None:
     """Log to a file, which is rotated at LOG_BYTES_MAX."""
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
-    handler.setFormatter(
-        logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    )
+    text = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(CompletingFormatter(text, complete))
     _use(handler, level)
 
 

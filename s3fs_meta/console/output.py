@@ -25,7 +25,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print one line to standard output: on a terminal only printable characters."""
+    """Print one line to standard output; on a terminal escape unprintable characters."""
     sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + "\n")
 
 
@@ -40,18 +40,13 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
 
 
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as a table, in which all columns but the first have numbers."""
+    """Print rows as a table; all columns except the first contain numbers."""
     table = Table(box=None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(printable, row))
     Console(markup=False, highlight=False).print(table)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, whose plural ends in s."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def human_bytes(size_bytes: float) -> str:

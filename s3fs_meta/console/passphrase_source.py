@@ -50,7 +50,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
     Args:
         environment: the result of ``from_environment``.
         file: a file, which overrides the environment.
-        ask: asks the user if neither is given.
+        ask: asks the user if both are missing.
 
     Raises:
         PassphraseError: the passphrase is empty, or the process has no terminal.
@@ -62,7 +62,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 
 
 def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
-    """Return the passphrase of an existing filesystem, to be read or asked for when needed."""
+    """Return the passphrase of an existing filesystem; it is read or asked for when needed."""
     environment = from_environment()
     given = file is not None or environment is not None
     return Passphrase(lambda: existing(environment, file, ask), given=given)
@@ -116,5 +116,5 @@ def readable_by_others(file: Path | None) -> str:
 
 def _not_empty(text: str) -> bytes:
     if not text:
-        raise PassphraseError("an empty passphrase protects nothing; mkfs has --plain")
+        raise PassphraseError("the passphrase is empty; use mkfs --plain to do without encryption")
     return text.encode(errors="surrogateescape")

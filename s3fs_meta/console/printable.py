@@ -1,6 +1,6 @@
 """Text that is safe on a terminal.
 
-Owns: the escape of characters that a terminal would interpret, or cannot show. Does not know:
+Owns: escaping characters that a terminal would interpret or cannot show. Does not know:
 tables, errors.
 Names of files and processes, and texts from a bucket, may come from other users. With an escape
 sequence they could change what the terminal shows, or even what it sends as input.
@@ -14,7 +14,7 @@ _KEPT: Final = "\n\t"
 
 
 def printable(text: str) -> str:
-    r"""Return text in which every other character than a printable one is escaped, as ``\x1b``.
+    r"""Escape every character of a text that is not printable, for example as ``\x1b``.
 
     Line breaks and tabs stay; bytes that are not UTF-8 become ``\xff``.
     """

@@ -1,6 +1,6 @@
-"""Removing the passphrase from the environment of the process, before any other step.
+"""Removing the passphrase from the environment of the process, at its start.
 
-Owns: the variable, and the process memory with its value. Does not know: the use of the passphrase.
+Owns: the variable, and the memory that contains its value. Does not know: how it is used.
 Root, and processes of the same user, can read the environment with which a process was started, and
 programs that the process starts inherit it. unsetenv(3) prevents only the inheritance. The kernel
 shows the memory into which execve(2) wrote the strings, so the passphrase is overwritten there.
@@ -14,11 +14,11 @@ from typing import Final
 
 VARIABLE: Final = "S3FS_META_PASSPHRASE"
 
-_FIELDS_BEFORE: Final = 3  # in proc_pid_stat(5), number of the field after the program's name
+_FIELDS_BEFORE: Final = 3  # number of the field after the program's name in proc_pid_stat(5)
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
-_taken: dict[str, str] = {}  # only this process and its forks have it, not programs it executes
+_taken: dict[str, str] = {}  # copied by fork, but not visible to executed programs
 
 
 def take() -> None:

@@ -28,7 +28,7 @@ class Front(Protocol):
     """Progress, notices and questions for a waiting user."""
 
     def notice(self, text: str) -> None:
-        """Show the user a line that is not part of the result."""
+        """Show a message that is not part of the command's result."""
         ...
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -91,12 +91,12 @@ class TerminalFront:
             self._bars.start()
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
-        if total == 0:  # nothing to do counts as complete
+        if total == 0:  # without work the activity is complete
             done = total = 1
         self._bars.update(self._tasks[what], completed=done, total=total)
 
     def _complete(self) -> None:
-        """Show full bars at the end of a successful command, whose last report may be missing."""
+        """Complete the bars after a successful command; its last report may be missing."""
         if self._bars is not None:
             for task in self._bars.tasks:
                 self._bars.update(task.id, completed=task.total)

@@ -1,6 +1,6 @@
-"""The client of the control socket, for commands of the command line that run an event loop.
+"""The client of the control socket, for commands that run an event loop.
 
-Owns: sending one request and awaiting its answer, while other tasks run. Does not know: the effect
+Owns: sending one request and waiting for its answer while other tasks run. Does not know: the effect
 of a command. ``plain_call`` is for commands without an event loop.
 """
 
@@ -53,8 +53,8 @@ async def _connect(directory: Path) -> trio.SocketStream:
         if abandoned.is_set():
             made[0].close()
 
-    # A thread connects: with a full queue of connections a non-blocking connect(2) fails with
-    # EAGAIN instead of waiting (unix(7)), and trio would take that for success.
+    # A thread connects. If the queue of connections is full, a non-blocking connect(2) fails with
+    # EAGAIN instead of waiting (unix(7)), and trio would treat this as success.
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:

@@ -1,6 +1,6 @@
 """A request to a mount without an event loop, for commands that must end within 0.1 s.
 
-Owns: connecting to a mount and interpreting its answer, also for ``client``. Does not know: the
+Owns: connecting to a mount and interpreting its answer (also for ``client``). Does not know: the
 effect of a command. Loading trio would take three times as long as everything else in such a
 command.
 """
@@ -86,5 +86,5 @@ def result_of(message: Message, report: Report) -> dict[str, Any] | None:
 
 
 def gone() -> ControlError:
-    """Return the error for a mount that closed the connection before it answered."""
+    """Return the error after a mount closed the connection without an answer."""
     return ControlError("ControlError", "the mount ended before it answered; see its log")

@@ -25,13 +25,13 @@ SOCKET_NAME: Final = "control.sock"
 
 Message = Mapping[str, Any]
 Report = Callable[[Message], None]
-"""Takes one progress event; never waits."""
+"""Receives one progress event. It must not wait."""
 Handler = Callable[[Message, Report], Awaitable[Message]]
-"""Carries out one command: takes its arguments, returns its result."""
+"""Handles one command: receives its arguments and returns its result."""
 
 
 class Request(NamedTuple):
-    """One command with its arguments."""
+    """One command and its arguments."""
 
     command: str
     arguments: Message

@@ -2,9 +2,9 @@
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
 effect of a command.
-Keeps: a client that closes its connection, sends garbage or stops reading disturbs no other client;
+Keeps: a client that closes its connection, sends garbage or stops reading does not affect others;
 an exception in a handler becomes an error message and never ends the mount.
-Tasks: one ``ControlServer.serve`` per mount, below it one per connection.
+Tasks: one ``ControlServer.serve`` per mount, and one per connection.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class ControlServer:
         *,
         bound: Collection[str] = frozenset(),
     ) -> None:
-        """Make a server that does not listen yet.
+        """Create a server that does not listen yet.
 
         Args:
             directory: the state directory; the caller holds its lock, so an existing socket is
@@ -87,7 +87,7 @@ class ControlServer:
                     os.unlink(path)
 
     async def quiet(self) -> None:
-        """Wait until every request is answered; stopping the server interrupts none afterwards."""
+        """Wait until every request is answered, so that stopping the server interrupts none."""
         await self._quiet.wait()
 
     async def _converse(self, stream: trio.SocketStream) -> None:
@@ -118,7 +118,7 @@ class ControlServer:
             await stream.send_all(encode(_error(exc.kind, exc.message)))
 
     async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
-        """Carry out one request; send its progress events, then its answer.
+        """Handle one request; send its progress events, then its answer.
 
         Unless the command is bound, its handler finishes even if the client disconnects, because an
         interrupted flush is useless.
@@ -126,7 +126,7 @@ class ControlServer:
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
         def report(event: Message) -> None:
-            # A slow client misses progress events, but never the result.
+            # A slow client may miss progress events, but never the result.
             with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
                 send.send_nowait({"progress": event})
 
@@ -198,7 +198,7 @@ def _may_ask(stream: trio.SocketStream) -> bool:
 
 
 async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel *scope* when the client disconnects; leave its next request in the socket's buffer."""
+    """Cancel *scope* when the client disconnects, without reading its next request."""
     try:
         if not await stream.socket.recv(1, socket.MSG_PEEK):
             scope.cancel()
@@ -211,7 +211,7 @@ async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.Soc
         async for event in receive:
             await stream.send_all(encode(event))
     except trio.BrokenResourceError:
-        receive.close()  # the connection is lost: sending the answer raises the error, too
+        receive.close()  # the connection is lost; sending the answer reports it
 
 
 async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:

@@ -1,7 +1,7 @@
-"""Copying files of a metadata database into a directory.
+"""Copying files from a metadata database into a directory.
 
 Owns: creating files with content, modes, owners, times, attributes, links, holes; special files;
-reporting missing content. Does not know: which files are wanted, the source of their content.
+reporting missing content. Does not know: which files to copy, the source of their content.
 Keeps: no file outside the target is written. Entries are created by path, so the caller must not
 copy a symbolic link before a directory of the same name, which damaged rows may have. All other
 operations use file descriptors, which no symbolic link can redirect.
@@ -30,7 +30,7 @@ from s3fs_meta.sync.uncached_reads import Content
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX: Final = 20  # incomplete files that are listed
+_SHOWN_MAX: Final = 20  # maximum number of incomplete files in the list
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # key in Copier.refused, whose other keys are names of attributes
 _SPECIAL: Final = "special files"
@@ -42,7 +42,7 @@ _POWER: Final = stat.S_ISUID | stat.S_ISGID
 
 
 class CopiedFile(NamedTuple):
-    """One file and its missing or doubtful byte ranges, each as first and last byte."""
+    """One copied file, and its missing or unreliable byte ranges (first and last byte)."""
 
     path: bytes
     size_bytes: int
@@ -90,7 +90,9 @@ class Copier:
         self._target = os.fsencode(target)
         self._block_bytes = int(properties.get(db, "block_bytes"))
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
-        self._firsts: dict[Ino, bytes] = {}  # first copied path of each inode with several names
+        self._firsts: dict[
+            Ino, bytes
+        ] = {}  # the first copied path of each inode with several names
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
@@ -116,7 +118,7 @@ class Copier:
             self._finish_directory(attributes, path)
 
     def finish(self) -> None:
-        """Apply the postponed attributes of directories; no call may follow."""
+        """Apply the postponed attributes of directories. This must be the last call."""
         for attributes, path in self._put_off:  # inner directories first
             self._finish_directory(attributes, path)
         self._put_off.clear()
@@ -129,15 +131,15 @@ class Copier:
             os.close(fd)
 
     def make(self, attributes: Attributes, path: bytes, *, again: bool) -> Empty | None:
-        """Create one name of an inode that is no directory; the parent directory must exist.
+        """Create one name of a non-directory; the parent directory must exist.
 
         Args:
             attributes: attributes of the inode.
             path: path below the target.
-            again: further names of the inode may follow.
+            again: other names of the inode may follow.
 
         Returns:
-            A regular file to be filled by ``fill``; None if the name needs no content.
+            A regular file without content, for ``fill``; None if the name needs no content.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
@@ -248,7 +250,7 @@ class Copier:
         os.utime(what, ns=times, follow_symlinks=False)
 
     def _leaves_out(self, what: str, gives_power: bool) -> bool:
-        """Return whether to omit an attribute because it gives privileges; count omitted ones."""
+        """Return whether an attribute gives privileges and must be omitted; count it if so."""
         if self._privileges or not gives_power:
             return False
         self.left_out[what] += 1
@@ -262,7 +264,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Ignore and count an operation that the target refuses."""
+        """Suppress and count the error of an operation that the target refuses."""
         try:
             yield
         except OSError as exc:
@@ -271,12 +273,12 @@ class Copier:
 
 
 def is_name(name: bytes) -> bool:
-    """Return whether bytes are a valid name of an entry, which damaged rows may not have."""
+    """Return whether a name is valid; damaged rows may have invalid names."""
     return name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name
 
 
 def require_empty(target: Path) -> None:
-    """Refuse a directory with entries.
+    """Raise UsageError if a directory has entries.
 
     Raises:
         UsageError: the directory is not empty, or cannot be read.
@@ -295,7 +297,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first INCOMPLETE_FILES_TOLD_MAX incomplete files; any more are only counted.
+        # The first INCOMPLETE_FILES_TOLD_MAX incomplete files; later ones are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:
@@ -332,7 +334,7 @@ class Tally:
             yield f"  … and {self.incomplete_files - _SHOWN_MAX} more files that are not complete"
         for why, counted in (
             ("not copied, because this user or the target filesystem may not", copier.refused),
-            ("left out because of --no-privileges", copier.left_out),
+            ("omitted because of --no-privileges", copier.left_out),
         ):
             if counted:
                 text = ", ".join(f"{name} ({count})" for name, count in sorted(counted.items()))

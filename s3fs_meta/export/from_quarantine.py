@@ -1,6 +1,6 @@
 """Copying files out of a quarantined state.
 
-Owns: reading content from the cached blocks or from the bucket, and the order in which names are
+Owns: reading content from cached blocks or from the bucket, and the order in which names are
 created. Does not know: which files are wanted (``quarantine_list``), creating files (``copier``).
 """
 
@@ -49,7 +49,7 @@ class KeptContent:
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
-        if blocks.is_dir():  # a state without block files has no directory of blocks
+        if blocks.is_dir():  # without block files the directory does not exist
             self._blocks.gather()
         self._store = store
         self._keyring = keyring
@@ -86,7 +86,7 @@ class KeptContent:
         return Content(kept + data[len(kept) :], len(kept))
 
     def _beginning(self, block: BlockId, length: int) -> bytes:
-        """Return the first *length* bytes of a cached block, or fewer if its file has fewer."""
+        """Return the first *length* bytes of a cached block, or all bytes of a shorter file."""
         try:
             fd = self._blocks.open(f"{block:x}", os.O_RDONLY)
         except OSError:
@@ -143,12 +143,14 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
 
 
 def _power_was_lost(db: Database) -> bool:
-    """Return whether power was lost and no mount has repaired the state since.
+    """Return whether power was lost and no mount has recovered the state since then.
 
-    Either a mount recorded the power loss, or the machine was rebooted after an unclean shutdown.
+    Either a mount recorded the power loss, or the machine was rebooted after an unclean shutdown, or
+    the disk was attached again.
     """
     if local_state.get(db, "power_lost") == "1":
         return True
     if local_state.get(db, "clean") == "1":
         return False
-    return local_state.get(db, "boot_id") != machine.this_boot()
+    state = db.path.parent.parent  # the directory of which the quarantine is a part
+    return machine.has_forgotten(local_state.get(db, "boot_id"), machine.memory_of(state))

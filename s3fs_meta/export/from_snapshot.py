@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # the end of a directory, after all its names
+    left: bool = False  # True for the end of a directory, after all its names
 
 
 def find(db: Database, path: bytes) -> list[Step]:

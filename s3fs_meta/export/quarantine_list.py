@@ -2,7 +2,7 @@
 
 Owns: finding the directories, reading their databases, comparing a database with the image on which
 it was based, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
-Keeps: quarantined state is only read.
+Keeps: a quarantined state is never changed.
 """
 
 import stat
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.export.copier import is_name
 from s3fs_meta.meta.db.database import Database
@@ -67,7 +68,7 @@ def open_database(kept: Kept) -> Database:
 
 
 def summary(kept: Kept) -> dict[str, Any]:
-    """Return facts about a quarantined state, without the bucket; report damage in the facts."""
+    """Return facts about a quarantined state, without the bucket; damage is part of the facts."""
     known: dict[str, Any] = {
         "name": kept.path.name,
         "path": str(kept.path),
@@ -100,13 +101,13 @@ def without_database(kept: Kept) -> str:
     """Return why no file can be copied out of a quarantined state without a database."""
     sizes = [path.stat().st_size for path in kept.blocks.rglob("*") if path.is_file()]
     return (
-        f"it has no database, only {len(sizes)} block files, {sum(sizes)} bytes: raw content of"
-        " files whose names are not known"
+        f"it has no database, only {counted(len(sizes), 'block file')}, {sum(sizes)} bytes: raw"
+        " content of files whose names are not known"
     )
 
 
 def changed(db: Database, base: Database | None) -> list[Ino]:
-    """Return the inodes that have a name and differ from *base*; all with a name if it is None.
+    """Return the inodes with a name that differ from *base*, or if it is None, all with a name.
 
     A directory is returned only if it is new, because an old directory differs only in its entries.
     """
@@ -156,9 +157,9 @@ class Names:
         return above + b"/" + name if above else name
 
     def _directory(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory, without recursion, since trees can be deep."""
+        """Return the path of a directory, without recursion, because trees may be deep."""
         way: list[Ino] = []
-        while ino not in self._paths:  # bounded, as each pass adds a directory
+        while ino not in self._paths:  # bounded, because each pass adds a directory
             way.append(ino)
             self._paths[ino] = None  # ends the loop if damaged rows form a cycle
             if ino not in self._directories:

@@ -1,9 +1,9 @@
 """POSIX access control lists: decoding, checking, inheriting, and keeping the mode consistent.
 
-Owns: the kernel's encoding of an ACL in an extended attribute, and the effects of chmod, setfacl and
-creation under a default ACL. Pure functions. Does not know: rows, callers.
+Owns: the kernel's encoding of an ACL in an extended attribute, and the effects on the ACL of chmod,
+setfacl and creation under a default ACL. Pure functions. Does not know: rows, callers.
 The kernel enforces ACLs (FUSE_POSIX_ACL); the filesystem must keep them up to date.
-Source: acl(5); linux/posix_acl_xattr.h; fs/posix_acl.c, whose functions are named below.
+Source: acl(5); linux/posix_acl_xattr.h; the functions of fs/posix_acl.c that are named below.
 """
 
 import functools
@@ -35,7 +35,7 @@ _MINIMAL: Final = frozenset({USER_OBJ, GROUP_OBJ, OTHER})
 
 
 class AclEntry(NamedTuple):
-    """One entry of an ACL; ``id`` is a user or group ID for the tags USER and GROUP only."""
+    """One entry of an ACL; only for the tags USER and GROUP is ``id`` a user or group ID."""
 
     tag: int
     perm: int
@@ -46,14 +46,14 @@ Acl = tuple[AclEntry, ...]
 
 
 class WithMode(NamedTuple):
-    """A mode and an encoded ACL, which is None if the mode is equivalent to the ACL."""
+    """A mode and an encoded ACL; the ACL is None if the mode expresses it completely."""
 
     mode: int
     value: bytes | None
 
 
 def decode(value: bytes) -> Acl:
-    """Decode and check an ACL; return its entries, perhaps none.
+    """Decode and check an ACL; return its entries, which may be none.
 
     Raises:
         InvalidRequestError: the value is not a valid ACL (posix_acl_from_xattr, posix_acl_valid).
@@ -61,7 +61,7 @@ def decode(value: bytes) -> Acl:
     return _decode_minimal(value) if len(value) == _MINIMAL_BYTES else _decode(value)
 
 
-@functools.lru_cache(maxsize=512)  # as many as there are permissions; cp(1) sets one for each file
+@functools.lru_cache(maxsize=512)  # the number of permission sets; cp(1) sets an ACL for each file
 def _decode_minimal(value: bytes) -> Acl:
     return _decode(value)
 
@@ -83,7 +83,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
 
 
 def _valid(entries: Acl) -> bool:
-    """Return whether tags are in order, required tags occur once, and named entries have a mask."""
+    """Return whether tags are sorted, required tags occur once, and named entries have a mask."""
     tags = [entry.tag for entry in entries]
     if any(tag not in _TAGS_IN_ORDER for tag in tags) or any(e.perm & ~0o7 for e in entries):
         return False
@@ -99,13 +99,13 @@ def _valid(entries: Acl) -> bool:
 
 
 def apply_access(mode: int, entries: Acl) -> WithMode:
-    """Return the mode after an access ACL is set, and the ACL unless the mode is equivalent to it.
+    """Return the mode after an access ACL is set, and the ACL unless the mode expresses it.
 
     Source: posix_acl_update_mode, posix_acl_equiv_mode.
     """
     if not entries:
         return WithMode(mode, None)
-    perms = {tag: perm for tag, perm, _ in entries}  # with a mask, those of GROUP_OBJ do not count
+    perms = {tag: perm for tag, perm, _ in entries}  # if there is a mask, GROUP_OBJ is ignored
     group = perms.get(MASK, perms[GROUP_OBJ])
     permissions = perms[USER_OBJ] << 6 | group << 3 | perms[OTHER]
     is_minimal = perms.keys() == _MINIMAL
@@ -113,7 +113,7 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
 
 
 def _group_class(entries: Acl) -> AclEntry:
-    """Return the entry that the mode's group bits show: the mask, or else the owning group."""
+    """Return the entry in the group bits of the mode: the mask, or without one the owning group."""
     masks = [entry for entry in entries if entry.tag == MASK]
     return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
 
@@ -126,7 +126,7 @@ def after_chmod(entries: Acl, mode: int) -> Acl:
 
 
 def inherit(default: Acl, mode: int) -> WithMode:
-    """Return mode and access ACL of an inode created with *mode* under a default ACL.
+    """Return the mode and access ACL of a new inode, created with *mode* under a default ACL.
 
     A default ACL replaces the umask, which the kernel leaves to the daemon (FUSE_DONT_MASK).
     Source: posix_acl_create_masq.

@@ -1,7 +1,7 @@
-"""Attributes: the effects of chmod, chown and utimensat, and when reading changes atime.
+"""Attributes: the effects of chmod, chown and utimensat, and the updates of atime.
 
 Owns: the rules for mode bits and times. Does not know: FUSE, content (``file_data`` truncates).
-With its writeback cache the kernel maintains size, mtime and ctime of regular files and sends them.
+With a write-back cache the kernel maintains size, mtime and ctime of regular files and sends them.
 Then the kernel's values are stored, including ctime.
 Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, fuse_do_setattr.
 """
@@ -22,11 +22,11 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-_NOW_NS: Final = 60 * 10**9  # a time this close counts as now: a request may wait, e.g. for a copy
-_NOT_DUE_S: Final = 0.05  # an atime that needs no change is not checked again for this time
+_NOW_NS: Final = 60 * 10**9  # a time this close counts as now, because requests may wait
+_NOT_DUE_S: Final = 0.05  # an atime that need not change is not checked again for this time
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
-_new = tuple.__new__  # a third of what calling the class costs
+_new = tuple.__new__  # takes a third of the time of a call of the class
 _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 
 
@@ -45,7 +45,7 @@ class SetAttributes(NamedTuple):
 def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attributes:
     """Return the attributes after a setattr request; the size stays unchanged.
 
-    A change of owner clears suid and sgid, for every caller. Source: chown(2), NOTES.
+    A change of the owner clears suid and sgid, even for root. Source: chown(2), NOTES.
     """
     (ino, mode, nlink, uid, gid, size, mapped, _ctime_ns, mtime_ns, atime_ns, *rest) = before
     new_mode, new_uid, new_gid, _size, new_atime_ns, new_mtime_ns, ctime_ns = wanted
@@ -65,7 +65,7 @@ def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attribute
 def without_privileges(mode: int) -> int:
     """Return the mode of a file after an unprivileged caller wrote to it or changed its owner.
 
-    suid is cleared. sgid is cleared only if the group may execute the file; otherwise the bit means
+    suid is cleared. sgid is cleared only if the group may execute the file; otherwise sgid means
     mandatory locking.
     Source: fs/attr.c, should_remove_suid.
     """
@@ -116,7 +116,7 @@ class AttributeStore:
         self._now_ns = now_ns
         self._policy = policy
         self._open_files = open_files
-        self._not_due: Attributes | None = None  # the last inode whose atime needed no change
+        self._not_due: Attributes | None = None  # the last inode whose atime did not have to change
         self._not_due_until_s = 0.0
 
     def get(self, ino: Ino) -> Attributes:
@@ -158,7 +158,7 @@ class AttributeStore:
     def clear_privileges(self, ino: Ino) -> bool:
         """Clear suid and sgid after a write by an unprivileged caller; return whether any was set.
 
-        The ctime stays, because the write or truncation sets it. Raises as ``set_attributes``.
+        ctime is unchanged, because the write or truncation sets it. Raises as ``set_attributes``.
         """
         before = inodes.get(self._db, ino)
         mode = without_privileges(before.mode)

@@ -1,8 +1,8 @@
-"""The size limit of the filesystem: the option ``capacity``, shown by statfs and enforced on writes.
+"""The size limit of the filesystem (option ``capacity``): shown by statfs, enforced on writes.
 
 Owns: the number of bytes in use (content after deduplication, extended attributes), and the refusal
 of changes that exceed it. Does not know: the local disk (``cache.disk_space``), the caller.
-Extended attributes are counted only if a capacity is set, because adding them up takes time.
+Extended attributes are counted only if a capacity is set, because counting takes time.
 """
 
 from s3fs_meta.errors import NoSpaceLeftError
@@ -30,9 +30,9 @@ class Capacity:
         return max(self.limit_bytes - used_bytes, 0)
 
     def require(self, added_bytes: int) -> None:
-        """Refuse a change that adds more bytes than the capacity leaves free.
+        """Raise NoSpaceLeftError for a change that adds more bytes than the capacity has free.
 
-        A change that adds no bytes always passes.
+        A change that adds no bytes is always allowed.
 
         Raises:
             NoSpaceLeftError: the bytes do not fit into the capacity.
@@ -47,7 +47,7 @@ class Capacity:
             )
 
     def require_free(self, wanted_bytes: int) -> None:
-        """Refuse more bytes than statfs shows as free, even if no capacity is set.
+        """Raise NoSpaceLeftError for more bytes than statfs shows as free.
 
         Raises:
             NoSpaceLeftError: fewer bytes are free.
@@ -57,7 +57,7 @@ class Capacity:
             raise NoSpaceLeftError(f"{wanted_bytes} bytes are needed, {self.free_bytes} are free")
 
     def require_kept(self) -> None:
-        """Refuse a change that has exceeded the capacity, if its size was not known before.
+        """Raise NoSpaceLeftError if a change, whose size was unknown, has exceeded the capacity.
 
         Raises:
             NoSpaceLeftError: more bytes are in use than the capacity allows.
@@ -70,6 +70,6 @@ class Capacity:
             raise NoSpaceLeftError(f"the capacity of {counters.capacity_bytes} bytes is exceeded")
 
     def count(self) -> None:
-        """Add up the extended attributes once, if a capacity is set; a million takes 0.25 s."""
+        """Count the bytes of all extended attributes once, if a capacity is set."""
         if self._db.counters.capacity_bytes and self._db.counters.xattr_bytes is None:
             xattrs.count_bytes(self._db)

@@ -1,8 +1,8 @@
 """One mounted filesystem: POSIX semantics without FUSE.
 
-Owns: building the parts, statfs, open and release, and purging an inode when the kernel forgets it.
+Owns: creating the parts, statfs, open, release, and purging an inode when the kernel forgets it.
 Does not know: pyfuse3, stores, where blocks are stored.
-Methods that can wait are ``async``; all others run without a schedule point. For frequent operations,
+Methods that may wait are ``async``; all others run without a schedule point. For frequent operations,
 attributes of ``Filesystem`` are bound methods of the parts, which saves a call per request.
 Tasks: any handler; one ``run`` per mount.
 """
@@ -20,7 +20,6 @@ from s3fs_meta.fs.attributes import AttributeStore, SetAttributes
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.content.file_data import FileData
 from s3fs_meta.fs.content.file_ranges import FileRanges
-from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.inode_flags import InodeFlags
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
@@ -63,7 +62,7 @@ class SyncFile(Protocol):
     """A function that makes a file and its name durable."""
 
     def __call__(self, ino: Ino, /, *, data_only: bool = False) -> Awaitable[None]:
-        """Make the file durable; with *data_only* its times need not be durable."""
+        """Make the file durable; with *data_only*, its times need not become durable."""
 
 
 class Filesystem:
@@ -83,7 +82,7 @@ class Filesystem:
         notices: KernelNotices = NO_KERNEL,
         slices: Slices = DEFAULT_SLICES,
     ) -> None:
-        """Build the parts of a filesystem.
+        """Create the parts of a filesystem.
 
         Args:
             sync_file: makes a file and its name durable, for fsync(2) and fdatasync(2).
@@ -91,7 +90,7 @@ class Filesystem:
                 file is.
             groups_of: returns the supplementary groups of a process.
             notices: functions that invalidate the kernel's caches.
-            slices: bounds of the work between two schedule points.
+            slices: limits of the work between two schedule points.
         """
         self.db = db
         self._directory_times = options.directory_times
@@ -107,7 +106,7 @@ class Filesystem:
         policy, opened = options.access_time, self.open_files
         self.attributes = AttributeStore(db, self.changes, status, now_ns, policy, opened)
         self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
-        self.capacity, self.freeze = Capacity(db), Freeze(db)
+        self.capacity = Capacity(db)
         self._make_trees(cache, slices)
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
         self.waiting_room = WaitingRoom(is_shared=options.allow_other)
@@ -115,8 +114,8 @@ class Filesystem:
             db, cache, self.changes, self.attributes, self.open_files, now_ns, self.waiting_room,
             slices=slices,
         )  # fmt: skip
-        self.flags = InodeFlags(db, self.changes, self.open_files, self.freeze, now_ns)
-        self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns, slices)
+        self.flags = InodeFlags(db, self.changes, self.open_files, now_ns)
+        self.ranges = FileRanges(db, cache, self.changes, self.data, now_ns, slices)
         self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
         self.read, self.write = self.data.read, self.data.write
 
@@ -145,16 +144,15 @@ class Filesystem:
             orphans=self.orphans,
             removal=self.tree_removal,
             open_files=self.open_files,
-            freeze=self.freeze,
             now_ns=now_ns,
             block_bytes=self.block_bytes,
             slices=slices,
         )
 
     async def run(self) -> None:
-        """Purge removed files and read ahead, until cancelled. Begin with orphans of earlier mounts.
+        """Purge removed files and read ahead, until cancelled. Start with orphans of earlier mounts.
 
-        Called when the mount begins to accept changes. A read-only mount does not purge orphans.
+        The mount calls this when it begins to accept changes. A read-only mount purges no orphans.
         """
         self.adopt_orphans()
         async with trio.open_nursery() as nursery:
@@ -171,7 +169,7 @@ class Filesystem:
     # --- forget, open, release -----------------------------------------------------------------
 
     def forget(self, ino: Ino, times: int) -> None:
-        """Decrease the lookup count of an inode, as the kernel requests. Schedule point: never."""
+        """Decrease the lookup count of an inode at the kernel's request. Schedule point: never."""
         if not self.lookups.forget(ino, times):
             self.open_files.forgotten(ino)
             self.orphans.unused(ino)
@@ -185,14 +183,14 @@ class Filesystem:
         writes: bool = False,
         appends: bool = False,
     ) -> bool:
-        """Open an inode until ``release`` closes it. Return whether opening changed its mode.
+        """Open an inode; ``release`` closes it. Return whether opening changed its mode.
 
         Args:
             ino: an inode that is not a directory.
             caller: the process that opens it.
-            truncates: O_TRUNC is set. The kernel leaves the truncation and the clearing of suid to us.
+            truncates: O_TRUNC is set. The daemon must truncate the file and clear suid.
             writes: O_WRONLY or O_RDWR is set.
-            appends: O_APPEND is set. Later writes are not checked for it, because the kernel sends
+            appends: O_APPEND is set. Later writes are not checked, because the kernel sends
                 complete pages.
 
         Raises:
@@ -264,7 +262,7 @@ class Filesystem:
     def read_directory(
         self, ino: Ino, after: Cookie, limit: int
     ) -> list[tuple[bytes, Cookie, Attributes]]:
-        """Return the names of a directory after a cookie, ascending by cookie, at most *limit*."""
+        """Return at most *limit* names of a directory after a cookie, sorted by cookie."""
         return dentries.page(self.db, ino, after, limit)
 
     # --- the filesystem as a whole -------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The inode flags of chattr(1) and lsattr(1): immutable, append-only.
+"""The inode flags of chattr(1) and lsattr(1): immutable and append-only.
 
-Owns: reading and setting flags by ioctl_iflags(2). Does not know: requests, the operations that a
+Owns: reading and setting flags (ioctl_iflags(2)). Does not know: requests, the operations that a
 flag forbids (``protection``).
 A locked inode is immutable for every user, and cannot be unlocked.
 """
@@ -9,12 +9,13 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+import trio
+
 from s3fs_meta.errors import (
     InvalidRequestError,
     NotPermittedError,
     NotSupportedError,
 )
-from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.meta.db.database import Database
@@ -25,11 +26,13 @@ from s3fs_meta.model import Ino, InodeFlag
 # Source: linux/fs.h. The command encodes the size of a long; the argument is an int.
 GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
 SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
-GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux sends before it sets any flag
-SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR: chattr of xfs_io(8)
+GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux sends before it sets a flag
+SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR, used by chattr of xfs_io(8)
 COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED, SET_EXTENDED})
 _FLAGS: Final = struct.Struct("=I")
-_EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: only XFS uses the fields after flags
+_EXTENDED: Final = struct.Struct(
+    "=I24x"
+)  # struct fsxattr; only XFS uses the fields after the flags
 FS_IMMUTABLE_FL: Final = 0x10
 FS_APPEND_FL: Final = 0x20
 _FS_XFLAG_IMMUTABLE: Final = 0x08
@@ -72,13 +75,11 @@ class InodeFlags:
         db: Database,
         changes: Changes,
         open_files: OpenFiles,
-        freeze: Freeze,
         now_ns: Callable[[], int],
     ) -> None:
         self._db = db
         self._changes = changes
         self._open_files = open_files
-        self._freeze = freeze
         self._now_ns = now_ns
 
     async def command(self, ino: Ino, command: int, given: bytes, *, is_root: bool) -> bytes:
@@ -94,7 +95,7 @@ class InodeFlags:
         return b""
 
     def get(self, ino: Ino) -> int:
-        """Return the flags of an inode, of FS_IMMUTABLE_FL and FS_APPEND_FL.
+        """Return the flags FS_IMMUTABLE_FL and FS_APPEND_FL of an inode, if set.
 
         Raises:
             NoInodeError: the inode does not exist.
@@ -110,7 +111,7 @@ class InodeFlags:
 
         Args:
             ino: any inode.
-            wanted: all flags that are set afterwards. A file that becomes immutable still accepts
+            wanted: the flags after the call. A file that becomes immutable still accepts
                 dirty pages of the kernel, and writes by processes that have it open, until it is
                 closed.
             is_root: whether the caller is root; only root may change these flags.
@@ -124,7 +125,7 @@ class InodeFlags:
         """
         if wanted & ~_SETTABLE:
             raise NotSupportedError(f"inode flags {wanted & ~_SETTABLE:#x}")
-        await self._freeze.passed((ino,))
+        await trio.lowlevel.checkpoint()
         if wanted == self.get(ino):
             return
         before = inodes.get(self._db, ino)

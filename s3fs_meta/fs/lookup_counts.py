@@ -1,6 +1,6 @@
-"""The kernel's lookup count of each inode.
+"""The kernel's lookup counts of inodes.
 
-Owns: the lookup counts of one mount. A reply with an inode adds 1 to its count; FORGET subtracts.
+Owns: the lookup counts of one mount. A reply that contains an inode adds 1; FORGET subtracts.
 Does not know: nlink, open counts, rows.
 Memory: the kernel may cache millions of inodes. One byte per inode, in pages of consecutive numbers,
 takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a separate
@@ -13,15 +13,15 @@ from typing import Final
 
 from s3fs_meta.model import Ino
 
-_PAGE_BITS: Final = 8  # a page takes 400 bytes: 1.6 per inode if it is full
+_PAGE_BITS: Final = 8  # a page takes 400 bytes, or 1.6 bytes per inode if it is full
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
-_OVERFLOWED: Final = 255  # value of a byte whose count is too large and is stored in a dict
+_OVERFLOWED: Final = 255  # the byte for a count that is too large and therefore in a dict
 _EMPTY: Final = bytes(_PAGE_INODES)
 
 
 class LookupCounts:
-    """The lookup count of every inode, 0 if the kernel does not cache the inode."""
+    """The lookup counts of all inodes; 0 if the kernel does not cache an inode."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -47,21 +47,21 @@ class LookupCounts:
         return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}
 
     def may_know_between(self, first: Ino, last: Ino) -> bool:
-        """Return whether an inode from *first* to *last* may have a lookup count."""
+        """Return whether any inode from *first* to *last* may have a lookup count."""
         low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
         if high - low < len(self._pages):
             return any(number in self._pages for number in range(low, high + 1))
         return any(low <= number <= high for number in self._pages)
 
     def known(self) -> Iterator[Ino]:
-        """Yield the inodes that have a lookup count; changes during the iteration may be missed."""
+        """Yield the inodes with a lookup count; changes during the iteration may be missed."""
         for number in list(self._pages):
             page = self._pages.get(number, _EMPTY)
             base = number << _PAGE_BITS
             yield from [Ino(base + slot) for slot, count in enumerate(page) if count]
 
     def add(self, ino: Ino, times: int = 1) -> None:
-        """Add *times* to the lookup count of an inode, because replies contain it."""
+        """Add *times* to the lookup count of an inode that replies contain."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:
@@ -77,7 +77,7 @@ class LookupCounts:
             self._overflow[ino] = value
 
     def forget(self, ino: Ino, times: int) -> int:
-        """Subtract *times* from the lookup count of an inode; return the new count, at least 0."""
+        """Subtract *times* from the lookup count of an inode; return the new count (at least 0)."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

@@ -69,7 +69,7 @@ class Namespace:
     # --- lookup --------------------------------------------------------------------------------
 
     def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
-        """Return the attributes of the inode with a name, None if there is no such name.
+        """Return the attributes of a name's inode, None if the directory lacks the name.
 
         Raises:
             NameTooLongError: the name is longer than NAME_BYTES_MAX.
@@ -83,7 +83,7 @@ class Namespace:
         return dentries.find_attributes(self._db, parent, name)
 
     def _find(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the inode of a name that the caller will remove. Refuse a missing or protected name."""
+        """Return the inode of a name that will be removed; raise if it is missing or protected."""
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
@@ -92,7 +92,7 @@ class Namespace:
         return found
 
     def _directory(self, ino: Ino) -> Attributes:
-        """Return a directory to which the caller will add a name. Refuse a removed or protected one."""
+        """Return a directory that will get a new name; raise if it is removed or protected."""
         directory = inodes.get(self._db, ino)
         if directory.mode & _TYPE != _DIRECTORY:
             raise NeedsDirectoryError(ino)
@@ -102,11 +102,11 @@ class Namespace:
         return directory
 
     def require_free(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the directory *parent*, if the name is unused and can be added to it.
+        """Return the directory *parent*; raise if the name cannot be added to it.
 
         Raises:
-            NoInodeError, NeedsDirectoryError, NoEntryError: the directory does not exist any more.
-            EntryExistsError, NameTooLongError, InvalidRequestError: the name is used or invalid.
+            NoInodeError, NeedsDirectoryError, NoEntryError: the directory no longer exists.
+            EntryExistsError, NameTooLongError, InvalidRequestError: the name is in use or invalid.
         """
         directory = self._directory(parent)
         _check_name(name)
@@ -119,7 +119,7 @@ class Namespace:
     def make_node(
         self, parent: Ino, name: bytes, mode: int, caller: Caller, rdev: int = 0
     ) -> Attributes:
-        """Make a regular file, FIFO, socket or device (mknod(2), open(2) with O_CREAT).
+        """Create a regular file, FIFO, socket or device (mknod(2), open(2) with O_CREAT).
 
         Raises:
             EntryExistsError, NoEntryError, NameTooLongError, InvalidRequestError, and what
@@ -130,11 +130,11 @@ class Namespace:
         return self._create(parent, name, mode, caller, rdev=rdev)
 
     def make_directory(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attributes:
-        """Make an empty directory. Raises as ``make_node``, and TooManyLinksError."""
+        """Create an empty directory. Raises as ``make_node``, and TooManyLinksError."""
         return self._create(parent, name, mode & ~_TYPE | _DIRECTORY, caller)
 
     def make_symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attributes:
-        """Make a symbolic link. Raises as ``make_node``."""
+        """Create a symbolic link. Raises as ``make_node``."""
         if len(target) > SYMLINK_BYTES_MAX:
             raise NameTooLongError(len(target))
         if not target:
@@ -172,7 +172,7 @@ class Namespace:
         if inherited is not None:
             self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
-        # The dentry is added before the inode, because only adding the dentry can be refused.
+        # The dentry is added first, because only this step can fail.
         ino = Ino(db.counters.next_ino)
         dentries.add(db, parent, name, ino)
         created = inodes.create(
@@ -192,7 +192,7 @@ class Namespace:
         return self._give_acls(created, inherited.value, default if is_directory else None)
 
     def make_nameless(self, parent: Ino, mode: int, caller: Caller) -> Attributes:
-        """Make a regular file without a name (open(2), O_TMPFILE).
+        """Create a regular file without a name (open(2), O_TMPFILE).
 
         Raises:
             NoEntryError, NeedsDirectoryError, NotPermittedError, and what ``Changes.begin``
@@ -212,13 +212,13 @@ class Namespace:
         return created if inherited is None else self._give_acls(created, inherited.value, None)
 
     def _default_acl(self, directory: Attributes, mode: int) -> bytes | None:
-        """Return the ACL that new inodes of a directory inherit, None without one."""
+        """Return the default ACL of a directory, which new inodes inherit, or None."""
         if not directory.flags & InodeFlag.HAS_XATTRS or stat.S_ISLNK(mode):
             return None
         return xattrs.find(self._db, directory.ino, acl.DEFAULT)
 
     def _require_room(self, access: bytes | None, default: bytes | None) -> None:
-        """Refuse a new inode whose inherited ACLs do not fit into the capacity."""
+        """Raise NoSpaceLeftError if the inherited ACLs of a new inode exceed the capacity."""
         given = ((acl.ACCESS, access), (acl.DEFAULT, default))
         self._capacity.require(sum(len(name) + len(value) for name, value in given if value))
 
@@ -234,14 +234,14 @@ class Namespace:
         return created._replace(flags=created.flags | InodeFlag.HAS_XATTRS)
 
     def link(self, ino: Ino, parent: Ino, name: bytes, *, is_linkable: bool = False) -> Attributes:
-        """Give an inode a further name.
+        """Add a name to an inode (link(2)).
 
         Args:
-            is_linkable: accept an inode that was created without a name and never had one.
+            is_linkable: accept an inode that never had a name (O_TMPFILE).
 
         Raises:
             NotPermittedError: the inode is a directory, or protected.
-            NoEntryError: the inode has no name any more, or the directory was removed.
+            NoEntryError: the inode has lost its last name, or the directory was removed.
             EntryExistsError, TooManyLinksError, NameTooLongError: nothing was changed.
         """
         before = inodes.get(self._db, ino)
@@ -319,7 +319,7 @@ class Namespace:
         *,
         caller: Caller = _KERNEL,
     ) -> None:
-        """Move a name, replacing an existing one (rename(2), renameat2(2)).
+        """Move a name; replace an existing name (rename(2), renameat2(2)).
 
         Args:
             flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; RENAME_WHITEOUT with or without
@@ -356,7 +356,7 @@ class Namespace:
             self._put_whiteout(parent, name, caller)
 
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
-        """Put a whiteout at a name that was just moved, which hides the name in an overlayfs.
+        """Create a whiteout at a name that was just moved; it hides the name in an overlayfs.
 
         A whiteout is a character device with the number 0, 0.
 
@@ -368,10 +368,10 @@ class Namespace:
         inodes.change_directory(db, parent, now_ns, entries=1)
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
-        """Return the inode that has the new name of a rename, None without one.
+        """Return the inode that has the new name before a rename, or None.
 
         Raises:
-            NoEntryError: an exchange needs an inode. EntryExistsError: RENAME_NOREPLACE forbids one.
+            NoEntryError: an exchange needs an inode. EntryExistsError: with RENAME_NOREPLACE.
         """
         target = dentries.find_attributes(self._db, new_parent, new_name)
         if target is None and flags == RENAME_EXCHANGE:
@@ -381,7 +381,7 @@ class Namespace:
         return target
 
     def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
-        """Refuse a new parent that is removed, has too many links, or is below the moved directory."""
+        """Raise if the new parent is removed, has too many links, or is below the moved directory."""
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
             return
@@ -393,7 +393,7 @@ class Namespace:
             if directory.ino in {ROOT_INO, parent}:
                 return
             directory = inodes.get(self._db, directory.parent)
-        raise MetadataError("the directories above it form a loop", new_parent)
+        raise MetadataError("the directories above it form a cycle", new_parent)
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):

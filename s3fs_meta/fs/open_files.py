@@ -1,7 +1,7 @@
-"""Inodes that are open.
+"""Inodes that are open, with one record for each.
 
-Owns: one record per open inode. Does not know: rows, FUSE.
-A file handle is an inode number, so a handler finds the record with one lookup. The record counts
+Owns: the records of open inodes. Does not know: rows, FUSE.
+A file handle is an inode number, so a handler finds the record by one lookup. The record counts
 how often the inode is open.
 """
 
@@ -27,30 +27,30 @@ class OpenInode:
 
     def __init__(self) -> None:
         self.open_count = 0
-        # Whether security.capability is set; None: unknown. It is cached, because the kernel
+        # Whether security.capability is set; None: unknown. This is cached, because the kernel
         # requests the attribute before every write(2).
         self.has_capability: bool | None = None
-        # End of the last read; a read that begins near it is sequential. -1: no read yet.
+        # End of the last read; a read that starts near it is sequential. -1: no read yet.
         self.read_position = -1
-        # Number of blocks to read ahead; 0: no sequential reader.
+        # Number of blocks to read ahead; 0 without a sequential reader.
         self.ahead_blocks = 0
-        # True if the inode was opened for writing, so that the kernel may have dirty pages of it.
+        # True if the inode was opened for writing, so the kernel may have dirty pages.
         self.was_written = False
-        # True if it became immutable while open; then dirty pages of the kernel are still accepted.
+        # True if the inode became immutable while open; the kernel's dirty pages are still accepted.
         self.finishes = False
-        # True if it was created without a name and may be linked. Source: open(2), O_TMPFILE.
+        # True if the inode was created without a name and may be linked (open(2), O_TMPFILE).
         self.is_linkable = False
-        # Number of blocks that the kernel has cached as st_blocks; -1: unknown.
+        # Number of blocks in the kernel's cached st_blocks; -1: unknown.
         self.known_blocks = -1
-        # Blocks before this index have been requested by read-ahead.
+        # Read-ahead has requested the blocks before this index.
         self.asked_until = 0
 
     def forget_capability(self) -> None:
-        """Forget whether ``security.capability`` is set, because it changed."""
+        """Reset the cached presence of ``security.capability``, because it changed."""
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Record the number of blocks in a reply; return whether the kernel had another number."""
+        """Record the number of blocks in a reply; return whether the kernel's differed."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 
@@ -60,8 +60,8 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
-        # True if the kernel reports open and close. If not, a file counts as open from its first
-        # read until the kernel forgets it; such a mount is read-only.
+        # True if the kernel reports open and close. Otherwise a file counts as open from its first
+        # read until the kernel forgets it. Such a mount is read-only.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel, and the time (monotonic clock)
         # since which there are any; None without such inodes, because close(2) writes pages back.
@@ -72,7 +72,7 @@ class OpenFiles:
         return len(self._inodes)
 
     def expect_reports(self, are_reported: bool) -> None:
-        """Note whether the kernel reports open and close from now on."""
+        """Set whether the kernel reports open and close from now on."""
         self.are_reported = are_reported
 
     def find(self, ino: Ino) -> OpenInode | None:
@@ -80,21 +80,17 @@ class OpenFiles:
         return self._inodes.get(ino)
 
     def being_read(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an inode that is being read, made if the kernel reports no opens."""
+        """Return the record of an inode that is read; create it if the kernel reports no opens."""
         record = self._inodes.get(ino)
         return record if record is not None or self.are_reported else self.opened(ino)
 
     def forgotten(self, ino: Ino) -> None:
-        """Note that the kernel no longer uses an inode."""
+        """Remove the record of an inode that the kernel no longer uses."""
         if not self.are_reported:
             self._inodes.pop(ino, None)
 
-    def written(self) -> list[Ino]:
-        """Return the inodes that were opened for writing."""
-        return [ino for ino, record in self._inodes.items() if record.was_written]
-
     def any_between(self, first: Ino, last: Ino) -> bool:
-        """Return whether an inode from *first* to *last* is open."""
+        """Return whether any inode from *first* to *last* is open."""
         return any(first <= ino <= last for ino in self._inodes)
 
     def opened(self, ino: Ino, *, writes: bool = False, is_linkable: bool = False) -> OpenInode:

@@ -1,7 +1,7 @@
-"""Inodes without a name: kept while they are in use, then purged.
+"""Inodes without a name: they are kept while in use, then purged.
 
-Owns: which inodes are orphans, and their deletion. Does not know: names.
-Keeps: the row of an orphan stays until its last block is released. So a crash in between leaves an
+Owns: the list of orphans, and their deletion. Does not know: names.
+Keeps: the row of an orphan exists until its last block is released. So a crash leaves an
 orphan, which the next mount purges.
 Tasks: handlers of unlink, forget and release purge small orphans; one ``run`` per mount purges larger
 ones.
@@ -57,9 +57,9 @@ class Orphans:
         return len(self._known)
 
     def adopt_all(self) -> None:
-        """Purge orphans of an earlier mount or another host, unless a process here uses them.
+        """Purge orphans of an earlier mount or another host, unless a local process uses them.
 
-        At mount no orphan is in use. When a follower is promoted, its processes may have some open.
+        At mount no orphan is in use. When a follower is promoted, processes may have orphans open.
         """
         tops = removed_trees.tops(self._db)
         for ino in inodes.orphans(self._db):
@@ -71,18 +71,18 @@ class Orphans:
                 self._enqueue(ino)
 
     def made(self, ino: Ino) -> None:
-        """Note an inode that was created without a name, and is about to be opened."""
+        """Record an inode that was created without a name and will be opened."""
         self._known.add(ino)
 
     def unlinked(self, ino: Ino) -> None:
-        """Note that an inode has lost its last name; purge it if unused. Transaction: inside a group."""
+        """Record that an inode lost its last name; purge it if unused. Inside a group."""
         self._known.add(ino)
         self.unused(ino)
 
     def unused(self, ino: Ino) -> None:
         """Purge an inode if it is an orphan that is not open and has no lookup count.
 
-        Called when a lookup count or an open count becomes zero. Schedule point: never.
+        The caller calls this when a lookup or open count becomes zero. Schedule point: never.
         """
         if (
             ino not in self._known
@@ -97,7 +97,7 @@ class Orphans:
             return
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
-            # The group that removed the last name was lost, so the inode has a name again.
+            # The inode has a name again, because the group that removed the name was lost.
             self._known.discard(ino)
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
@@ -114,7 +114,7 @@ class Orphans:
     async def run(self) -> None:
         """Purge large orphans in slices, until cancelled.
 
-        After each slice ``purge`` sleeps for as long as the slice took, so that requests get at least
+        After each slice ``purge`` sleeps for the duration of the slice, so that requests get at least
         half of the event loop's time. After a failure the next mount continues.
         """
         while True:
@@ -133,7 +133,7 @@ class Orphans:
                     self._status.break_off(f"purging a removed file failed: {exc}")
 
     async def purge(self, ino: Ino) -> None:
-        """Delete an orphan in slices, as long as the mount is writable."""
+        """Delete an orphan in slices while the mount is writable."""
         while self._status.writable:
             started_s = trio.current_time()
             try:
@@ -149,7 +149,7 @@ class Orphans:
             await trio.sleep(trio.current_time() - started_s)
 
     def _purge_or_leave(self, row: Attributes) -> bool:
-        """Purge one slice as ``purge_piece`` does; skip an orphan whose rows cannot be read.
+        """Call ``purge_piece``; skip an orphan whose rows cannot be read.
 
         Return whether the work on the orphan is finished.
         """
@@ -163,7 +163,7 @@ class Orphans:
             return True
 
     def _leave(self, ino: Ino, exc: BadRowError) -> None:
-        """Skip an orphan; fsck can repair it, and the next mount tries again to purge it."""
+        """Skip an orphan. fsck can repair it, and the next mount purges it."""
         _log.error(
             "cannot free the space of the removed inode %d: %s; the next mount tries again",
             ino,
@@ -202,7 +202,7 @@ def unmap(
     rows = [blocks_meta.get(db, block) for _index, block in blocks]
     for pack in {row.pack for row in rows if row.pack is not None}:
         packs.get(db, pack)
-    are_distinct = len({row.block for row in rows}) == len(rows)  # else a row changes meanwhile
+    are_distinct = len({row.block for row in rows}) == len(rows)  # else a row changes in the loop
     for (index, block), row in zip(blocks, rows, strict=True):
         block_map.remove_read(db, ino, index)
         cache.release(block, row if are_distinct else None)

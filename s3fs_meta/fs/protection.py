@@ -1,4 +1,4 @@
-"""Checks before a change of an inode, which refuse changes of protected inodes.
+"""Checks that refuse changes of locked, immutable and append-only inodes.
 
 Owns: the checks. Does not know: how an inode becomes locked (``trees.lock``), immutable or
 append-only (``inode_flags``).
@@ -15,7 +15,7 @@ _PROTECTED: Final = InodeFlag.PROTECTED
 
 
 def require_changeable(attributes: Attributes) -> None:
-    """Refuse to change a locked or immutable inode, or to add a name to it.
+    """Raise if an inode is locked or immutable: it cannot be changed or get a name.
 
     Raises:
         NotPermittedError: the inode is locked or immutable.
@@ -25,9 +25,9 @@ def require_changeable(attributes: Attributes) -> None:
 
 
 def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
-    """Refuse writes to a locked or immutable inode, except if it became immutable while it was open.
+    """Raise if an inode is locked or immutable, unless it became immutable while it was open.
 
-    The kernel may have accepted such writes before the flag was set.
+    In that case the kernel may have accepted writes before the flag was set.
 
     Raises:
         NotPermittedError: the inode is locked, or was immutable when it was opened.
@@ -40,9 +40,9 @@ def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
 
 
 def require_unprotected(attributes: Attributes) -> None:
-    """Refuse a change that locked, immutable and append-only inodes forbid.
+    """Raise if an inode is locked, immutable or append-only.
 
-    Such changes are overwriting or truncating content, removing or adding a name, and changing the
+    Call this before overwriting or truncating content, removing or adding a name, and changing the
     owner, the mode or extended attributes.
 
     Raises:

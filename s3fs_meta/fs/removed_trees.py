@@ -1,7 +1,7 @@
-"""Removed trees: directories that were removed together with their entries, and are not empty yet.
+"""The list of removed trees: directories removed with their entries, which are not empty yet.
 
-Owns: the list of removed trees, and the check whether a directory is in one. Such a directory counts
-as removed: no name in it can be added, removed or changed, even by a process that has it open.
+Owns: the list, and the check whether a directory is in a removed tree. Such a directory counts as
+removed: no name in it can be added, removed or changed, even by a process that has it open.
 Does not know: how trees are emptied (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
 """
@@ -19,7 +19,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Ino
 
 
 class TreeProgress(NamedTuple):
-    """The progress of an operation on a tree: names processed, and names known to remain."""
+    """The progress of an operation on a tree: processed names, and names known to remain."""
 
     done: int
     left: int
@@ -28,8 +28,8 @@ class TreeProgress(NamedTuple):
         """Return the progress after a slice.
 
         Args:
-            names: how many names the slice processed.
-            found: how many names are in the directories among them.
+            names: number of names that the slice processed.
+            found: number of names in the directories among the processed names.
         """
         return TreeProgress(self.done + names, max(self.left + found - names, 0))
 
@@ -48,7 +48,7 @@ class RemovedTrees:
 
     @property
     def progress(self) -> TreeProgress | None:
-        """Return the progress of emptying removed trees, None if there is none to empty."""
+        """Return the progress of emptying removed trees, None if no tree is left."""
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
@@ -56,7 +56,7 @@ class RemovedTrees:
 
         Args:
             top: the directory.
-            names: how many names of the top are not counted in the progress yet.
+            names: number of names in the top that the progress does not include yet.
         """
         if not self._tops:
             self._progress = TreeProgress(0, 0)
@@ -65,13 +65,13 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Count names that were removed, and the names in the directories among them."""
+        """Update the progress: names that were removed, and names in the directories among them."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
-        """Return the tops that were added last, at most *count*; they are emptied next.
+        """Return at most *count* tops, the last ones that were added; they are emptied next.
 
-        With this order the list is bounded by the depth of a tree and the width of its directories.
+        In this order the depth of a tree and the width of its directories bound the list.
         """
         return list(islice(reversed(self._tops), count))
 
@@ -90,7 +90,7 @@ class RemovedTrees:
         """Return whether a directory is in a removed tree, or does not exist.
 
         Raises:
-            MetadataError: the directories above it form a loop.
+            MetadataError: the directories above it form a cycle.
         """
         at: Attributes | None = inodes.find(self._db, ino)
         for _ in range(DIRECTORY_DEPTH_MAX):
@@ -99,4 +99,4 @@ class RemovedTrees:
             if at.ino == ROOT_INO:
                 return False
             at = inodes.find(self._db, at.parent)
-        raise MetadataError("the directories above it form a loop", ino)
+        raise MetadataError("the directories above it form a cycle", ino)

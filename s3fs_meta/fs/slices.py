@@ -1,4 +1,4 @@
-"""The bounds of the slices into which long work on the event loop is cut.
+"""The size limits of slices: long work on the event loop is done in slices.
 
 Design: docs/design/concurrency.md, "Slices".
 """
@@ -21,13 +21,13 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class Slices:
-    """The most work of each kind between two schedule points."""
+    """The maximum work of each kind between two schedule points."""
 
     purged_blocks: int = (
         PURGE_BLOCKS_MAX  # blocks released by a truncation, punched hole or removal
     )
     names: int = TREE_SLICE_NAMES  # names removed, locked or listed
-    # directories whose names are removed, locked or listed
+    # directories of which names are removed, locked or listed
     directories: int = TREE_SLICE_DIRECTORIES
     walked_blocks: int = WALK_SLICE_BLOCKS  # blocks of files listed
     cloned_names: int = CLONE_SLICE_NAMES

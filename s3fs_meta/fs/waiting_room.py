@@ -1,7 +1,7 @@
-"""A bound on the requests that wait for the store or for cache room, in total and for each user.
+"""A limit of the requests that wait for the store or for cache room, in total and per user.
 
-Owns: the bound, and the share of each user. Does not know: why a request waits.
-Keeps: a worker is always free for metadata requests. One user's requests leave room for those of
+Owns: the limit, and the share of each user. Does not know: why a request waits.
+Keeps: a worker is always free for metadata requests. The requests of one user leave room for those of
 other users. Waiting readers never cause a write-back to be refused, because the kernel would lose the
 data.
 
@@ -29,18 +29,18 @@ class WaitingRoom:
     """Counts the waiting requests of one mount, and refuses too many."""
 
     def __init__(self, *, is_shared: bool = False, most: int = WAITING_HANDLERS_MAX) -> None:
-        """Make a waiting room without requests.
+        """Create an empty waiting room.
 
         Args:
             is_shared: whether several users may send requests (``allow_other``).
-            most: how many requests may wait, besides write-back.
+            most: maximum number of waiting requests, not counting write-back.
         """
         self.is_shared = is_shared
         self._most = most
         self._of: Counter[int] = Counter()
 
     def __len__(self) -> int:
-        """Return how many requests wait."""
+        """Return the number of waiting requests."""
         return self._of.total()
 
     @contextmanager
@@ -48,7 +48,7 @@ class WaitingRoom:
         """Count the request as waiting while the block runs.
 
         Raises:
-            BusyError: too many requests wait already, in total or of the request's user.
+            BusyError: too many requests are waiting, in total or of this user.
         """
         uid = caller.get()
         self._require_place(uid)
@@ -59,7 +59,7 @@ class WaitingRoom:
             self._of[uid] -= 1
 
     def _require_place(self, uid: int) -> None:
-        """Refuse a request if too many requests wait.
+        """Raise BusyError if too many requests are waiting.
 
         A user may have at most twice as many waiting requests as are still allowed in total. So each
         further user can send requests, and a single user gets two thirds of the total. Source:

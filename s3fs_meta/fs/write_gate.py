@@ -1,7 +1,7 @@
 """The gate that every changing operation passes after its own checks.
 
-Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the
-list of names and inodes that the open group changed. Does not know: the effects of operations.
+Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the list of
+names and inodes that the open group changed. Does not know: the effects of operations.
 If SQLite loses a group, acknowledged operations are undone, and the kernel still caches their
 results. So the names and inodes that the group changed are invalidated in the kernel.
 """
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """Names and inodes that the kernel must request again, for example after a lost group."""
+    """Names and inodes to invalidate in the kernel, for example after a lost group."""
 
     names: list[tuple[Ino, bytes]]  # (directory, name)
     inodes: list[Ino]
@@ -43,7 +43,7 @@ async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
 class KernelNotices(NamedTuple):
     """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Lost], None] = lambda _lost: None  # a function that must not wait
+    changed: Callable[[Lost], None] = lambda _lost: None  # must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 
@@ -51,7 +51,7 @@ NO_KERNEL: Final = KernelNotices()
 
 
 class Changes:
-    """Checks and begins every changing operation of one mount."""
+    """Checks and begins the changing operations of one mount."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Changes:
         db.listeners.when_lost(LossStep.REPORT, self._lost)
 
     def require(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Check that the mount accepts a change; a change of rows then calls ``open``.
+        """Check that the mount accepts a change. To change rows, call ``open`` afterwards.
 
         Args:
-            size_bytes: how many bytes the change may write to the local disk.
+            size_bytes: maximum number of bytes that the change writes to the local disk.
 
         Raises:
             ReadOnlyStateError: the mount accepts no changes.
@@ -117,7 +117,7 @@ class Changes:
         self._names.append((parent, name))
 
     def also(self, parent: Ino, name: bytes) -> None:
-        """Note another name that the operation changes, after ``begin_entry``."""
+        """Record another name that the operation changes, after ``begin_entry``."""
         self._names.append((parent, name))
 
     def open(self, ino: Ino, *, times_only: bool = False) -> None:
@@ -134,7 +134,7 @@ class Changes:
         lost = Lost(self._names, sorted(set(self._inodes)))
         self._names, self._inodes = [], []
         _log.error(
-            "a commit failed, and its operations are undone; they had changed the inodes %s",
+            "a commit failed, so the changes of these inodes were undone: %s",
             lost.inodes[:20],
         )
         self.notices.changed(lost)

@@ -1,6 +1,6 @@
 """Extended attributes: supported namespaces, size limits, the effect of ACLs on the mode.
 
-Owns: these rules. Does not know: FUSE; permissions, except that only root can list ``trusted``.
+Owns: the rules for these. Does not know: FUSE; permissions, except that only root lists ``trusted``.
 Source: xattr(7), setxattr(2), listxattr(2); fs/posix_acl.c.
 """
 
@@ -35,13 +35,13 @@ from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
 STATE: Final = (
-    b"user.s3fs-meta.state"  # computed at each request; not listed, so tools do not copy it
+    b"user.s3fs-meta.state"  # computed for each request; not listed, so that tools do not copy it
 )
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."
 _ACLS: Final = (acl.ACCESS, acl.DEFAULT)
-# Room for both ACLs is kept, so that an ACL is never refused because the list of names is full.
+# Room for both ACLs is reserved, so that a full list of names never prevents an ACL.
 _LIST_BYTES_MAX: Final = XATTR_LIST_BYTES_MAX - sum(len(name) + 1 for name in _ACLS)
 
 SupplementaryGroups = Callable[[int], Collection[int]]
@@ -58,7 +58,7 @@ class AttributeNames:
         now_ns: Callable[[], int],
         groups_of: SupplementaryGroups,
     ) -> None:
-        """Make the rules for one mount.
+        """Prepare access to the attributes of one mount.
 
         Args:
             groups_of: returns the supplementary groups of a process.
@@ -71,7 +71,7 @@ class AttributeNames:
         self._capacity = Capacity(db)
 
     def lacks_capability(self, ino: Ino) -> bool:
-        """Return whether an open inode certainly has no security.capability.
+        """Return whether an open inode has no security.capability; False if unknown.
 
         The result is cached, because the kernel may request it before every write(2).
         """
@@ -129,8 +129,8 @@ class AttributeNames:
         """Set one attribute.
 
         Args:
-            must_be_new: XATTR_CREATE was given.
-            must_exist: XATTR_REPLACE was given.
+            must_be_new: fail if the attribute exists (XATTR_CREATE).
+            must_exist: fail if the attribute does not exist (XATTR_REPLACE).
 
         Raises:
             NotSupportedError, AttributeRangeError, AttributeTooBigError, NoSpaceLeftError,
@@ -164,7 +164,7 @@ class AttributeNames:
             )
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
-        """Refuse an attribute that does not fit into the capacity of the filesystem."""
+        """Raise NoSpaceLeftError if an attribute exceeds the capacity of the filesystem."""
         if self._db.counters.capacity_bytes:
             before_bytes = rows.size_bytes(self._db, ino, name)
             self._capacity.require(len(name) + len(value) - before_bytes)

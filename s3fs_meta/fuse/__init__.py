@@ -1,15 +1,15 @@
 """The adaptor to pyfuse3 and the kernel.
 
 operations       handlers of requests: each converts the arguments and calls ``fs``
-raw_operations   handlers of requests that pyfuse3 does not pass on
-error_boundary   wrapper of every handler, which turns exceptions into errnos
+raw_operations   handlers of requests that pyfuse3 does not support
+error_boundary   a wrapper of every handler that converts exceptions to errnos
 kernel_session   one session: mounts, serves requests, unmounts
 request_loop     receives requests from the kernel
-request_times    how long requests take, and which threads send them
-kernel_cache     invalidates the kernel's caches after changes that the kernel did not request
+request_times    the durations of requests, and the threads that send them
+kernel_cache     invalidates the kernel's caches after changes made outside the kernel
 write_back       collects dirty pages from the kernel
 
-Start at ``operations``. ``extension`` imports pyfuse3, and the compiled part before it.
+Start at ``operations``. ``extension`` imports pyfuse3 after the compiled extension.
 Below: fs.
 Above: mount.
 """

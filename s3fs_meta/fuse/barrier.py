@@ -1,11 +1,11 @@
-"""The barrier, a file that only the collecting process opens, and the writes that are under way.
+"""The barrier: a hidden file whose release shows that all queued writes have arrived.
 
-Owns: waiting until every write that the kernel queued before a point in time was carried out.
-Does not know: how the kernel is made to send writes (``write_back``).
+Owns: waiting until every write that the kernel queued before a point in time is complete.
+Does not know: what makes the kernel send writes (``write_back``).
 
 The kernel sends the release of a file through the same background queue as write-back, in order.
 So when a release of the barrier arrives, the daemon has received each write that was queued before.
-Each of these writes was carried out, or waits for space or for a block.
+Each of these writes is complete, or waits for space or for a block.
 Source: Linux, fs/fuse/file.c, fuse_file_put; fs/fuse/dev.c, fuse_request_queue_background.
 
 The barrier has no row and appears in no listing. Only the daemon and the collecting process know
@@ -28,14 +28,14 @@ BARRIER_INO: Final = Ino((1 << 63) - 1)  # row numbers start at 1
 
 
 class Barrier:
-    """The barrier of one mount: its attributes, its open count, and the writes under way."""
+    """The barrier of one mount: its attributes, its open count, and the running writes."""
 
     def __init__(self) -> None:
         self.name = f".s3fs-meta-{secrets.token_hex(16)}".encode()
         self.entry = pyfuse3.EntryAttributes()
         self.entry.st_ino = BARRIER_INO
         self.entry.st_mode = stat.S_IFREG | 0o444
-        # The collecting process owns the barrier: for another user the kernel would request an ACL.
+        # The collecting process owns the barrier, because for other users the kernel requests an ACL.
         self.entry.st_uid, self.entry.st_gid = os.geteuid(), os.getegid()
         self.entry.st_nlink = 1
         self.entry.entry_timeout = self.entry.attr_timeout = ENTRY_TIMEOUT_S
@@ -60,7 +60,7 @@ class Barrier:
         self._was_released = trio.Event()
 
     async def write(self, work: Coroutine[None, None, int]) -> int:
-        """Carry out a write, which may have to wait, and count it as under way meanwhile."""
+        """Run a write, and count it while it waits."""
         done = trio.Event()
         self._under_way.add(done)
         try:

@@ -1,7 +1,7 @@
-"""Conversion of attributes and figures to the types of pyfuse3.
+"""Conversion of attributes and sizes to the types of pyfuse3.
 
 Owns: the values that stat(2) and statfs(2) show.
-Performance: ``Converter.entry`` runs for every lookup, getattr and directory entry, so it sets the
+Performance: ``Converter.entry`` runs for every lookup, getattr and directory entry. So it sets the
 attributes one by one, without a loop.
 """
 
@@ -16,20 +16,20 @@ from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.model import ROOT_INO, Attributes, Caller
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
-ALLOCATION_BYTES: Final = 4096  # size of a page; st_blocks counts a file's last page as complete
-# st_blksize and f_bsize. They are not the block size, because stdio makes every buffer as large as
+ALLOCATION_BYTES: Final = 4096  # page size; st_blocks counts the last page of a file completely
+# st_blksize and f_bsize. They are not the block size, because stdio makes its buffers as large as
 # st_blksize, and recent kernels use it as the unit of partial page writes.
 IO_BYTES: Final = 4096
 
-# Time for which the attributes are valid, then the attributes: linux/fuse.h, fuse_attr_out.
+# The validity of the attributes, then the attributes (linux/fuse.h, fuse_attr_out).
 _ATTRIBUTES_OUT: Final = struct.Struct("=QI4xQQQqqqIIIIIIIII4x")
 _SECOND_NS: Final = 1_000_000_000
-_GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has 32 bits of the generation
+GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has 32 bits of the generation
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Mount options that change the attributes shown by stat(2), not the stored ones."""
+    """Mount options that change the attributes in replies, but not the stored attributes."""
 
     uid: int | None = None
     gid: int | None = None
@@ -47,15 +47,15 @@ class Converter:
         timeout_s: float = ENTRY_TIMEOUT_S,
         has_generations: bool = True,
     ) -> None:
-        """Make the converter of one mount.
+        """Create the converter of one mount.
 
         Args:
             block_bytes: size of a block.
             overrides: attributes that the mount options replace.
             timeout_s: time for which the kernel may cache the replies.
-            has_generations: the generation of an inode comes from its birth time. A file handle, by
-                which an NFS client names a file, contains both. After the last changes of a host
-                were lost, the numbers of its newest inodes are given to other files, which the old
+            has_generations: compute the generation of an inode from its birth time. An NFS handle
+                contains inode and generation. If the last changes of a host were lost, the numbers
+                of its newest inodes are reused for other files, which the old
                 handles must not open. False on a follower, because the birth time of an inode
                 changes when a writer with schema version 1 changes its ctime.
         """
@@ -64,14 +64,14 @@ class Converter:
         self._timeout_s = self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
-        # The reply to a lookup of a missing name: the kernel caches a reply with inode 0. All
-        # lookups share one object, because pyfuse3 only reads it.
+        # The reply to a lookup of a missing name has inode 0, so that the kernel caches it. All
+        # lookups use the same object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
         self.no_entry.entry_timeout = timeout_s
 
     def let_remember(self, may: bool) -> None:
-        """Choose whether the kernel may cache the replies that are made from now on."""
+        """Set whether the kernel may cache the replies from now on."""
         self._timeout_s = self._timeout_most_s if may else 0.0
         self.no_entry.entry_timeout = self._timeout_s
 
@@ -108,7 +108,7 @@ class Converter:
         if rdev:
             entry.st_rdev = rdev
         if self._has_generations and ino != ROOT_INO:  # the kernel requires 0 for the root
-            entry.generation = btime_ns & _GENERATION_MAX
+            entry.generation = btime_ns & GENERATION_MAX
         entry.entry_timeout = self._timeout_s
         entry.attr_timeout = self._timeout_s
         if self._overrides is not None:
@@ -118,7 +118,7 @@ class Converter:
     def attributes_out(self, attributes: Attributes) -> bytes:
         """Return the reply with the attributes of an inode, in the layout of the kernel.
 
-        As pyfuse3 makes it of ``entry``, in a third of the time.
+        The result is that of pyfuse3 for ``entry``, in a third of the time.
         """
         mode, uid, gid = attributes.mode, attributes.uid, attributes.gid
         if self._overrides is not None:
@@ -151,7 +151,7 @@ class Converter:
         )
 
     def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
-        """Return the figures that df(1) shows."""
+        """Return the sizes and counts that df(1) shows."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = IO_BYTES
         data.f_frsize = IO_BYTES

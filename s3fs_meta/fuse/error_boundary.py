@@ -1,9 +1,9 @@
-"""The wrapper of every handler, which raises only FUSEError: another exception would end the mount.
+"""The wrapper of every handler. It raises only FUSEError, because other exceptions end the mount.
 
-Owns: converting errors to FUSEError, the log line of a failure, degrading the mount, the counts of
-requests. Does not know: the work of the handlers.
-Most handlers are plain functions, and ``answered`` makes the coroutine that pyfuse3 needs. So a
-request costs one coroutine, not two. Only a handler that must wait returns a further coroutine.
+Owns: converting errors to FUSEError, logging failures, degrading the mount, the counts of
+requests. Does not know: what the handlers do.
+Most handlers are plain functions, and ``answered`` creates the coroutine that pyfuse3 needs. So a
+request needs one coroutine, not two. Only a handler that must wait returns another coroutine.
 """
 
 import functools
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that never leave an incomplete change, so that the open group need not be rolled back.
+# Handlers that leave no incomplete change: after an error the open group is not rolled back.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
@@ -57,7 +57,7 @@ class Answering(Protocol):
 
 
 def answered(function: Callable[..., Any]) -> Handler:
-    """Make a handler from a function that returns the reply, or a coroutine of the reply."""
+    """Convert a function that returns the reply, or a coroutine of the reply, to a handler."""
     name = function.__name__
 
     @functools.wraps(function)
@@ -90,7 +90,7 @@ def failed(
     An unreadable row fails only the request, unless the request had already changed rows.
 
     Args:
-        status: of the mount, which may be degraded.
+        status: the status of the mount; it may be degraded.
         name: the name of the request.
         arguments: the arguments of the request, for the log.
         exc: the error.
@@ -113,16 +113,19 @@ def failed(
 
 
 def _advice(exc: S3fsError) -> str:
-    """Return advice about a damaged object; other errors have their advice in the message."""
+    """Return advice if an object is damaged; the messages of other errors include advice."""
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
-        return "; s3fs-meta fsck -n --deep shows the damage, and fsck -y repairs it once unmounted"
+        return (
+            "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y repairs it once"
+            " unmounted"
+        )
     return ""
 
 
 def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:
     """Return the errno of an unexpected exception, and degrade the mount.
 
-    An OSError means that the local disk failed: the layers below convert other OSErrors.
+    An OSError means that the local disk failed, because the layers below convert other OSErrors.
     """
     if isinstance(exc, OSError):
         _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
@@ -142,7 +145,7 @@ def _give_up(status: MountStatus, name: str, why: str) -> None:
 
 
 def _described(arguments: tuple[object, ...]) -> str:
-    """Return a request's numbers and short names, without content, for a log line."""
+    """Return the numbers and short names in a request, without content, for a log line."""
     shown = [_shown(argument) for argument in arguments if isinstance(argument, (int, bytes))]
     return f"({', '.join(shown)})"
 

@@ -1,7 +1,7 @@
-"""pyfuse3, and the compiled extension that must be loaded before it.
+"""Loading pyfuse3, after the compiled extension.
 
-Owns: loading ``fuse_intercept.c``, whose symbols the dynamic linker must find before those of
-libfuse; importing pyfuse3; refusing an extension that was built from another version of its source.
+Owns: loading ``fuse_intercept.c`` first, because the dynamic linker must find its symbols before
+those of libfuse; importing pyfuse3; refusing an extension built from another version of its source.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from typing import Final
 
 from s3fs_meta.errors import ExtensionMissingError
 
-# SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension, so an extension
-# of an earlier version, which may lack a function or give one another meaning, is not used.
+# SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension. So an extension
+# of another version, in which a function may be missing or different, is refused.
 SOURCE_SUM: Final = "f14ed7c5a7be5b10064540a84a3d5ab52dd80009915ccaa25be7660aafbb3094"
 
 

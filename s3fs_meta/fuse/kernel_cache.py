@@ -1,21 +1,21 @@
 """Invalidating the kernel's dentry, attribute and page caches.
 
-Owns: the notifications to the kernel; when a follower applies a txg, their order, and the selection
-of names and inodes that the kernel may have cached. Does not know: the content of a txg, rows.
+Owns: the notifications to the kernel; their order when a follower applies a txg; the selection of
+names and inodes that the kernel may have cached. Does not know: the content of a txg, rows.
 
-A txg becomes visible in four steps, so that no program that has seen the new state gets the old
-state from the kernel's caches later:
+A txg becomes visible in four steps, so that a program that has read the new state never reads the old
+state from the kernel's caches afterwards:
 
     1. replies forbid caching; changed names and attributes are invalidated
     2. the database switches to the new state, without a schedule point
     3. replies allow caching again
-    4. changed names, attributes and content are invalidated: an old reply may have arrived late
+    4. changed names, attributes and content are invalidated, because an old reply may arrive late
 
 Between steps 1 and 2 the kernel requests changed entries, and gets the old state. The kernel
 requests attributes before each read(2), and reads pages again if time or size have changed. So
 invalidating content in step 4 is only needed if time and size stayed the same.
-Tasks: the follower's. A thread sends the notifications, because the kernel may block a notification
-until a request under way is answered.
+Tasks: the follower's task. A thread sends notifications, because the kernel may block a notification
+until it has the reply to another request.
 Source: Linux, fs/fuse/inode.c, fuse_reverse_inval_inode; fs/fuse/dir.c, fuse_reverse_inval_entry.
 """
 
@@ -36,7 +36,7 @@ from s3fs_meta.sync.kernel import Turned
 
 _log = logging.getLogger(__name__)
 
-_SLICE_ROWS = 2000  # names or inodes handled between two schedule points: under a millisecond
+_SLICE_ROWS = 2000  # names or inodes between two schedule points; takes less than a millisecond
 
 Names = Sequence[tuple[Ino, bytes]]
 
@@ -51,7 +51,7 @@ class KernelCache:
         self._read_directory = filesystem.read_directory
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Forbid caching, and invalidate names and attributes that are about to change (step 1)."""
+        """Forbid caching, and invalidate the names and attributes that will change (step 1)."""
         self._converter.let_remember(False)
         if turned is None:
             await self._forget_all()
@@ -64,7 +64,7 @@ class KernelCache:
         self._converter.let_remember(True)
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Invalidate changed names, attributes and content in the kernel after a switch to the next txg."""
+        """Invalidate changed names, attributes and content after the switch to a txg (step 4)."""
         if turned is None:
             await self._forget_all()
             return
@@ -74,9 +74,9 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Invalidate every inode with a lookup count, and every name in such a directory.
+        """Invalidate every inode with a lookup count, and every name in directories with one.
 
-        Before the database switches, these are the old names. After the switch, they are new names
+        Before the database switches, these are the old names. After the switch, these are new names
         that the kernel may have cached as missing.
         """
         inodes = [ROOT_INO, *self._lookups.known()]
@@ -106,7 +106,7 @@ class KernelCache:
         return known
 
     async def _known_names(self, turned: Turned) -> Names:
-        """Return the changed names whose directory has a lookup count."""
+        """Return the changed names in directories that have a lookup count."""
         known: list[tuple[Ino, bytes]] = []
         for piece in slices(list(turned.names), _SLICE_ROWS):
             known += [entry for entry in piece if self._knows(entry[0])]
@@ -125,22 +125,22 @@ async def forget_name(parent: Ino, name: bytes) -> None:
 def changed(lost: Lost) -> None:
     """Invalidate names and inodes, so that the kernel requests them again. Schedule point: never.
 
-    A thread of pyfuse3 invalidates the names, because the kernel may block this until requests
-    under way are answered. Invalidating attributes never blocks.
+    A thread of pyfuse3 invalidates the names, because the kernel may block the call until requests
+    are answered. Invalidating attributes never blocks.
     """
     parents = {parent for parent, _name in lost.names}
     for parent, name in lost.names:
         pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
     for ino in {*lost.inodes, *parents}:
-        # The pages of a directory are its cached listing, so they are never dirty.
+        # The pages of a directory contain its cached listing and are never dirty.
         invalidate_inode(ino, attr_only=ino not in parents)
 
 
 def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
-    """Invalidate the kernel's attributes of an inode; its pages, too, unless *attr_only*."""
+    """Invalidate the kernel's attributes of an inode, and its pages unless *attr_only*."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # usually, because the kernel has not cached the inode
+    except OSError as exc:  # usually the kernel has not cached the inode
         _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
 
 
@@ -148,11 +148,10 @@ NOTICES: Final = KernelNotices(changed, forget_name)
 
 
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
-    """Invalidate names, attributes and contents; called in a thread.
+    """Invalidate names, attributes and contents. Call this in a thread.
 
-    A name or inode that the kernel has not cached is no error. With a name, the cached listing of
-    its
-    directory is invalidated: the kernel notices changes of a directory only by its mtime, and two
+    A name or inode that the kernel has not cached is no error. With a name, the cached listing of its
+    directory is invalidated: the kernel detects changes of a directory only by its mtime, and two
     changes within one clock tick may have the same mtime.
     """
     contents = [*contents, *{parent for parent, _name in names}]

@@ -1,11 +1,11 @@
 """One FUSE session: mount, serve requests, unmount.
 
 Owns: the mountpoint and the request loop. Does not know: the meaning of requests.
-A session ends when any process unmounts it, when the daemon receives SIGTERM or SIGINT, or by
+A session ends when the filesystem is unmounted, when the daemon receives SIGTERM or SIGINT, or by
 cancellation. After a signal, the daemon unmounts while it still serves requests, because closing
-/dev/fuse first would lose the dirty pages of the kernel. After a second signal, or if the
-mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends at once, but dirty pages are collected
-before, for at most COLLECT_S_MAX.
+/dev/fuse first would lose the dirty pages of the kernel. After a second signal, or if the mountpoint
+stays busy for UNMOUNT_GRACE_S, the loop ends after dirty pages were collected for at most
+COLLECT_S_MAX.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -38,10 +38,10 @@ from s3fs_meta.settings import KernelOptions
 
 _log = logging.getLogger(__name__)
 
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes of blanks and backslashes
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # escapes of blanks and backslashes in mountinfo
 
 SUBTYPE: Final = "s3fs-meta"
-_PRINTABLE: Final = "/:@+~=%._-"  # characters not escaped in fsname; a comma would end the option
+_PRINTABLE: Final = "/:@+~=%._-"  # characters not escaped in fsname; a comma ends the option
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FuseOptions(KernelOptions):
     source: str = field(kw_only=True)  # the URL, which the mount table shows as the device
 
     def words(self) -> set[str]:
-        """Return the mount options for libfuse; the kernel always checks permissions."""
+        """Return the mount options for libfuse, including default_permissions."""
         words = {
             "default_permissions",
             f"fsname={quote(self.source, safe=_PRINTABLE)}",
@@ -68,11 +68,11 @@ class _Mounted(NamedTuple):
     """A mountpoint and the device that was mounted on it."""
 
     mountpoint: Path
-    place: str  # resolved path; resolving it after mounting would send requests to this daemon
+    place: str  # resolved path; resolving it later would send requests to this daemon
     device: int | None
 
     def is_here(self) -> bool:
-        """Return whether the mounted filesystem is still this session's, and not a later one."""
+        """Return whether the filesystem of this session is still mounted on its path."""
         return device_number(self.place) == self.device
 
 
@@ -88,7 +88,7 @@ async def serve(
     on_ready: Callable[[], None],
     on_signal: Callable[[], None] = _ignore,
 ) -> None:
-    """Mount, serve until the filesystem is unmounted, and leave no mount behind.
+    """Mount, and serve requests until the filesystem is unmounted; always end the mount.
 
     Args:
         operations: the handlers.
@@ -117,11 +117,11 @@ async def serve(
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
-        # Unmounts, unless a process has unmounted already.
+        # Unmount, if no process has unmounted yet.
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # The collecting process may have waited for a reply of this daemon until now.
+            # Until now the collecting process may have waited for a reply of this daemon.
             await operations.write_back.close()
 
 
@@ -162,11 +162,11 @@ async def _unmount_on_signal(
 async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: trio.Event) -> None:
     """Collect dirty pages, detach the mountpoint, and wait UNMOUNT_GRACE_S for open files.
 
-    When the last open file is closed, the request loop ends, and with it this task.
+    When the last open file is closed, the request loop and this task end.
     """
     await write_back.collect()  # after the detach, files that are still open are unreachable
     collected.set()
-    if mounted.is_here():  # False: only other mount namespaces or open files use the filesystem
+    if mounted.is_here():  # otherwise only other mount namespaces or open files use the filesystem
         await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
     _log.warning(
@@ -183,16 +183,16 @@ def end() -> None:
 async def detach(mountpoint: Path) -> None:
     """Unmount lazily; open files keep working until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
-    # With close_fds, the child would close descriptors while vfork(2) blocks this daemon. Closing a
-    # file on the daemon's own mount would then never end. execve(2) closes all descriptors after
-    # this process runs again.
+    # With close_fds, the child closes descriptors while vfork(2) blocks this daemon. Closing a
+    # file on the daemon's own mount would then never return. execve(2) closes all descriptors after
+    # the daemon runs again.
     result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
 
 
 async def _tune_kernel(place: str) -> None:
-    """Raise the kernel's read-ahead and its number of background requests, if allowed.
+    """Increase the kernel's read-ahead and number of background requests, if allowed.
 
     The kernel's defaults are 128 KiB and 12 background requests. Then 12 reads that wait for an
     unreachable bucket would delay the write-back of every other file.
@@ -201,7 +201,7 @@ async def _tune_kernel(place: str) -> None:
 
 
 def tune_mount(place: str) -> None:
-    """Write the tunables of a served mount; called in a thread.
+    """Write the tunables of a served mount. Call this in a thread.
 
     The kernel sets its own values when the first request (INIT) is answered, so this function first
     waits for the reply to a stat(2). The device is read from the mount table, not from that reply,
@@ -210,11 +210,13 @@ def tune_mount(place: str) -> None:
     try:
         os.stat(place)
     except OSError:
-        return  # unmounted at once
+        return  # already unmounted
     device = device_number(place)
     if device is None:
         return
-    assert fuse_intercept.is_in_use(), "another library takes the requests before the extension"
+    assert fuse_intercept.is_in_use(), (
+        "another library intercepts the requests before the extension"
+    )
     major, minor = os.major(device), os.minor(device)
     _write_tunable(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KERNEL_READAHEAD_KIB)
     connection = Path(f"/sys/fs/fuse/connections/{device}")

@@ -1,11 +1,11 @@
 """The handlers of FUSE requests: each converts arguments, calls the filesystem, and replies.
 
 Owns: the table of operations, and which replies count as lookups. Does not know: rows, blocks.
-``raw_operations`` has the handlers of requests that pyfuse3 cannot pass on.
+``raw_operations`` has the handlers of requests that pyfuse3 does not support.
 Three handlers are missing on purpose:
 
 - ``flush``: the kernel remembers ENOSYS, which saves a request for every close(2). It still writes
-  back dirty pages and reports errors of that, and handles file locks itself.
+  back dirty pages and reports errors of the write-back, and it handles file locks itself.
 - ``access``: the kernel checks permissions (default_permissions).
 - ``poll``: after ENOSYS the kernel itself replies that a file is always ready.
 
@@ -31,7 +31,6 @@ from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
-from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.fuse.kernel_cache import invalidate_inode
 from s3fs_meta.fuse.past_requests import PastRequests
 from s3fs_meta.fuse.write_back import WriteBack
@@ -68,7 +67,7 @@ _HANDLERS: Final = (
     "write",
 )
 
-# The handlers in ``raw_operations``; ``clear_privileges`` is part of some writes.
+# The handlers in ``raw_operations``. ``clear_privileges`` runs before some writes.
 RAW_HANDLERS: Final = (
     "lseek",
     "fallocate",
@@ -78,18 +77,18 @@ RAW_HANDLERS: Final = (
     "clear_privileges",
 )
 
-# Directory positions of "." and "..", which have no row; the cookies of rows are larger.
+# Directory positions of "." and "..", which have no row; all cookies are larger.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 
-# The flag of open(2) that only O_TMPFILE has: O_TMPFILE includes O_DIRECTORY.
+# The flag of open(2) that distinguishes O_TMPFILE, which includes O_DIRECTORY.
 _IS_NAMELESS: Final = os.O_TMPFILE & ~os.O_DIRECTORY
 
 _NO_ATTRIBUTE: Final = errnos.ERRNOS[NoAttributeError]
 
 
 class Operations(pyfuse3.Operations):
-    """One mount's handlers. A file handle is the number of its inode."""
+    """The handlers of one mount. A file handle is the inode number of the file."""
 
     supports_dot_lookup = True
     enable_acl = True
@@ -102,14 +101,14 @@ class Operations(pyfuse3.Operations):
         past: PastTree | None = None,
         writeback: bool = True,
     ) -> None:
-        """Make the handlers of one mount.
+        """Create the handlers of one mount.
 
         Args:
             filesystem: carries out the requests.
             converter: converts results to pyfuse3's types.
-            past: carries out requests for points in time; None: the mount shows none.
+            past: carries out requests for points in time; None if the mount shows none.
             writeback: the kernel caches writes, and keeps the size and times of regular files.
-                False on a follower, whose files another host changes.
+                False on a follower, because another host changes the files.
         """
         self.enable_writeback_cache = writeback
         self.filesystem = self._fs = filesystem
@@ -121,15 +120,9 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        filesystem.freeze.when_changed(self._hold_back)
         self._readdir_rows = READDIR_ROWS_MIN  # number of entries in the last full reply
         self._barrier = Barrier()
-        self.write_back = WriteBack(
-            self._barrier,
-            filesystem.open_files,
-            self.requests,
-            is_still=lambda: filesystem.freeze.is_still,
-        )
+        self.write_back = WriteBack(self._barrier, filesystem.open_files, self.requests)
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Return the reply with an inode's attributes, and count it as a lookup of the inode."""
@@ -144,7 +137,7 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
-        """Reply with the inode of a name, or that the name is missing; the kernel caches both."""
+        """Reply with the inode of a name or with its absence; the kernel caches either reply."""
         found = self._fs.lookup(parent, name)
         if found is None:
             if parent == ROOT_INO:
@@ -188,7 +181,7 @@ class Operations(pyfuse3.Operations):
     def link(
         self, ino: Ino, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Create a hard link to an inode, also to one without a name (O_TMPFILE)."""
+        """Create a hard link to an inode, which may have no name yet (O_TMPFILE)."""
         record = self._fs.open_files.find(ino)
         is_linkable = record is not None and record.is_linkable
         return self._named(self._namespace.link(ino, parent, name, is_linkable=is_linkable))
@@ -218,8 +211,8 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         """Rename or move a directory entry.
 
-        If a rename replaced the directory of points in time, the kernel would regard its inode as
-        deleted, and find no point in it any more. As for mkdir(2), the name exists.
+        A rename must not replace the directory of points in time: the kernel would regard it as
+        deleted, and find no points in time in it. As in mkdir(2), the error is EEXIST.
         """
         is_top = new_name == self.past.name and new_parent == ROOT_INO
         if is_top and self._fs.lookup(new_parent, new_name) is None:
@@ -289,8 +282,8 @@ class Operations(pyfuse3.Operations):
     def setxattr(self, ino: Ino, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Set an extended attribute.
 
-        pyfuse3 implements XATTR_CREATE and XATTR_REPLACE by calling getxattr first. No other
-        request is handled between getxattr and setxattr, because neither handler waits.
+        pyfuse3 implements XATTR_CREATE and XATTR_REPLACE by a call of getxattr. No other
+        request is handled between the two calls, because neither handler waits.
         """
         self._fs.xattrs.set(ino, name, value, caller(ctx))
 
@@ -355,10 +348,8 @@ class Operations(pyfuse3.Operations):
             writes=writes,
             appends=bool(flags & os.O_APPEND),
         )
-        if changes_mode:  # after O_TRUNC the kernel requests only the size, and keeps the old mode
+        if changes_mode:  # after O_TRUNC the kernel requests only the size, not the mode
             invalidate_inode(ino, attr_only=True)
-        if writes and self._fs.freeze.is_held:
-            self._have_asked_again(ino)
         return pyfuse3.FileInfo(ino)
 
     @override
@@ -380,7 +371,7 @@ class Operations(pyfuse3.Operations):
 
         With a write-back cache the kernel keeps mtime and ctime of regular files, and sends them
         before fsync and close, also for direct and mapped writes. If this handler set the times, a
-        late write-back would overwrite a time that utimensat(2) has set.
+        later write-back would overwrite a time that utimensat(2) has set.
         """
         if not data:
             return 0
@@ -396,7 +387,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """End one open(2) of a file, whose last descriptor was closed."""
+        """End one open(2) of a file, after its last descriptor was closed."""
         if ino < PAST_INO_MIN:
             self._fs.release(ino)
         elif ino == BARRIER_INO:
@@ -405,10 +396,10 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def fsync(self, ino: Ino, datasync: bool) -> None:
-        """Make content, name and attributes of a file durable; if *datasync*, without its times.
+        """Make content, name and attributes of a file durable; with *datasync*, skip its times.
 
-        The kernel requests st_blocks again after close(2), but not after fsync(2). So its
-        attributes are invalidated if st_blocks has changed.
+        The kernel requests st_blocks again after close(2), but not after fsync(2). So the
+        attributes of the inode are invalidated if st_blocks has changed.
         """
         if ino >= PAST_INO_MIN:
             return
@@ -462,7 +453,7 @@ class Operations(pyfuse3.Operations):
         try:
             above = self._fs.getattr(here.parent)
         except NoInodeError:
-            above = here  # a removed directory that is still open, whose parent was removed, too
+            above = here  # the directory is open, but it and its parent were removed
         return pyfuse3.readdir_reply(token, b"..", self._entry(above), _AT_DOT_DOT)
 
     @override
@@ -479,7 +470,7 @@ class Operations(pyfuse3.Operations):
         return self._fs.sync_file(ino, data_only=datasync)
 
     async def _nothing_to_sync(self) -> None:
-        """Return at once, because the past is in the bucket."""
+        """Return at once, because past states are already in the bucket."""
 
     # --- the filesystem as a whole -------------------------------------------------------------
 
@@ -491,7 +482,7 @@ class Operations(pyfuse3.Operations):
 
     @override
     async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Decrease lookup counts; log errors, because the kernel expects no reply."""
+        """Decrease lookup counts. Errors are only logged, because this request has no reply."""
         self.requests["forget"] += 1
         forget = self._fs.forget
         for ino, times in pairs:
@@ -503,18 +494,3 @@ class Operations(pyfuse3.Operations):
                 failed(self.status, "forget", (ino, times), exc)
             except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
                 broken(self.status, "forget", (ino, times), exc)
-
-    def _hold_back(self, is_held: bool) -> None:
-        """Block requests that change files while a tree is frozen, or unblock them."""
-        hold_back(self, self._fs.freeze, is_held=is_held)
-        if is_held:
-            for ino in self._fs.open_files.written():
-                self._have_asked_again(ino)
-
-    def _have_asked_again(self, ino: Ino) -> None:
-        """Make the kernel request ``security.capability`` before the next write(2) to an inode.
-
-        The kernel caches that the attribute is missing until it requests the inode's attributes. So
-        these are invalidated here.
-        """
-        invalidate_inode(ino, attr_only=True)

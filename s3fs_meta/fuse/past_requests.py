@@ -1,7 +1,7 @@
 """Requests for files of past points in time (``fs.past``).
 
-Owns: the replies to lookups, opens and listings, and the errors of changes.
-Does not know: how the past is read.
+Owns: the replies to lookup, open and readdir, and the errors of requests that change files.
+Does not know: how past states are read.
 """
 
 import errno
@@ -12,22 +12,22 @@ from typing import Final
 from s3fs_meta.errors import FsError, NoInodeError, S3fsError
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.fs.waiting_room import caller
-from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.convert import GENERATION_MAX, Converter
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.limits import PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
-from s3fs_meta.model import Cookie, Ino
+from s3fs_meta.model import Attributes, Cookie, Ino
 
-# Positions of "." and ".." in a directory; cookies are larger, except those of the top.
+# Positions of "." and ".." in a directory; cookies are larger, except in the top directory.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
-# The top lists txgs, whose numbers may be smaller than these positions.
+# In the top directory the positions are txgs, which may be smaller than these.
 _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="
-# Positions of inodes among the arguments, if there are others than the first; the rest are names,
+# The argument numbers of inodes, if they are not only the first; other arguments are names,
 # offsets and flags.
 _INODES_AT: Final = {"link": (0, 1), "rename": (0, 2)}
-# Requests that connect two inodes; if one is of the past and the other is not: EXDEV.
+# Requests for two inodes; if only one of them is of the past, the error is EXDEV.
 _BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})
 _CHANGES: Final = frozenset(
     {
@@ -48,9 +48,9 @@ _CHANGES: Final = frozenset(
 
 
 def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | None:
-    """Return the errno of a failed request if it fails because an inode is of the past, or None.
+    """Return the errno of a request that failed because an inode is of the past, or None.
 
-    The handlers of changes know no such inode, so they miss the inode or the name in it.
+    The handlers of changes do not find such an inode, or a name in it.
     """
     if not isinstance(exc, FsError):
         return None
@@ -75,17 +75,17 @@ class PastRequests:
 
     @property
     def tree(self) -> PastTree:
-        """Return the tree of the past.
+        """Return the tree of past states.
 
         Raises:
-            NoInodeError: the mount shows no past, so it gave out no such inode.
+            NoInodeError: the mount shows no past states, so the inode does not exist.
         """
         if self._tree is None:
             raise NoInodeError(PAST_TOP_INO)
         return self._tree
 
     def for_caller(self) -> PastTree:
-        """Return the tree for the request that was just received: its user is counted.
+        """Return the tree for the request that was just received, and count its user.
 
         Raises as ``tree``.
         """
@@ -99,12 +99,12 @@ class PastRequests:
     async def lookup(self, parent: Ino, name: bytes) -> pyfuse3.EntryAttributes:
         """Return the reply to a lookup in a directory of the past.
 
-        Which txg a time or an age means may change, so the kernel caches it only briefly.
+        The txg of a time or an age may change, so the kernel caches the reply only briefly.
         """
         found = await self.for_caller().lookup(parent, name)
         if found is None:
             return self._no_entry(parent)
-        entry = self._converter.entry(found)
+        entry = self._entry(found)
         if parent == PAST_TOP_INO and not name.startswith(_EXACT):
             entry.entry_timeout = min(entry.entry_timeout, PAST_NAME_TIMEOUT_S)
         return entry
@@ -119,7 +119,16 @@ class PastRequests:
 
     async def getattr(self, ino: Ino) -> pyfuse3.EntryAttributes:
         """Return the reply with the attributes of an inode."""
-        return self._converter.entry(await self.for_caller().getattr(ino))
+        return self._entry(await self.for_caller().getattr(ino))
+
+    def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
+        """Return the reply with an inode; in the next mount its number may be that of another txg.
+
+        A file handle of NFS contains number and generation, so it never opens the file of another txg.
+        """
+        entry = self._converter.entry(found)
+        entry.generation = (entry.generation + self.tree.txg_of(found.ino)) & GENERATION_MAX
+        return entry
 
     def open(self, ino: Ino, flags: int) -> pyfuse3.FileInfo:
         """Open a file for reading; the kernel may cache its content, which never changes.
@@ -133,7 +142,7 @@ class PastRequests:
 
     async def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory of the past, until the reply is full."""
-        tree, entry_of = self.for_caller(), self._converter.entry
+        tree, entry_of = self.for_caller(), self._entry
         if start < _AT_DOT_DOT:
             here = await tree.getattr(ino)
             above = here if ino == PAST_TOP_INO else await tree.getattr(here.parent)

@@ -1,10 +1,10 @@
-"""The handlers of requests that libfuse or pyfuse3 does not pass on, or passes on slowly.
+"""The handlers of requests that libfuse or pyfuse3 does not support, or supports slowly.
 
 Owns: the layouts of requests and replies, and the tasks of requests that wait. Does not know: the
 semantics (``fs.content.file_ranges``, ``fs.inode_flags``), the C side (``fuse_intercept.c``).
 The extension calls a method while it receives a request, so a method never waits. A request that
-must wait is handled by a task of its own, which sends the reply.
-Source: linux/fuse.h. The layouts skip file handles: the handle of a file is its inode number.
+must wait is handled by a separate task, which sends the reply.
+Source: linux/fuse.h. The layouts skip file handles, because a handle is the inode number.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # a flag of a request demands to clear set-user-ID bits
-# Bits of the valid fields of SETATTR. Requests that change the size are not handled here.
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests have a flag that demands to clear set-user-ID bits
+# Bits for the valid fields of SETATTR. Requests that change the size are not handled here.
 SET_MODE: Final = 1 << 0
 SET_UID: Final = 1 << 1
 SET_GID: Final = 1 << 2
@@ -66,8 +66,8 @@ LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, number of bytes that follow
 IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted commands use
 
-# The layout leaves three kinds of fields 0: attributes, which the kernel ignores, the device
-# number, which the kernel has, and reserved space. The masks are those of linux/stat.h.
+# In the layout three kinds of fields are 0: attributes, which the kernel ignores, the device
+# number, which the kernel knows, and reserved space. The masks are in linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
@@ -80,17 +80,17 @@ _DONT_SYNC: Final = 0x4000
 _INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
 _STATX: Final = struct.Struct("=32xQQ88xII112x")  # fields of struct statx: inode, size, device
 
-# Extended attributes that the kernel and cp(1) request often, although few files have them.
+# The kernel and cp(1) often request these extended attributes, although few files have them.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
 
 def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
-    """Make a handler that runs a coroutine function in a task and replies with its result.
+    """Create a handler that runs a coroutine function in a task and replies with its result.
 
     Args:
-        layout: the layout of the request. The function gets inode, user ID and the decoded values.
+        layout: the layout of the request. The function receives inode, user ID and decoded values.
     """
 
     def decorate(function: Work) -> Callable[..., None]:
@@ -111,14 +111,14 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
 
 
 class RawOperations:
-    """The handlers of one mount for the requests that pyfuse3 does not pass on."""
+    """The handlers of one mount for the requests that pyfuse3 does not support."""
 
     def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
         """Make the handlers of one mount.
 
         Args:
             operations: the other handlers of the mount.
-            nursery: runs the tasks, from before the first request until the last reply.
+            nursery: runs the tasks; open from the first request to the last reply.
             device: the device number of the mount.
         """
         self.operations = operations
@@ -128,7 +128,7 @@ class RawOperations:
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
-        """Start the task of a handler, or reply with an error if too many tasks wait already."""
+        """Start the task of a handler, or reply with an error if too many tasks are waiting."""
         waits = contextlib.ExitStack()
         caller.set(uid)
         try:
@@ -145,7 +145,7 @@ class RawOperations:
         arguments: tuple[Any, ...],
         waits: contextlib.ExitStack,
     ) -> None:
-        """Run a handler; reply with its result, or with an errno if it fails or is cancelled."""
+        """Run a handler; reply with its result, or with an errno after a failure or cancellation."""
         name, status = function.__name__.removeprefix("_"), self.operations.status
         code, content = errno.EIO, b""
         begun = status.progress
@@ -170,8 +170,8 @@ class RawOperations:
         """Return the reply to lseek(2) with SEEK_DATA or SEEK_HOLE by process *pid*.
 
         The kernel does not write back dirty pages before this request. So a file that is open for
-        writing counts as data without holes, up to the length that the kernel has. Without this
-        handler the kernel would reply so for every file.
+        writing is treated as data without holes, up to the kernel's length of the file. Without this
+        handler the kernel would do this for every file.
         """
         if ino >= PAST_INO_MIN:
             found = await self.operations.past.tree.getattr(ino)
@@ -180,10 +180,10 @@ class RawOperations:
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
             if size_bytes is None:
-                # After ENOSYS the kernel replies by itself, and sends no further lseek for any
+                # After ENOSYS the kernel replies itself, and sends no further lseek requests for any
                 # file.
                 _log.warning(
-                    "lseek reports no more holes in any file: the length of inode %d in the kernel "
+                    "lseek(2) reports no holes any more: the kernel's length of inode %d "
                     "is unknown",
                     ino,
                 )
@@ -193,15 +193,14 @@ class RawOperations:
 
     @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
-        """Check for free space, or make holes, as the mode of fallocate requests."""
+        """Check for free space, or make holes, as *mode* requests."""
         if uid != 0:
-            await self._fs.freeze.passed((ino,))
             self._clear_privileges(ino)
         await self._fs.ranges.allocate(ino, mode, offset, length)
         return b""
 
     def copy_file_range(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Copy a range within the filesystem: a small range at once, a larger range in a task.
+        """Copy a range between files: a small range at once, a larger range in a task.
 
         Before this request, the kernel has written back the dirty pages of source and target.
         """
@@ -223,9 +222,7 @@ class RawOperations:
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
     ) -> int | None:
-        """Copy a small range; return None, without a change, if the copy must wait."""
-        if self._fs.freeze.is_held:
-            return None
+        """Copy a small range; if the copy must wait, return None without a change."""
         if uid != 0:
             self._clear_privileges(target)
         return self._fs.ranges.try_copy(source, offset, target, at, length)
@@ -240,7 +237,6 @@ class RawOperations:
         length: int,
     ) -> bytes:
         if uid != 0:
-            await self._fs.freeze.passed((target,))
             self._clear_privileges(target)
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
         return WRITE_OUT.pack(copied)
@@ -251,17 +247,17 @@ class RawOperations:
         """Reply that an extended attribute is missing if the inode has no extended attributes.
 
         Returns:
-            True if the reply was sent; if not, ``Operations.getxattr`` handles the request.
+            True if the reply was sent. Otherwise ``Operations.getxattr`` handles the request.
         """
         name = content[GETXATTR.size : -1]
-        if name not in _OFTEN_MISSING or self._fs.freeze.is_held or not self._has_none(ino):
+        if name not in _OFTEN_MISSING or not self._has_none(ino):
             return False
         self.operations.requests["getxattr"] += 1
         _answer(unique, errno.ENODATA)
         return True
 
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with an empty list if an inode has no attributes; return whether it was sent."""
+        """Reply with an empty list if an inode has no attributes; return whether it replied."""
         if not self._has_none(ino):
             return False
         self.operations.requests["listxattr"] += 1
@@ -270,15 +266,15 @@ class RawOperations:
         return True
 
     def setattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Change attributes, but not the size; return whether the reply was sent.
+        """Change attributes other than the size; return whether the reply was sent.
 
-        For the time "now" the kernel sends the present time, too.
+        For the time "now" the kernel also sends the current time.
         """
         valid, atime_s, mtime_s, ctime_s, atime, mtime, ctime, mode, uid, gid = SETATTR.unpack_from(
             content
         )
         operations = self.operations
-        if valid & SET_SIZE or self._fs.freeze.is_held or ino == BARRIER_INO:
+        if valid & SET_SIZE or ino == BARRIER_INO:
             return False
         operations.requests["setattr"] += 1
         begun, code, answer = operations.status.progress, 0, b""
@@ -305,12 +301,12 @@ class RawOperations:
         try:
             return self._fs.xattrs.has_none(ino)
         except S3fsError:
-            return False  # the handler in ``Operations`` gets the same error, and reports it
+            return False  # the handler in ``Operations`` reports the same error
 
     # --- flags, birth time, privileges ---------------------------------------------------------
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Get or set the flags of an inode; reply to every other command with ENOTTY at once.
+        """Get or set the flags of an inode; reply to all other commands with ENOTTY at once.
 
         Other commands are frequent: many programs check whether a file that they open is a
         terminal.
@@ -329,7 +325,7 @@ class RawOperations:
         return IOCTL_OUT + result
 
     def statx(self, unique: int, ino: Ino, uid: int, _content: bytes) -> None:
-        """Reply with attributes and birth time; the kernel requests the latter once per inode."""
+        """Reply with attributes and birth time; the kernel requests a birth time once per inode."""
         if ino >= PAST_INO_MIN:
             self.start(RawOperations._statx_past, unique, uid, (ino,))
             return
@@ -352,7 +348,7 @@ class RawOperations:
         """Clear set-user-ID bits before a write whose request has the flag FUSE_WRITE_KILL_SUIDGID.
 
         Returns:
-            True if an error was sent as the reply to the write, which must then not be done.
+            True if an error was sent as the reply to the write; the write must then be skipped.
         """
         code, begun = 0, self.operations.status.progress
         try:
@@ -377,11 +373,11 @@ class RawOperations:
 
 
 def install(handlers: RawOperations, *, read_only: bool) -> None:
-    """Make the extension call *handlers* in the next session.
+    """Let the extension call *handlers* in the next session.
 
     Args:
         handlers: the handlers of the mount.
-        read_only: the kernel refuses all changes. Then it opens files without a request, because
+        read_only: the kernel refuses all changes. Then files are opened without a request, because
             the handler would only check for write access.
     """
     fuse_intercept.install(handlers, _FLAGS, NO_OPENDIR | (NO_OPEN if read_only else 0))
@@ -389,7 +385,7 @@ def install(handlers: RawOperations, *, read_only: bool) -> None:
 
 
 def uninstall() -> None:
-    """Make the extension call no handlers any more, after the session has ended."""
+    """Remove the handlers from the extension after the session has ended."""
     fuse_intercept.install(None, 0, 0)
 
 
@@ -419,8 +415,8 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
     """Return the kernel's length of a file that a process has open; None if not found. Blocking.
 
     With a write-back cache the kernel has a new length earlier than the daemon. A system call on
-    the mount would send a request to this daemon, and a daemon with a thread that waits for the
-    daemon itself cannot be killed. So the file is reached through /proc, where statx(2) reads the
+    the mount would send a request to this daemon, and a daemon with a thread that waits for
+    the daemon itself cannot be killed. So the file is opened through /proc, where statx(2) reads the
     kernel's cache without a request.
     Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.
 
@@ -439,7 +435,7 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
     for descriptor in descriptors:
         path = f"{folder}/{descriptor}".encode()
         if _libc.statx(_AT_FDCWD, path, _DONT_SYNC, _INO_AND_SIZE, buffer) != 0:
-            continue  # closed meanwhile
+            continue  # the file was closed meanwhile
         found, size_bytes, *its_device = _STATX.unpack(buffer.raw)
         if (found, *its_device) == wanted:
             return int(size_bytes)

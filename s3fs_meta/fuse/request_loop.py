@@ -1,15 +1,15 @@
-"""Receiving FUSE requests without trio's scheduler if the next request is already available.
+"""Receiving FUSE requests without trio's scheduler while requests follow each other quickly.
 
 Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
 For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
 costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
-``trio`` (its asyncio layer replaces this attribute). Here the attribute is a ``DirectTrio``. A
+``trio`` (its asyncio layer replaces this attribute, too). Here the attribute is a ``DirectTrio``. A
 worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S,
-because a program that makes one system call after the other sends its next request within that
-time. Only if no request arrives does the worker wait through trio. A worker that takes over while
-another one still works on the last request does not poll: the poll would delay that work.
+because a program that makes many system calls sends its next request within that
+time. If no request arrives, the worker waits through trio. If a worker takes over while
+another worker handles the last request, it does not poll, because the poll would delay that work.
 
-Keeps: under any load, every other task runs at least once in ``STREAK_S_MAX``; while workers are
+Keeps: under any load, every other task runs at least once per ``STREAK_S_MAX``; while workers are
 busy, another worker waits for requests or is about to wait.
 Tasks: pyfuse3's workers, all in one thread, so nothing happens between two awaits.
 """
@@ -27,20 +27,20 @@ from trio.lowlevel import ParkingLot, checkpoint, current_task
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NEXT_REQUEST_S, STREAK_S_MAX
 
-_SELECT_FD_MAX: Final = 1023  # select(2): FD_SETSIZE
+_SELECT_FD_MAX: Final = 1023  # the limit of select(2) (FD_SETSIZE)
 
 
 class Gate:
-    """The gate before each request: it replaces pyfuse3's lock around its workers."""
+    """The gate that a worker passes before each request; replaces pyfuse3's lock."""
 
     def __init__(self) -> None:
         self._parked = ParkingLot()
         self._fd = -1
         self._fds: list[int] = []
-        self._worker_waits = False  # a worker waits for the descriptor, through trio
-        self._is_closing = False  # checked before a wait: trio wakes only workers that wait already
-        self._is_direct = False  # the worker that has just passed the gate need not wait
-        # The worker that received the last request: it has answered when it is at the gate again.
+        self._worker_waits = False  # True while a worker waits for the descriptor through trio
+        self._is_closing = False  # checked before each wait: trio wakes only waiting workers
+        self._is_direct = False  # True if the worker that has just passed the gate need not wait
+        # The worker that received the last request; when it is at the gate again, it has replied.
         self._receiver: trio.lowlevel.Task | None = None
         self._streak_end_s = 0.0
 
@@ -67,7 +67,7 @@ class Gate:
         _exc: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Wake another worker to wait for requests, because the received request may take long."""
+        """Wake another worker to wait for requests, because the current request may take long."""
         self._receiver = current_task()
         if self._parked and not self._worker_waits:
             self._parked.unpark()
@@ -90,7 +90,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available now, another worker has taken it.
+                # If no request is available now, another worker has received it.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:
@@ -98,7 +98,7 @@ class Gate:
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
 
     def notify_closing(self, fd: int) -> None:
-        """Wake waiting workers, because the loop ends; a worker that waits later ends at once."""
+        """End the loop: wake all waiting workers, and end workers that wait later."""
         self._is_closing = True
         trio.lowlevel.notify_closing(fd)
 
@@ -108,14 +108,14 @@ class Gate:
 
 
 class DirectTrio:
-    """The module ``trio`` for pyfuse3, with another lock and other waits for a descriptor."""
+    """A substitute for the module ``trio`` in pyfuse3, with another lock and another wait."""
 
     def __init__(self) -> None:
         self._gate = Gate()
         self.lowlevel = _Lowlevel(self._gate)
 
     def Lock(self) -> Gate:  # noqa: N802 - the name in trio
-        """Return the gate, which workers pass one at a time."""
+        """Return the gate; workers pass it one at a time."""
         return self._gate
 
     def __getattr__(self, name: str) -> Any:
@@ -133,7 +133,7 @@ class _Lowlevel:
 
 @contextlib.contextmanager
 def direct() -> Iterator[None]:
-    """Replace ``trio`` in pyfuse3 for the duration of a context, in which its main loop runs."""
+    """Replace ``trio`` in pyfuse3 during the context in which its main loop runs."""
     module: Any = pyfuse3
     module.trio = DirectTrio()
     try:

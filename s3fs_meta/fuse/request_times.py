@@ -1,8 +1,8 @@
-"""Times of the kernel's requests by operation, and the threads that sent the last ones.
+"""Times of the kernel's requests by operation, and the threads that sent recent requests.
 
-Owns: names of operations, conversion of the extension's counters. Does not know: their presentation,
-processes (``mount.requesters``). The extension counts, so a request costs two readings of the clock
-and no Python. A time begins when the daemon has read a request and ends when it sends the reply.
+Owns: names of operations, conversion of the extension's counters. Does not know: displaying them,
+processes (``mount.requesters``). The extension counts, so a request costs two clock readings
+and no Python. A time is measured from the receipt of a request to its reply.
 Source: linux/fuse.h, enum fuse_opcode.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.fuse.extension import fuse_intercept
 
-# The names are those of the handlers. Opcodes that no handler serves are counted together.
+# The names are those of the handlers. Opcodes without a handler are counted together.
 OPERATIONS: Final[Mapping[int, str]] = {
     1: "lookup",
     3: "getattr",
@@ -52,14 +52,14 @@ OPERATIONS: Final[Mapping[int, str]] = {
 OTHER: Final = "other"
 
 _SECOND_NS: Final = 1e9
-_REQUEST: Final = struct.Struct("=QII")  # time, thread, user; as ``recent`` in fuse_intercept.c
+_REQUEST: Final = struct.Struct("=QII")  # time, thread, user (``recent`` in fuse_intercept.c)
 _WRITE_BACK: Final = 0xFFFFFFFF  # NO_USER in fuse_intercept.c
 
 
 class Sender(NamedTuple):
     """The sender of a request; *uid* is None for dirty pages that the kernel writes back."""
 
-    thread: int  # 0: of another process namespace, or the kernel
+    thread: int  # 0: a thread in another process namespace, or the kernel
     uid: int | None
 
 
@@ -67,12 +67,12 @@ class Recent(NamedTuple):
     """A copy of the last requests."""
 
     now_ns: int
-    received: int  # requests of the session; more than *requests* has if some are forgotten
+    received: int  # number of requests in the session; *requests* contains only the last ones
     requests: bytes
 
 
 class Senders(NamedTuple):
-    """How many requests each sender has sent in the time *span_s*."""
+    """The number of requests of each sender during *span_s*."""
 
     span_s: float
     counts: dict[Sender, int]
@@ -108,7 +108,7 @@ def recent() -> Recent:
 
 
 def senders(copy: Recent, within_s: float) -> Senders:
-    """Count the requests of each sender; for a thread, because there are thousands of requests.
+    """Count the requests of each sender. Call this in a thread: there may be thousands.
 
     Args:
         copy: the last requests.

@@ -1,7 +1,7 @@
 """Collecting dirty pages from the kernel: data that programs wrote to files that are still open.
 
-Owns: the time of the last collection, the process that triggers it, the age of uncollected data.
-Does not know: how collected data become durable (``sync.durability``, ``sync.changelog.writer``).
+Owns: the time of the last collection, the collecting process, the age of uncollected data.
+Does not know: making collected data durable (``sync.durability``, ``sync.changelog.writer``).
 
 With a write-back cache, write(2) and writes to mapped pages end in the kernel's memory. The kernel
 sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals of
@@ -9,7 +9,7 @@ background syncs and of cuts must bound the loss by a killed daemon, a power cut
 So all dirty pages are collected before each sync and each cut. This costs nothing if no file is
 open for writing, because the kernel writes back at close(2).
 
-One *pass* is a syncfs(2), which starts write-back, and the barrier (``barrier``). Kernels since
+One *pass* is a syncfs(2), which starts write-back, then the barrier (``barrier``). Kernels since
 2026 do not wait for pages that are already in transit, and skip files while many requests are
 queued. So after a pass with more than COLLECT_QUIET_REQUESTS requests, another pass follows.
 Collecting never takes the lock of a file, so that no writer waits for it.
@@ -26,7 +26,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,28 +48,24 @@ _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # other variables may contain a
 
 
 class WriteBack:
-    """The dirty pages that the kernel holds of one mount."""
+    """The dirty pages of one mount in the kernel."""
 
     def __init__(
         self,
         barrier: Barrier,
         open_files: OpenFiles,
         requests: Mapping[str, int],
-        *,
-        is_still: Callable[[], bool],
     ) -> None:
-        """Begin without a collecting process.
+        """Prepare collections; the collecting process is not started yet.
 
         Args:
             barrier: counts its opens and releases, which the handlers of the mount report.
             open_files: the open files of the mount.
             requests: the number of requests of each kind, updated by the handlers.
-            is_still: returns whether writes are blocked by a freeze.
         """
         self._barrier = barrier
         self._open_files = open_files
         self._requests = requests
-        self._is_still = is_still
         self._place = ""
         self._device = 0
         self._process: CollectingProcess | None = None
@@ -95,7 +91,7 @@ class WriteBack:
         return None if self._process is None else self._process.pid
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures for the command ``status``. Schedule point: never."""
+        """Return the values for the command ``status``. Schedule point: never."""
         return {
             "open_files": len(self._open_files),
             "open_for_writing": self._open_files.writing,
@@ -110,10 +106,10 @@ class WriteBack:
         return self._age_s(self._collected_s)
 
     def asked_age_s(self) -> float:
-        """Return the time since the last pass, which started write-back and saw all queued writes.
+        """Return the time since the last pass.
 
-        If programs write without pause, the kernel may have skipped a file while its queue was
-        long. So a pass that was not quiet resets this figure, but not ``age_s``.
+        If programs write continuously, the kernel may have skipped a file while its queue was
+        long. So a pass with many requests resets this time, but not ``age_s``.
         """
         return self._age_s(self._asked_s)
 
@@ -124,7 +120,7 @@ class WriteBack:
         return max(time.monotonic() - max(since_s, done_s), 0.0)
 
     async def collect(self, limit_s: float = COLLECT_S_MAX) -> bool:
-        """Make the kernel send all data that was written before this call.
+        """Make the kernel send all data that programs wrote before this call.
 
         Args:
             limit_s: time limit; afterwards the caller continues with incomplete data.
@@ -140,7 +136,7 @@ class WriteBack:
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # If another task's collection began after this call, it has collected the data.
+                # A collection of another task that began after this call has collected the data.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:
@@ -162,15 +158,15 @@ class WriteBack:
             is_quiet = self._background() - before <= COLLECT_QUIET_REQUESTS
             if is_quiet:
                 break
-        if is_quiet and not self._is_still():
+        if is_quiet:
             self._collected_s = self._began_s
             self.last_error = ""
-        elif not is_quiet:
+        else:
             # Write-back was started, but the kernel may have skipped a file.
             self._failed("programs write faster than the kernel writes back")
 
     def _background(self) -> int:
-        """Return the number of read and write requests so far, which share the background queue."""
+        """Return the number of requests so far that use the background queue: reads and writes."""
         return self._requests["read"] + self._requests["write"]
 
     async def _ask(self) -> None:
@@ -207,12 +203,12 @@ class CollectingProcess:
     """One collecting process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process; call this in the main thread, because it ends with its parent thread.
+        """Start the process. Call this in the main thread, because the process ends with its parent.
 
         Raises:
             OSError: the process cannot be started.
         """
-        # The daemon is blocked until execve(2) has read the program, so the program must not be on
+        # The daemon is blocked until execve(2) has read the program. So the program must not be on
         # the daemon's own mount. The module subprocess would also wait until the new process has
         # closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
@@ -224,7 +220,7 @@ class CollectingProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), number) for number in (0, 1)]
-            # In a session of its own, because ^C at a foreground mount must reach only the daemon.
+            # In its own session, because ^C at a foreground mount must reach only the daemon.
             try:
                 self.pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
@@ -237,13 +233,13 @@ class CollectingProcess:
         self._received = b""
 
     async def ask(self, device: int) -> None:
-        """Make the process collect once; one caller at a time, which may be cancelled.
+        """Make the process collect once. Only one caller at a time; the call may be cancelled.
 
         Raises:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # skip replies to callers that were cancelled
+        while self._answered < self._asked:  # skip replies to cancelled calls
             await self._answer()
         self._asked += 1
         try:

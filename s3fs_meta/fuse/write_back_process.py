@@ -1,6 +1,6 @@
 """The collecting process: at the daemon's request it makes the kernel write back one mount.
 
-Owns: the system calls that may wait for the daemon. Does not know: how the daemon handles the
+Owns: the system calls that may wait for the daemon. Does not know: how the daemon handles
 writes. The daemon must not make these system calls itself. A thread that waits in the kernel for a
 reply of its own process prevents a killed daemon from exiting, and keeps ``/dev/fuse`` open. The
 collecting process is started by execve(2) and inherits only a socket of the daemon. It may be
@@ -11,7 +11,7 @@ The protocol has one line per request and one per reply, on standard input and o
     daemon → process   <number> <device number, or 0: any>
     process → daemon   <number> done | <number> failed <errno> <text>
 
-The module is run as a script that imports no other module of the package, so that it starts in some
+The module runs as a script and imports no other module of the package, so that it starts in about
 30 ms and takes 9 MB.
 Design: docs/design/durability.md, "From the kernel to the daemon".
 """
@@ -29,7 +29,7 @@ _AT_FDCWD = -100
 _OPEN_TREE = 428  # the same number on every architecture since Linux 5.2
 _OPEN_TREE_CLONE = 1
 _PR_SET_PDEATHSIG = 1
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # mountinfo's escapes of blanks and backslashes
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # escapes of blanks and backslashes in mountinfo
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -77,7 +77,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
 
 
 def _candidates(place: bytes, device: int) -> Iterator[bytes]:
-    """Yield paths where a filesystem may be mounted, also in other mount namespaces."""
+    """Yield paths at which a filesystem may be mounted, also in other mount namespaces."""
     yield place
     found = _mountpoints(b"self", device)
     yield from found
@@ -89,7 +89,7 @@ def _candidates(place: bytes, device: int) -> Iterator[bytes]:
 
 
 def open_root(path: bytes) -> int:
-    """Open a directory through a detached mount, if allowed, so that its mountpoint is not busy."""
+    """Open a directory, if possible through a detached mount, so that its mountpoint is not busy."""
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC
     )
@@ -102,7 +102,7 @@ def open_root(path: bytes) -> int:
 
 
 def _mountpoints(process: bytes, device: int) -> list[bytes]:
-    """Return a filesystem's mountpoints in a process's namespace. Source: proc_pid_mountinfo(5)."""
+    """Return the mountpoints of a filesystem in a process's namespace (proc_pid_mountinfo(5))."""
     number = b"%d:%d" % (os.major(device), os.minor(device))
     try:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
@@ -142,7 +142,7 @@ def main(place: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process; end with it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until the daemon ends
-    os.chdir("/")  # a working directory on another mount would prevent its unmount
+    os.chdir("/")  # a working directory on another mount would keep that mount busy
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

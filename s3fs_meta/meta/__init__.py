@@ -1,11 +1,11 @@
-"""The metadata database. Every call blocks; no other package uses SQLite.
+"""The metadata database in SQLite. Every call blocks; no other package uses SQLite.
 
 db/               the connection: groups, statements, write-ahead log, schema, snapshots
 tables/           one module per table, with every statement about it
 trees/            statements about complete trees of directories
 offline/          databases that no mount uses: images, restored or rolled-back databases
-changesets        recorded changes as values: merge, apply, list the rows they change
-replica           applies a writer's changelogs to the rows of another host
+changesets        recorded changes: merge them, apply them, list the changed rows
+replica           applies a writer's changelogs to the database of another host
 placements        records where uploaded blocks are stored
 
 Start at ``schema.sql``, then ``db.database`` and ``tables.inodes``.

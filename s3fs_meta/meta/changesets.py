@@ -1,18 +1,18 @@
-"""Recorded changes of the replicated tables: merge them, apply them, list the rows they change.
+"""Recorded changes of the replicated tables: merge them, apply them, list the changed rows.
 
-Owns: the reading of SQLite session changesets, and the handling of conflicts.
-Does not know: who recorded a changeset, where it is stored, groups, counters.
+Owns: parsing SQLite session changesets, and handling conflicts.
+Does not know: the origin of a changeset, where it is stored, groups, counters.
 Keeps: a changeset is applied completely or not at all.
-Tasks: any thread. apsw takes a changeset given as bytes in one call that holds the interpreter
-lock (100,000 changes stall the event loop for 165 ms). ``apply`` and ``merge`` instead pass it in
-parts of 1 KiB from a Python function, so another thread waits for 6 ms at most. A change takes
-1.2 us, of which the streaming costs 30 ns, and the check that ``apply`` makes first, 0.4 us.
+Tasks: any thread. If apsw gets a changeset as bytes, one call holds the interpreter lock, and 100,000
+changes stall the event loop for 165 ms. So ``apply`` and ``merge`` pass it in parts of 1 KiB from a
+Python function: then another thread waits for at most 6 ms. One change takes 1.2 us, including 30 ns
+for the streaming. The check that ``apply`` makes first takes another 0.4 us.
 
-A changeset lists for each row an INSERT with its new values, a DELETE with its old ones, or an
-UPDATE: ``old`` has the primary key and the previous values of the changed columns, ``new`` their
-new values; every other value is ``apsw.no_change``. So only ``old`` identifies the row of an UPDATE
-and its changed columns. The bytes are not trusted: the columns of every table, and the types of all
-values that are used, are checked first.
+A changeset has for each row an INSERT with the new values, a DELETE with the old values, or an
+UPDATE. There ``old`` has the primary key and the former values of changed columns, ``new`` the new
+values of these columns; every other value is ``apsw.no_change``. So only ``old`` identifies the row.
+The bytes are not trusted: the columns of every table, and the types of all used values, are checked
+first.
 Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session extension".
 """
 
@@ -31,20 +31,20 @@ from s3fs_meta.model import BlockId, Cookie, Ino
 
 _Row = tuple[Any, ...]
 
-# How an error names a changeset whose source is unknown.
+# The name of a changeset in errors if its source is unknown.
 _CHANGESET: Final = "changeset"
 
-# Positions of columns. The first column of each table is its primary key, or a part of it.
+# Column numbers. The first column of each table is its primary key, or a part of it.
 _SIZE_BYTES: Final = 5  # inodes
 _NAME: Final = 2  # dentries
 _BLOCK: Final = 2  # block_map
 _NEXT_BLOCK: Final = 2  # counters
 
-# Tables without names, attributes or content of files.
+# Tables that contain neither names nor attributes nor content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
-# The columns that name the inode of a row.
+# The columns with the inode number of a row.
 _INO_COLUMN: Final = {**dict.fromkeys(_OF_INODES, 0), "block_map": 0, "dentries": 3}
 
 _CONFLICTS: Final = {
@@ -55,7 +55,7 @@ _CONFLICTS: Final = {
     apsw.SQLITE_CHANGESET_FOREIGN_KEY: "a foreign key forbids it",
 }
 
-# SQLite's errors for a damaged changeset. Its other errors concern the disk, memory or a lock.
+# SQLite's errors for a damaged changeset. All others concern the disk, memory or a lock.
 _DAMAGE: Final = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -71,13 +71,13 @@ class Touched(NamedTuple):
     """The names and inodes that a changeset changes; all sets may be empty."""
 
     names: set[tuple[Ino, bytes]]  # (parent, name) created, removed, or replaced by a rename
-    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that refer to another inode now
+    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that now refer to another inode
     inodes: set[Ino]  # inodes with a changed row in inodes, hard_links, symlinks or xattrs
     contents: set[Ino]  # deleted inodes, and inodes with a changed size or block map
 
 
 class Summary(NamedTuple):
-    """How many rows a changeset changes, for display to users."""
+    """The numbers of rows that a changeset changes, for display."""
 
     created: int  # inodes
     removed: int
@@ -89,7 +89,7 @@ class Summary(NamedTuple):
 class _Shape(NamedTuple):
     """The expected shape of a table in a changeset."""
 
-    # How many columns the table has in the current schema version and in earlier ones.
+    # The numbers of columns in the current schema version and in earlier versions.
     columns: frozenset[int]
     key: set[int]  # positions of the primary key
 
@@ -98,10 +98,10 @@ class _Shape(NamedTuple):
 
 
 def merge(changesets: Iterable[bytes]) -> bytes:
-    """Return one changeset with the net effect of several, given in their order.
+    """Merge changesets, given in order, into one changeset with their net effect.
 
-    A row that one changeset inserts and a later one deletes is left out. The result of no changes
-    is ``b""``.
+    A row that is inserted and later deleted is not in the result. If there are no changes, the
+    result is ``b""``.
     Changes of earlier schema versions are converted to the current one: missing columns get their
     defaults, as in a database that was upgraded.
 
@@ -119,7 +119,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
 
         def keep(
             part: memoryview,
-        ) -> None:  # a Python function lets other threads run, list.append does not
+        ) -> None:  # other threads run while a Python function is called; not with list.append
             parts.append(bytes(part))
 
         with _errors("merged changeset"):
@@ -131,7 +131,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
 
 
 def split(changeset: bytes, bytes_max: int) -> list[bytes]:
-    """Split a changeset into several of about *bytes_max* bytes, which may be applied in any order.
+    """Split a changeset into parts of about *bytes_max* bytes, which may be applied in any order.
 
     A single change is never split.
 
@@ -160,43 +160,33 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 
 
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
-    """Apply a changeset. Transaction: inside one, whose earlier changes stay, even after an error.
+    """Apply a changeset. Transaction: inside one; an error keeps its earlier changes.
 
     Every table must have the primary key and the columns of the changeset. The changeset may lack
-    columns that a later schema version added; in new rows they get their defaults. SQLite itself
-    would skip all changes of a table with other columns, and report success. Each row must be as it
-    was when the changes were recorded.
+    columns that a later schema version added; new rows get their defaults. SQLite itself
+    would skip all changes of a table with other columns, and report success. Each row must have the
+    values that it had when the changes were recorded.
 
     Args:
         where: the source of the changeset, for errors.
 
     Raises:
         FormatError: the changeset is damaged or does not fit the rows; none of its changes was
-        made. (Under journal_mode=off nothing can be undone, and the database is unusable.)
+        made. (Under journal_mode=off nothing can be undone: the database is then unusable.)
         DatabaseError: SQLite failed; it may have rolled back the transaction.
     """
     assert connection.in_transaction, "changes are applied inside a transaction"
 
     def refuse(reason: int, change: apsw.TableChange) -> NoReturn:
-        # An exception here makes apsw return SQLITE_CHANGESET_ABORT, and is raised by apply().
-        # SQLite passes no table name for a foreign key conflict.
+        # If this raises an exception, apsw aborts the changeset, and apply() raises the exception.
+        # For a foreign key conflict SQLite passes no table name.
         _misfit(where, change.name or "(unknown)", _CONFLICTS[reason])
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # refuses a damaged or unknown changeset before the first row changes
+            pass  # raises for a damaged or unknown changeset before the first row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
-
-
-def invert(changeset: bytes) -> bytes:
-    """Return the changes that undo a changeset.
-
-    Raises:
-        FormatError: the changeset is damaged.
-    """
-    with _errors(_CHANGESET):
-        return apsw.Changeset.invert(changeset)
 
 
 # --- the content of a changeset ----------------------------------------------------------------
@@ -205,7 +195,7 @@ def invert(changeset: bytes) -> bytes:
 def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
     """Yield the table, the old values and the new values of each changed row.
 
-    An INSERT has no old values, a DELETE no new ones. Values that an UPDATE leaves unchanged are
+    An INSERT has no old values, a DELETE no new values. Values that an UPDATE does not change are
     ``apsw.no_change``, but the old values always have the primary key.
 
     Raises:
@@ -219,7 +209,7 @@ def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
 def is_news(changeset: bytes) -> bool:
     """Return whether a changeset changes any table other than ``counters`` and ``properties``.
 
-    Reads the changeset only up to the first such change.
+    The changeset is read only up to the first such change.
 
     Raises:
         FormatError: the part that was read is corrupt.
@@ -229,10 +219,10 @@ def is_news(changeset: bytes) -> bool:
 
 
 def former_values(changeset: bytes, table: str, key: int | str) -> dict[int, Any]:
-    """Return the values that an UPDATE of one row replaces, by position of their columns.
+    """Return the old values that an UPDATE of one row replaces, by column number.
 
     *key* is the row's primary key, its first column. Columns that the UPDATE does not change are
-    left out.
+    not in the result.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -260,9 +250,9 @@ def inserts(changeset: bytes, table: str, key: int | str) -> bool:
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
-    """Return by how much the changed rows of block_map change each block's reference count.
+    """Return the change of each block's reference count, from the changed rows of block_map.
 
-    Blocks whose count stays the same are left out.
+    Blocks with an unchanged count are not in the result.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -320,7 +310,7 @@ def first_new_block(changeset: bytes) -> BlockId | None:
 
 
 def inodes_of(changeset: bytes) -> set[Ino]:
-    """Return the inodes with a changed row, block or name.
+    """Return the inodes of which a row, a block or a name changed.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -368,8 +358,8 @@ def summary(changeset: bytes) -> Summary:
 def touched(changeset: bytes) -> Touched:
     """Return the names, inodes and contents that a changeset changes.
 
-    A dentry that gets another inode is recorded without its name, so its cookie is returned in
-    ``cookies``, by which the database finds the name.
+    If a dentry gets another inode, the changeset lacks its name. So its cookie is returned in
+    ``cookies``, and the database can look up the name.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -404,7 +394,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
     assert new is not None, "an UPDATE has new values"
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
-    else:  # a new name took the cookie of a removed name
+    else:  # a new name has the cookie of a removed name
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 
@@ -414,7 +404,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
 def _changes(
     changeset: bytes, where: str = _CHANGESET, shapes: Mapping[str, _Shape] | None = None
 ) -> Iterator[tuple[str, apsw.TableChange]]:
-    """Yield each change with the name of its table; a change is valid until the next iteration."""
+    """Yield each change with its table name; the change is valid until the next iteration."""
     if shapes is None:
         shapes = _expected_shapes()
     last, columns = "", 0
@@ -463,7 +453,7 @@ def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
 
 
 def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
-    """Return a function that reads a changeset in parts, each of up to a given number of bytes."""
+    """Return a function that returns the next part of a changeset, up to a number of bytes."""
     rest = memoryview(changeset)
 
     def read(count: int) -> memoryview:
@@ -475,7 +465,7 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 
 
 def _require_numbers(values: Iterable[object]) -> None:
-    """Refuse values that are not integers. A set of all types is three times as fast as a loop."""
+    """Raise FormatError for values that are not integers; a set of types is faster than a loop."""
     if not {*map(type, values)} <= {int}:
         raise FormatError(_CHANGESET, "a column of numbers has a value of another type")
 
@@ -487,7 +477,7 @@ def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, t
 
 @contextmanager
 def _errors(where: str, path: str = "") -> Iterator[None]:
-    """Translate apsw's exceptions into our errors."""
+    """Translate apsw's exceptions into errors of this program."""
     try:
         yield
     except UnicodeDecodeError as exc:

@@ -72,8 +72,9 @@ CREATE TABLE IF NOT EXISTS outbox (
 --                 'power' (synchronous=off) or 'nothing'; after that event the rows are not trusted
 --   power_lost    '1' from the first mount after a power cut until the block files were checked
 --   suspect       '1' after a power cut until every clean block was verified
---   boot_id       /proc/sys/kernel/random/boot_id of the last mount; another one after an unclean
---                 shutdown means that the machine was restarted, perhaps by a power cut
+--   boot_id       /proc/sys/kernel/random/boot_id of the last mount, with the number of the attached
+--                 disk and the inode number of the directory (machine.memory_of); if it has changed
+--                 after an unclean shutdown, the memory was lost, as by a power cut
 --   clean         '1' after a clean unmount
 --   durable_commits  number of commits that needed a second commit to be durable (journal_mode=truncate)
 CREATE TABLE IF NOT EXISTS local_state (

@@ -1,12 +1,12 @@
-"""Applying the placements of sealed blocks to the rows of the live database or of a copy.
+"""Applying placements: recording where sealed blocks are stored, in the live database or a copy.
 
-Owns: the changes to the rows of a block that was placed in a pack, is all zeros, or is a
-duplicate. Does not know: uploads, the cache. ``cached_blocks`` is not used, because a copy of the
-database may lack that table.
+Owns: the changes of rows when a block is placed in a pack, is all zeros, or is a duplicate.
+Does not know: uploads, the cache. ``cached_blocks`` is not used, because a copy of the database may
+lack that table.
 Keeps: refs, live_bytes, mapped_blocks and the counters are correct.
 
 Rows may change between the sealing of a block and its placement, and a copy of the database may be
-*older* than the placements. So every case is decided by the current rows.
+*older* than the placements. So the current rows decide every case.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 
 
 class Placed(NamedTuple):
-    """A block was placed in a pack; the pack has a row."""
+    """A block was placed in a pack. The row of the pack exists."""
 
     block: BlockId
     hash: bytes
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
 
 
 class Zero(NamedTuple):
-    """A block is all zeros: its part of the file becomes a hole."""
+    """A block contains only zeros, so its part of the file becomes a hole."""
 
     block: BlockId
     ino: Ino
@@ -38,9 +38,9 @@ class Zero(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A block has the same content as the block *of*, whose location is given.
+    """A block has the same content as the block *of*; the location is that of *of*.
 
-    If *of* was deleted meanwhile, the duplicate gets the location.
+    If *of* was deleted meanwhile, the duplicate gets its location.
     """
 
     block: BlockId
@@ -60,7 +60,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
     """Apply placements in order; skip placements of deleted blocks. Transaction: inside a group.
 
     Returns:
-        The blocks whose rows were deleted, in order: their cached copies may be deleted.
+        The blocks whose rows were deleted, in order. Their cached copies may be deleted.
 
     Raises:
         MetadataError: a block is not at its recorded file position; its rows are unchanged.
@@ -70,7 +70,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
         row = blocks.find(db, placement.block)
         if row is None:
             continue
-        if row.refs == 0:  # the file released the block during the upload
+        if row.refs == 0:  # the file no longer refers to the block
             blocks.delete(db, row.block)
             gone.append(row.block)
         elif _apply_one(db, placement, row):
@@ -79,7 +79,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
 
 
 def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
-    """Apply one placement of a block to which a file refers; return whether its row was deleted."""
+    """Apply one placement of a referenced block; return whether the block's row was deleted."""
     if isinstance(placement, Zero):
         if block_map.find(db, placement.ino, placement.block_index) != row.block or row.refs != 1:
             raise MetadataError(
@@ -112,7 +112,7 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
 
 def _end(db: Database, block: BlockId) -> None:
     remaining = blocks.drop_ref(db, block)
-    assert remaining == 0, "a placed block that is removed has one reference"
+    assert remaining == 0, "a block that is removed must have one reference"
     blocks.delete(db, block)
 
 

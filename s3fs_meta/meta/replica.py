@@ -1,4 +1,4 @@
-"""Applying the changelogs of the writer to another host's database.
+"""Applying the writer's changelogs to the database of another host.
 
 Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
 Does not know: the source of changelogs and their order (``sync.chain.replay``).
@@ -26,7 +26,7 @@ _PUT_PACK: Final = (
 
 
 class Replica:
-    """Applies txgs to one database: call ``begin``, ``add`` any number of times, then ``finish``."""
+    """Applies txgs to one database: call ``begin``, then ``add`` repeatedly, then ``finish``."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -87,15 +87,15 @@ class Replica:
         *,
         merged: bool = False,
     ) -> list[BlockId]:
-        """Commit the txg: all its changes become visible at once.
+        """Commit the txg, so that all its changes become visible together.
 
         Args:
             txg: the number of the txg.
-            packs: packs that the txg made or condemned.
+            packs: packs that the txg added or condemned.
             forgotten: packs whose objects were deleted.
             link: the value for ``chain`` in ``local_state``.
             where: the source of the changes, for errors.
-            merged: the changes are those of several txgs up to *txg*, so the txg in which a pack
+            merged: the changes are merged from several txgs up to *txg*, so the txg in which a pack
             died is unknown.
 
         Returns:
@@ -108,7 +108,7 @@ class Replica:
         for one in packs:
             if not db.run(_PUT_PACK, (one.pack, one.object_key, int(one.state), one.object_bytes)):
                 raise FormatError(
-                    where, f"it names another object for pack {one.pack} than the local database"
+                    where, f"the key of pack {one.pack} differs from the key in the local database"
                 )
         _touch(db, "touched_packs", [one.pack for one in packs])
         db.run(
@@ -127,7 +127,7 @@ class Replica:
         self._count_packs(txg, merged=merged)
         for pack in forgotten:
             if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
-                raise FormatError(where, f"it forgets pack {pack}, which still has blocks of files")
+                raise FormatError(where, f"it deletes pack {pack}, which still has blocks of files")
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
         db.run("DELETE FROM pack_news")  # the changelog lists these packs
         local_state.put(db, "chain", link)
@@ -137,7 +137,7 @@ class Replica:
         return [BlockId(row[0]) for row in gone]
 
     def _require_places(self, where: str) -> None:
-        """Refuse a referenced block without a location, or a negative reference count."""
+        """Raise FormatError for a referenced block without a location, or a negative count."""
         wrong = self._db.one(
             "SELECT b.block, b.refs, b.pack FROM temp.touched_blocks AS t"
             " CROSS JOIN blocks AS b ON b.block = t.number"
@@ -174,7 +174,7 @@ def is_unsettled(db: Database) -> bool:
 
 
 def settle(db: Database) -> None:
-    """Update totals and states of cached blocks, which no changelog has. Inside a group."""
+    """Update totals and states of cached blocks, which changelogs lack. Inside a group."""
     row = db.one(
         "SELECT (SELECT coalesce(max(pack), 0) FROM packs),"
         " (SELECT coalesce(sum(plain_bytes), 0) FROM blocks),"

@@ -1,13 +1,13 @@
-"""The meaning of recorded changes for the history of inodes and names.
+"""The changes of inodes and names that a changeset records, for the history of files.
 
-Owns: which inodes and names a changeset changes, and how one inode was before and after it.
+Owns: the inodes and names that a changeset changes, and one inode's state before and after it.
 Does not know: where changesets are stored, times, paths.
 Tasks: any thread.
 
-Changes that make no new version of a file are left out: a change of only the access time, which
-reading causes; a reference to an older block with equal content, which deduplication causes; and a
-hole instead of a block of zeros. A write makes a new block, and every other change of content also
-changes the size or the mtime.
+Changes that make no new version of a file are ignored: a change of only the access time (by a read),
+a reference to an older block with equal content (by deduplication), and a hole that replaces a block
+of zeros. A write makes a new block, and every other change of content also changes the size or the
+mtime.
 """
 
 from collections.abc import Iterable
@@ -19,52 +19,36 @@ import apsw
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import INODE_COLUMNS
 from s3fs_meta.model import Cookie, Ino
 
-# The columns of inodes, in the order of schema.sql.
-INODE_COLUMNS: Final = (
-    "ino",
-    "mode",
-    "nlink",
-    "uid",
-    "gid",
-    "size_bytes",
-    "mapped_blocks",
-    "ctime_ns",
-    "mtime_delta_ns",
-    "atime_delta_ns",
-    "rdev",
-    "parent",
-    "flags",
-    "btime_delta_ns",
-)
 _SIZE_BYTES: Final = INODE_COLUMNS.index("size_bytes")
 _CTIME: Final = INODE_COLUMNS.index("ctime_ns")
 _MTIME_DELTA: Final = INODE_COLUMNS.index("mtime_delta_ns")
 _NO_CHANGES: Final = frozenset(map(INODE_COLUMNS.index, ("ino", "mapped_blocks", "atime_delta_ns")))
-_NEXT_BLOCK: Final = 2  # position in counters
+_NEXT_BLOCK: Final = 2  # column number in the table counters
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
 
-_NO_BLOCK: Final = 1 << 63  # more than any block's number
+_NO_BLOCK: Final = 1 << 63  # greater than any block number
 
 _Row = tuple[Any, ...]
 
 
 class LostName(NamedTuple):
-    """A name that was removed, or that refers to another inode now."""
+    """A name that was removed, or that now refers to another inode."""
 
     parent: Ino
-    name: bytes  # b"" if the name refers to another inode: then a changeset has only the cookie
+    name: bytes  # b"" if the name now refers to another inode; a changeset then has only the cookie
     cookie: Cookie  # 0 if the name is known
     ino: Ino  # the inode that lost the name
 
 
 class ChangedRows(NamedTuple):
-    """The inodes and names that changes concern; the sets may overlap."""
+    """The inodes and names that a changeset changes; the sets may overlap."""
 
     content: set[
         Ino
-    ]  # created or removed inodes, and those with a changed size, block map or mtime
+    ]  # created or removed inodes, and inodes with a changed size, block map or mtime
     other: set[Ino]  # inodes with changed attributes, xattrs, links, or target of a symlink
     names: set[LostName]
 
@@ -74,7 +58,7 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
 
     Args:
         changeset: changes of one txg.
-        is_whole: the changeset has all changes of the txg. A part of them may lack the number of
+        is_whole: the changeset has all changes of the txg. Otherwise it may lack the number of
             the first new block; then each block counts as new.
 
     Raises:
@@ -105,7 +89,7 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
 
 
 def _add_entry(found: ChangedRows, old: _Row | None, new: _Row | None) -> None:
-    """Add a changed dentry, with the inode that lost the name and the one that got it."""
+    """Add a changed dentry, the inode that lost the name, and the inode that got it."""
     lost = None if old is None else _lost_name(old)
     if lost is not None:
         found.names.add(lost)
@@ -115,10 +99,10 @@ def _add_entry(found: ChangedRows, old: _Row | None, new: _Row | None) -> None:
 
 
 class _Mapped:
-    """The rows of block_map that a changeset lets refer to a new block."""
+    """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Begin without rows; *next_block* counts if no changed row has the next block's number."""
+        """Begin without rows; *next_block* is used if the changeset lacks the next block number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 
@@ -129,12 +113,12 @@ class _Mapped:
             self._next_block = _NO_BLOCK if known is apsw.no_change else known
 
     def add(self, ino: Ino, new: _Row | None) -> None:
-        """Add one changed row of an inode; None: the row was deleted."""
+        """Add one changed row of an inode; None means that the row was deleted."""
         if new is not None:
             self._rows.append((ino, new[2]))
 
     def changed(self) -> list[Ino]:
-        """Return the inode of each row, several times if several of its rows changed."""
+        """Return the inode of each row; an inode with several rows occurs several times."""
         _require_inodes([self._next_block, *(block for _, block in self._rows)])
         return [ino for ino, block in self._rows if block >= self._next_block]
 
@@ -144,7 +128,7 @@ def _is_new_content(old: _Row, new: _Row) -> bool:
     if old[_SIZE_BYTES] is not apsw.no_change:
         return True
     later = 0
-    for column in (_CTIME, _MTIME_DELTA):  # mtime is the sum of both
+    for column in (_CTIME, _MTIME_DELTA):  # mtime is the sum of ctime and this delta
         if old[column] is not apsw.no_change:
             _require_inodes([old[column], new[column]])
             later += new[column] - old[column]
@@ -152,16 +136,16 @@ def _is_new_content(old: _Row, new: _Row) -> bool:
 
 
 def _is_new_attribute(old: _Row) -> bool:
-    """Return whether an UPDATE changes an attribute that is not left out."""
+    """Return whether an UPDATE changes an attribute that counts as a new version."""
     return any(
         value is not apsw.no_change for column, value in enumerate(old) if column not in _NO_CHANGES
     )
 
 
 def _lost_name(old: _Row) -> LostName | None:
-    """Return the name in the old values of a dentry; None if its inode keeps the cookie.
+    """Return the name that a changed dentry lost; None if its inode keeps the cookie.
 
-    An inode keeps the cookie if it got another name whose hash is equal.
+    An inode keeps the cookie if its new name has the same hash.
     """
     parent, cookie, name, ino = old
     if ino is apsw.no_change:
@@ -184,19 +168,19 @@ def inode_row(db: Database, ino: Ino) -> dict[str, int] | None:
 
 @dataclass(slots=True)
 class InodeChange:
-    """How changes altered one inode; the dictionaries are by column of ``inodes``."""
+    """The changes of one inode. The dictionaries map columns of ``inodes`` to values."""
 
-    # None: the inode was created. All columns if it was removed, else those that changed.
+    # The old values: None if the inode was created, all if it was removed, else the changed ones.
     before: dict[str, int] | None = field(default_factory=dict)
-    # None: the inode was removed. All columns if it was created, else those that changed.
+    # The new values: None if the inode was removed, all if it was created, else the changed ones.
     after: dict[str, int] | None = field(default_factory=dict)
     blocks: int = 0  # rows of block_map that refer to a new block
     gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # (parent, name)
     replaced: list[tuple[Ino, Cookie]] = field(
         default_factory=list
-    )  # names taken from other inodes
+    )  # names that referred to other inodes before
     lost: list[LostName] = field(default_factory=list)
-    xattrs: set[bytes] = field(default_factory=set)  # their names
+    xattrs: set[bytes] = field(default_factory=set)  # names of changed extended attributes
     is_target_changed: bool = False
 
     @property
@@ -207,7 +191,7 @@ class InodeChange:
         return _mtime_part(self.before) != _mtime_part(self.after)
 
     def add_earlier(self, earlier: "InodeChange") -> None:
-        """Add the changes of a section that precedes this one in the same txg."""
+        """Add the changes of an earlier section of the same txg."""
         if self.before is not None:
             self.before = None if earlier.before is None else self.before | earlier.before
         if self.after is not None:
@@ -225,7 +209,7 @@ def _mtime_part(columns: dict[str, int]) -> int:
 
 
 def changes_of(changeset: bytes, inos: Iterable[Ino], *, is_whole: bool) -> dict[Ino, InodeChange]:
-    """Return the changes of some inodes in a changeset, without those that it does not change.
+    """Return the changes of some inodes in a changeset; unchanged inodes are not in the result.
 
     Args:
         changeset: changes of one txg.
@@ -266,7 +250,7 @@ def changes_of(changeset: bytes, inos: Iterable[Ino], *, is_whole: bool) -> dict
 def _columns(row: _Row | None) -> dict[str, int] | None:
     if row is None:
         return None
-    # Changes of schema version 1 lack the last column.
+    # Changesets of schema version 1 lack the last column.
     values = zip(INODE_COLUMNS, row, strict=False)
     known = {name: value for name, value in values if value is not apsw.no_change}
     _require_inodes(known.values())

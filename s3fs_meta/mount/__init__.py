@@ -1,22 +1,22 @@
-"""One mount from its plan to its end, and the requests to a running mount.
+"""One mount from its plan to its end, and requests to a running mount.
 
-plan           checks and converts the options before any change is made
+plan           checks and converts the options before anything is changed
 acquisition    opens the filesystem for the mount: local state, bucket, lease
 service        one mount: connects the components, starts the tasks, ends them in order
 daemon         the process in the background, and its parent that waits for it
 control_api    the requests that commands send to a running mount, and the responses
-figures        the figures that ``status`` reports; ``latency`` has the arithmetic of histograms
-prometheus     the figures as metrics of Prometheus
-metrics_server the metrics over HTTP; ``metrics_option`` listens for it
+figures        the figures that ``status`` reports; ``latency`` computes with histograms
+prometheus     the figures as Prometheus metrics
+metrics_server the metrics over HTTP (``http_server``); ``metrics_option`` opens its socket
 requesters     the processes that send most requests
-supervisor     status, watchdog and requests for time to a service manager, such as systemd
-upload_watch   the lines of a command that waits for uploads; ``download_watch``: for downloads
-remount        client and daemon of ``mount -o remount,ro``
+supervisor     messages to a service manager such as systemd: status, watchdog, more time
+upload_watch   the output of a command that waits for uploads; ``download_watch``: downloads
+remount        ``mount -o remount,ro`` in client and daemon
 targets        maps a URL or a mountpoint to the filesystem and its local state
-unanswered     the reason why no daemon answers; ``killed_state``: the changes that a kill left
+unanswered     the reason why no daemon answers; ``killed_state``: the changes left by a kill
 mount_paths    maps a path to a directory entry, and removes the entry
 mount_holders  processes that still use an unmounted filesystem
-dead_mount     tells the mount of a killed daemon from that of a running one
+dead_mount     distinguishes the mount of a killed daemon from a running mount
 mount_table    the filesystems mounted on this host
 
 Start at ``service``.

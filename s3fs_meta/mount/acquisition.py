@@ -1,8 +1,8 @@
-"""Opening a filesystem for a mount, and changing its page size if the options demand another.
+"""Opening a filesystem for a mount, including a change of its page size.
 
-Owns: the sequence *open, close, rewrite, open again* for another page size: opening chooses the
+Owns: the sequence *open, close, rewrite, open again* for another page size. Opening selects the
 database, and only a closed database can be rewritten.
-Does not know: the rewriting of a database (``meta.offline.page_size``).
+Does not know: how a database is rewritten (``meta.offline.page_size``).
 """
 
 import logging
@@ -34,7 +34,7 @@ from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
-_INODES_OF_MKFS: Final = 1  # the root directory
+_INODES_OF_MKFS: Final = 1  # only the root directory
 
 
 async def open_for_mount(
@@ -50,7 +50,7 @@ async def open_for_mount(
         plan: the plan of the mount.
         store: the bucket of the filesystem.
         secret: opens the superblock.
-        clock: for the lease.
+        clock: the clock for the times in the lease.
         front: shows notices and progress.
 
     Raises:
@@ -93,7 +93,7 @@ async def open_for_mount(
 
 
 async def _healed(volume: Volume) -> Volume:
-    """Heal holes that fsck made; on an error close the volume."""
+    """Heal the holes that fsck made; close the volume after an error."""
     try:
         healed = await heal_holes(volume)
     except BaseException:
@@ -104,9 +104,9 @@ async def _healed(volume: Volume) -> Volume:
 
 
 def may_be_offline(plan: MountPlan) -> bool:
-    """Return whether a mount can begin without the bucket, from local state alone.
+    """Return whether a mount can start from local state if the bucket is unavailable.
 
-    The mount must be read-only, and local state must exist. A follower that begins without the
+    The mount must be read-only, and local state must exist. A follower that starts without the
     bucket applies new txgs as soon as the bucket responds.
     """
     only_reads = plan.open.read_only and plan.options.at is None
@@ -114,14 +114,14 @@ def may_be_offline(plan: MountPlan) -> bool:
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount must begin without the bucket; empty if it can use the bucket or must."""
+    """Return why a mount must start without the bucket; empty if it uses the bucket."""
     return await why_unreachable(store) if may_be_offline(plan) else ""
 
 
 def page_size_of(db: Database) -> int:
     """Return the page size of a database."""
     row = db.one("PRAGMA page_size")
-    assert row is not None, "SQLite always answers"
+    assert row is not None, "this pragma always returns a row"
     return int(row[0])
 
 

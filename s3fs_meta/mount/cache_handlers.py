@@ -1,4 +1,4 @@
-"""Handlers of control requests about the cache and its limits, in the daemon.
+"""Handlers, in the daemon, of control requests about the cache and its limits.
 
 Owns: which settings can be changed while mounted, and converting messages to calls.
 Does not know: clients (``cache_requests``), how blocks are evicted or downloaded.
@@ -73,10 +73,10 @@ class CacheHandlers:
     # --- settings ------------------------------------------------------------------------------
 
     async def _on_set(self, arguments: Message, _report: Report) -> Message:
-        """Check all values, then apply them; return the present settings."""
+        """Check all values, then apply them; return the current settings."""
         given = arguments.get("values")
         if not isinstance(given, dict):
-            raise UsageError("a request to set needs values")
+            raise UsageError("the request contains no values to set")
         values = {word: self._parsed(word, text) for word, text in given.items()}
         if _CACHESIZE in values:
             self._pins.require_cache(values[_CACHESIZE])
@@ -84,7 +84,7 @@ class CacheHandlers:
         for word in values.keys() - {_CACHESIZE}:
             self._throttles[word].set(values[word])
         if _CACHESIZE in values:
-            # It waits after the change, so the values of two requests cannot mix.
+            # The eviction waits only after all values are set, so two requests cannot mix.
             await self._cache.resize(values[_CACHESIZE])
         now_bytes = self._cache.index.total_bytes
         return {
@@ -108,7 +108,7 @@ class CacheHandlers:
         return BY_WORD[word].parse(word, text)
 
     def _settings(self) -> list[dict[str, Any]]:
-        """Return the present settings, those of the options at the mount, and their values now."""
+        """Return the settings: their current values, and their values at the time of the mount."""
         present: dict[str, dict[str, Any]] = {
             _CACHESIZE: {
                 "value": size_text(self._cache.bytes_max),
@@ -126,7 +126,7 @@ class CacheHandlers:
     # --- content -------------------------------------------------------------------------------
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
-        """Drop clean blocks; blocks whose location is not synced yet become clean before that."""
+        """Drop clean blocks; first sync locations, so that uploaded blocks become clean."""
         if self._session.status.writable:
             await self._session.durability.sync_all()
         wanted = self._cache.index.blocks()
@@ -141,7 +141,7 @@ class CacheHandlers:
         }
 
     async def _on_warm(self, arguments: Message, report: Report) -> Message:
-        """Download the content of trees, and pin them if wanted."""
+        """Download the content of trees, and pin the trees on request."""
         roots, is_pin = _inodes(arguments), arguments.get("pin") is True
         content = await warm.content_of(self._db, self._cache, roots)
         warm.require_room(content, self._cache)
@@ -169,7 +169,7 @@ class CacheHandlers:
     # --- pins ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the pins of this host; before the mount serves a request."""
+        """Read the pins of this host. Call this before the mount serves requests."""
         await self._pins.load()
 
     async def run(self) -> None:
@@ -197,7 +197,7 @@ def _inodes(arguments: Message) -> list[Ino]:
     """Return the inode numbers in a message.
 
     Raises:
-        UsageError: there are none, or too many, or other values.
+        UsageError: the list is empty or too long, or has other values.
     """
     found = arguments.get("inodes")
     if not isinstance(found, list) or not 0 < len(found) <= PINS_MAX:
@@ -208,7 +208,7 @@ def _inodes(arguments: Message) -> list[Ino]:
 
 
 def _fitting(items: Sequence[_Item]) -> list[_Item]:
-    """Return as many items, in order, as fit into half of a message."""
+    """Return the first items, as many as fit into half of a message."""
     left = CONTROL_MESSAGE_BYTES_MAX // 2
     shown = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Requests to a running mount about its cache and its limits: the client side.
+"""Requests to a running mount about its cache and its limits, on the client side.
 
 Owns: the commands ``set``, ``dropcache``, ``warm``, ``pins`` and ``unpin`` of the control socket.
 Does not know: their effect (``cache_handlers``).
@@ -34,11 +34,11 @@ UNPIN: Final = "unpin"
 
 
 async def request_set(place: Target, values: Mapping[str, str]) -> dict[str, Any]:
-    """Change settings of a mount until it ends; return all settings.
+    """Change settings of a running mount; return all settings.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: a name or value is wrong, or too small for the pins; nothing was changed.
+        ControlError: a name or value is invalid, or too small for the pins; nothing was changed.
     """
     return await _call(place, SET, {"values": dict(values)})
 
@@ -46,7 +46,7 @@ async def request_set(place: Target, values: Mapping[str, str]) -> dict[str, Any
 async def request_drop(
     place: Target, inodes: Sequence[int] | None, *, pinned: bool
 ) -> dict[str, Any]:
-    """Make a mount drop clean cached blocks: of trees, or with None all.
+    """Make a mount drop the clean cached blocks of trees, or with None all clean blocks.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -88,7 +88,7 @@ async def request_unpin(place: Target, inodes: Sequence[int]) -> None:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: a tree is not pinned itself; nothing was changed.
+        ControlError: a tree is not pinned; nothing was changed.
     """
     await _call(place, UNPIN, {"inodes": list(inodes)})
 

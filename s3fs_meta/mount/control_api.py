@@ -1,4 +1,4 @@
-"""The client side of control requests to a running mount.
+"""Control requests to a running mount, on the client side.
 
 Owns: the commands of the control socket, except ``remove`` (``mount_paths``). Each line has a
 command, its arguments and its response; the daemon may send progress events before the response.
@@ -20,9 +20,8 @@ command, its arguments and its response; the daemon may send progress events bef
     lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}, with progress
     clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}, with
                 progress
-    clone_frozen  as clone, with the further argument "limit_s": seconds; also the event
-                {"held": number} when the writers are blocked; ends when the client disconnects
-    settled   {"number": number of "held"} → {}; the kernel has written back earlier dirty pages
+    clone_past {"source": see ``past_sources``, "target": as clone} → {"entries": number, "txg":
+                number}, with progress
     finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last flush
                 of a mount that is ending; also one empty event at once, then progress
 """
@@ -30,7 +29,7 @@ command, its arguments and its response; the daemon may send progress events bef
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -42,7 +41,7 @@ from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
-from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, hand_over, removal
+from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.targets import Target, outcome_of
 from s3fs_meta.mount.unanswered import named
 from s3fs_meta.mount_errors import NotMountedError
@@ -58,9 +57,8 @@ PROMOTE: Final = "promote"
 END: Final = "end"
 COUNTS: Final = "counts"
 CLONE: Final = "clone"
-CLONE_FROZEN: Final = "clone_frozen"
-SETTLED: Final = "settled"
-KILLED: Final = "killed"  # kind of an end that the daemon could not report
+CLONE_PAST: Final = "clone_past"
+KILLED: Final = "killed"  # the kind of outcome of a killed daemon
 _UNREPORTED: Final = {
     "complete": False,
     "why": "its daemon was killed",
@@ -70,9 +68,16 @@ LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still uploads
 DETACHED: Final = "detached"  # state of a filesystem mounted only in other mount namespaces
-# "kind" in an outcome: a read-only mount has ended, and changes of an earlier mount are not
+# The kind of outcome of a read-only mount that ended while changes of an earlier mount were not
 # uploaded.
 READ_ONLY: Final = "read_only"
+
+
+class PastSource(NamedTuple):
+    """A file or tree of the past."""
+
+    place: Target
+    message: Message  # see ``past_sources``
 
 
 async def request_status(place: Target) -> dict[str, Any]:
@@ -203,38 +208,15 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
     return await _ask(source.place, CLONE, arguments, front)
 
 
-async def request_frozen_clone(
-    source: Entry, target: Entry, front: Front, limit_s: float
-) -> dict[str, Any]:
-    """Make a mount copy a tree at one point in time; writers in the tree are blocked meanwhile.
+async def request_past_clone(source: PastSource, target: Entry, front: Front) -> dict[str, Any]:
+    """Make a mount copy a file or tree as it was at a past point in time, or is now.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the mount refused, or the copy took longer than *limit_s*; no copy exists.
-        OSError: the kernel could not write back dirty pages; no copy exists.
+        ControlError: the mount refused; no copy exists.
     """
-    arguments = {
-        "source": entry_message(source),
-        "target": entry_message(target),
-        "limit_s": limit_s,
-    }
-    state, show = source.place.state, _shown(front)
-    result: dict[str, Any] = {}
-    with named(source.place):
-        async with trio.open_nursery() as nursery:
-
-            async def settle(number: int) -> None:
-                await trio.to_thread.run_sync(hand_over, source, abandon_on_cancel=True)
-                await client.call(state, SETTLED, {"number": number})
-
-            def report(event: Message) -> None:
-                if "held" in event:
-                    nursery.start_soon(settle, event["held"])
-                show(event)
-
-            result = await client.call(state, CLONE_FROZEN, arguments, report)
-            nursery.cancel_scope.cancel()
-    return result
+    arguments = {"source": source.message, "target": entry_message(target)}
+    return await _ask(source.place, CLONE_PAST, arguments, front)
 
 
 async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The cost of the counted requests of a filesystem: today, in the last 30 days, per month.
+"""The cost of a filesystem's requests: today, in the last 30 days, and per month.
 
-Owns: the sums and the extrapolation to a month. Does not know: how counts are kept or shown.
-Keeps: a month has 30 days, and a day is one of UTC, as in the bill of a store.
+Owns: the sums, and the extrapolation to a month. Does not know: how counts are stored or displayed.
+Keeps: a month has 30 days, and days begin at midnight UTC, as in the bill of a store.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Cause, RequestCla
 from s3fs_meta.sync.request_log import Ledger
 
 MONTH_DAYS: Final = 30
-_HOUR_DAYS: Final = 1 / 24  # from a shorter time no month is extrapolated
+_HOUR_DAYS: Final = 1 / 24  # a shorter time is not extrapolated to a month
 TRANSFER: Final = "transfer"
 STORAGE: Final = "storage"
 TOTAL: Final = "total"
@@ -20,12 +20,12 @@ _KINDS: Final = tuple(kind.value for kind in RequestClass)
 
 
 class Span(NamedTuple):
-    """A time for which counts are summed, until today."""
+    """A time span that ends today, for which counts are summed."""
 
     first_day: int
-    today: int  # later days are of a wrong clock
-    factor: float | None = 1.0  # the sum is multiplied by it; None: it would mean nothing
-    is_rate: bool = False  # stored bytes are those of now, for a month
+    today: int  # later days result from a wrong clock
+    factor: float | None = 1.0  # factor for the sum; None: the span is too short
+    is_rate: bool = False  # use the current stored bytes for a month
 
 
 def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:
@@ -92,15 +92,15 @@ def _as_json(counts: Mapping[str, Billed], prices: PriceTable, factor: float) ->
 
 
 def _latest(ledger: Ledger, day: int) -> int:
-    """Return the last size of all packs that was known on a day."""
+    """Return the last size of all packs that was recorded by the end of a day."""
     known = [one for one in ledger.stored_bytes if one <= day]
     return ledger.stored_bytes[max(known)] if known else 0
 
 
 def _stored(ledger: Ledger, span: Span, now_ns: int) -> float:
-    """Return the average number of stored bytes in a span, multiplied by its part of a month.
+    """Return the average of the stored bytes in a span, multiplied by its fraction of a month.
 
-    A day without a record has the size of the last day before it that has one.
+    A day without a record has the size of the last earlier day with a record.
     """
     if span.is_rate:
         return float(_latest(ledger, span.today))

@@ -1,8 +1,8 @@
-"""Running in the background: a child process does the work, the parent waits until it is ready.
+"""Running in the background: a child process works, and the parent waits until it is ready.
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
-Keeps: no thread and no trio before the fork, because locks of forked threads stay locked forever;
-the parent's error and exit status are those of the child.
+Keeps: no thread and no trio before the fork, because a child inherits locked locks forever;
+the error message and exit status of the parent are those of the child.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}
@@ -28,11 +28,11 @@ from s3fs_meta.errors import PassphraseError, S3fsError
 from s3fs_meta.limits import CHILD_END_S_MAX
 
 _END_POLL_S: Final = 0.01
-UMASK: Final = 0o077  # local files of a mount are private to its user
+UMASK: Final = 0o077  # local files of a mount are private to the user
 
 
 class RemoteFront:
-    """A front that shows its texts on the parent's terminal, until ``ready`` is called."""
+    """A front that shows messages on the parent's terminal, until ``ready`` is called."""
 
     def __init__(self, connection: socket.socket, *, detach_at_end: bool = False) -> None:
         self._connection = connection
@@ -90,7 +90,7 @@ def run_in_background(
     """Run *body* in a child process; return when *body* has called ``ready`` or has failed.
 
     Args:
-        body: gets a front that sends to the parent; continues after it has called ``ready``.
+        body: receives a front that sends to the parent; continues after its call of ``ready``.
         log: file for the child's standard output and error.
         front: the front of this process; shows the child's messages and asks its questions.
         automounted: keep the child in this process group until it is ready: only a process of the
@@ -99,7 +99,7 @@ def run_in_background(
     Returns:
         The exit status of the parent; if the child failed, the status of its error.
     """
-    assert threading.active_count() == 1, "fork before any thread"
+    assert threading.active_count() == 1, "the fork must precede any thread"
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -118,9 +118,9 @@ def run_in_background(
 
 
 def _wait_for_end(pid: int) -> None:
-    """Wait until a child that was asked to end has ended, for at most CHILD_END_S_MAX.
+    """Wait at most CHILD_END_S_MAX for the end of a child that was requested to end.
 
-    Afterwards it is true that nothing is mounted, and the caller can remove the mountpoint.
+    Afterwards nothing is mounted, and the caller can remove the mountpoint.
     """
     deadline_s = time.monotonic() + CHILD_END_S_MAX
     while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline_s:
@@ -142,8 +142,8 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:
-        # sys.exit would run the parent's exit handlers in the child. os._exit does not, nor does it
-        # flush streams, so the stream is flushed before.
+        # sys.exit would run the parent's exit handlers in the child. os._exit does not, but it also
+        # does not flush streams, so the stream is flushed first.
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
@@ -159,14 +159,14 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller had closed descriptor 0, 1 or 2, a new descriptor has that number and stays
+    # If the caller had closed descriptor 0, 1 or 2, a new descriptor has its number and stays
     # open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 
 
 def _attend(child: socket.socket, front: Front, log: Path) -> int:
-    """Show the child's messages and ask its questions, until the child is ready or has failed."""
+    """Relay the child's messages and questions, until the child is ready or has failed."""
     for message in _messages(child):
         match message:
             case {"notice": str(text)}:

@@ -1,8 +1,8 @@
 """The mount that a killed daemon has left on a mountpoint.
 
-Owns: telling it from the mount of a daemon that runs. Does not know: how it is detached.
-The kernel keeps such a mount, and answers all requests with ENOTCONN. The note of a daemon that runs
-is not always found: it may be of another user, or in another PID namespace. So the kernel is asked.
+Owns: distinguishing it from the mount of a running daemon. Does not know: how it is detached.
+The kernel keeps such a mount, and answers all requests with ENOTCONN. The note of a running daemon is
+not always found: it may be of another user or in another PID namespace. So the kernel is queried.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ async def is_left(mountpoint: Path, url: str) -> bool:
     """Return whether the mount of a killed daemon with this URL is on the mountpoint.
 
     Raises:
-        HeldError: its daemon runs, or the kernel does not answer for DEAD_MOUNT_S_MAX.
+        HeldError: the daemon runs, or the kernel does not answer within DEAD_MOUNT_S_MAX.
         SettingsError: another filesystem is mounted there.
     """
     left = mount_table.find(str(mountpoint))
@@ -32,7 +32,7 @@ async def is_left(mountpoint: Path, url: str) -> bool:
 
 
 async def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount has no daemon; false if the kernel may not say it to this user."""
+    """Return whether a mount has no daemon; False if this user may not query the kernel."""
     with trio.move_on_after(DEAD_MOUNT_S_MAX):
         return await trio.to_thread.run_sync(
             mount_table.is_disconnected, mountpoint, abandon_on_cancel=True

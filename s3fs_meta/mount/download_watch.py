@@ -1,6 +1,6 @@
-"""Lines for a user who waits until a mount has downloaded content.
+"""Output for a user who waits until a mount has downloaded content.
 
-Owns: when to print that the bucket does not answer. Does not know: downloads, the waiting command.
+Owns: the messages about a bucket that does not answer. Does not know: downloads, the command.
 """
 
 import math
@@ -19,10 +19,10 @@ from s3fs_meta.mount.upload_watch import Left, UploadWatch
 
 
 class DownloadWatch(UploadWatch):
-    """Prints that the bucket does not answer, with growing pauses, and that it answers again."""
+    """Prints, with growing pauses, that the bucket does not answer, or that it answers again."""
 
     def __init__(self, place: Target, front: Front) -> None:
-        """Print nothing yet."""
+        """Begin without output."""
         super().__init__(place, front)
         self._lines = front
         self._is_silent = False
@@ -31,7 +31,7 @@ class DownloadWatch(UploadWatch):
 
     @override
     def note(self, left: Left) -> None:
-        """Take the result of a poll, and print a line if one is due. Schedule point: never."""
+        """Process the result of a poll; print a line if one is due. Schedule point: never."""
         if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
             if self._is_silent:
                 self._lines.notice(f"{left.where} answers again")
@@ -45,7 +45,7 @@ class DownloadWatch(UploadWatch):
         why = f": {left.why}" if left.why else ""
         self._lines.notice(
             f"no answer from {left.where} since {max(left.away_s, left.silent_s):.0f} s{why}; "
-            "the download continues when it answers, and what is cached stays"
+            "the download continues when it answers; cached content is kept"
         )
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, UPLOAD_LINE_PAUSE_S_MAX)

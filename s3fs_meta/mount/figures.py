@@ -1,7 +1,7 @@
-"""The figures that ``status`` reports about a mount, from maintained counters, without a scan.
+"""The figures that ``status`` reports about a mount; they need no scan.
 
 Owns: names and units of the figures (docs/reference/metrics.md explains them).
-Does not know: their presentation.
+Does not know: how they are displayed.
 """
 
 import os
@@ -12,8 +12,9 @@ from typing import Any
 import trio
 
 from s3fs_meta.model import BlockState, PointInTime
+from s3fs_meta.mount.stores import with_options
 from s3fs_meta.objects.billing import NOTHING, RequestClass
-from s3fs_meta.objects.contact import NO_OUTAGE
+from s3fs_meta.objects.contact import NO_OUTAGE, Outage
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import RetryingStore
@@ -32,7 +33,7 @@ def figures(
         session: the session of the mount.
         url: URL of the bucket.
         mountpoint: path of the mountpoint.
-        at: the requested point in time; None for the present.
+        at: the requested point in time; None for the current state.
     """
     counters = session.db.counters
     head = session.volume.keeper.lease.head
@@ -44,7 +45,7 @@ def figures(
         "uuid": session.volume.uuid,
         "label": session.volume.superblock.label,
         "state": session.status.state.value,
-        "why": session.status.why,
+        "why": with_options(session.status.why, url),
         "read_only": session.status.read_only,
         "offline": session.offline,
         "at": None if at is None else at.text,
@@ -78,10 +79,10 @@ def figures(
 
 
 def _compression(session: Session) -> float | None:
-    """Return the size of uploaded blocks divided by that of their packs.
+    """Return the size of the uploaded blocks divided by the size of their packs.
 
-    None while more than 1 % of all blocks are not uploaded: the packs in which they are counted
-    already, or not yet, would make the ratio wrong.
+    Return None while more than 1 % of all blocks are not uploaded, because blocks and packs are
+    counted at different times, which would make the ratio wrong.
     """
     counters, pending_bytes = session.db.counters, session.cache.index.pending_bytes
     if pending_bytes * 100 > counters.block_bytes:
@@ -112,10 +113,10 @@ def _cache(session: Session) -> dict[str, Any]:
 def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:
     pending_bytes = session.cache.index.pending_bytes
     throughput = session.uploader.throughput
-    # While the store does not answer, the time left cannot be estimated.
+    # While the store does not answer, the remaining time cannot be estimated.
     is_stuck = bool(session.uploader.last_error) or outage["age_s"] > 0
     speed = None if is_stuck else throughput.speed(trio.current_time())
-    if speed is not None:  # the waits for the limit are no part of an upload
+    if speed is not None:  # a speed does not include waiting for the rate limit
         speed = speed.within(session.throttles.upload.bytes_per_s)
     return {
         "pending_blocks": session.cache.index.pending_count,
@@ -131,7 +132,7 @@ def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _left_s(pending_bytes: int, speed: Speed) -> float:
-    """Return how long the upload of all dirty blocks takes at a speed."""
+    """Return the time that the upload of all dirty blocks takes at a given speed."""
     return round(pending_bytes / max(speed.content_bytes, 1), 1)
 
 
@@ -164,7 +165,7 @@ def _follow(session: Session) -> dict[str, Any]:
 
 
 def requests_today(log: RequestLog) -> dict[str, int]:
-    """Return the billed requests of the present day (UTC), and their bytes."""
+    """Return the billed requests of the current day (UTC), and their bytes."""
     found = log.today()
     requests = {f"{one.value}_requests": found.get(one.value, NOTHING) for one in RequestClass}
     return {name: billed.requests for name, billed in requests.items()} | {
@@ -173,10 +174,15 @@ def requests_today(log: RequestLog) -> dict[str, int]:
     }
 
 
-def _outage(store: ObjectStore) -> dict[str, Any]:
-    """Return since when and why the store does not answer; zeros if it answers."""
+def outage_of(store: ObjectStore) -> Outage:
+    """Return since when and why a store does not answer."""
     inner = store.inner if isinstance(store, CountingStore) else store
-    found = inner.outage if isinstance(inner, RetryingStore) else NO_OUTAGE
+    return inner.outage if isinstance(inner, RetryingStore) else NO_OUTAGE
+
+
+def _outage(store: ObjectStore) -> dict[str, Any]:
+    """Return the outage of a store as figures; zeros if it answers."""
+    found = outage_of(store)
     return {
         "age_s": round(found.age_s, 3),
         "why": found.why,

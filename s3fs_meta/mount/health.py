@@ -1,8 +1,8 @@
-"""A verdict on a mount for monitoring programs, from its figures and the user's limits.
+"""The health of a mount for monitoring programs, from its figures and the user's limits.
 
-Owns: which figures make a mount healthy, doubtful or broken, and the line that says so.
+Owns: classifying a mount as OK, WARNING or CRITICAL by its figures, and the output line.
 Does not know: how figures are queried.
-The levels are the exit statuses of monitoring plugins; the line ends with performance data.
+The levels are the exit statuses of monitoring plugins. The line ends with performance data.
 Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin Return Codes".
 """
 
@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from s3fs_meta.counted import counted
 from s3fs_meta.limits import SILENCE_SHOWN_S_MIN
 from s3fs_meta.mount.control_api import ENDING
 from s3fs_meta.mount_state import MountState
@@ -28,10 +29,10 @@ class Level(enum.IntEnum):
 
 
 class Limits(NamedTuple):
-    """The limits of a healthy mount; None is no limit."""
+    """The limits of a healthy mount; None means no limit."""
 
-    age_s: float | None = None  # maximum age of a change that only this host has
-    pending_bytes: int | None = None  # maximum size of content that only this host has
+    age_s: float | None = None  # maximum age of a change that is not in the bucket
+    pending_bytes: int | None = None  # maximum size of content that is not in the bucket
     free_percent: float | None = None  # minimum free space of the disk with the cache
 
 
@@ -43,20 +44,20 @@ class Verdict(NamedTuple):
 
 
 class Exposure(NamedTuple):
-    """The changes that a loss of this host would cost now: their age and size."""
+    """The age and size of the changes that would be lost with this host."""
 
     age_s: float
     content_bytes: int
 
 
 def exposure(figures: Mapping[str, Any]) -> Exposure:
-    """Return the age and size of changes that only this host has."""
+    """Return the age and size of the changes that are not in the bucket."""
     age_s = max(figures["chain"]["unshipped_age_s"], figures.get("kernel", {}).get("age_s", 0.0))
     return Exposure(float(age_s), int(figures["upload"]["pending_bytes"]))
 
 
 def away(figures: Mapping[str, Any]) -> str:
-    """Return since when and why the bucket does not answer, as text; empty if it answers."""
+    """Return the duration and reason of an outage as text; empty if the bucket answers."""
     found = figures.get("outage", {})  # a daemon of an older version does not report it
     if found.get("why"):
         return f"bucket away since {found['age_s']:.0f} s: {found['why']}"
@@ -66,12 +67,12 @@ def away(figures: Mapping[str, Any]) -> str:
 
 
 def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Verdict:
-    """Return the verdict on a mount.
+    """Return the health of a mount.
 
     Args:
-        figures: of the mount, as ``request_status`` returns them.
-        free_percent: how much of the disk with the cache is free.
-        limits: what the user accepts.
+        figures: the figures of the mount, from ``request_status``.
+        free_percent: free part of the disk with the cache.
+        limits: the limits that the user has chosen.
     """
     found = exposure(figures)
     state, broken, doubts = figures["state"], [], []
@@ -80,7 +81,8 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Ve
     elif state not in _IN_ORDER:
         broken.append(f"the mount is {state}: {figures['why']}")
     if figures["upload"]["lost_blocks"]:
-        broken.append(f"{figures['upload']['lost_blocks']} blocks are lost: run fsck")
+        lost = counted(figures["upload"]["lost_blocks"], "block")
+        broken.append(f"{lost} lost: unmount, and run s3fs-meta fsck -y {figures['url']}")
     outage = away(figures)
     if outage:
         doubts.append(outage)

@@ -1,6 +1,6 @@
-"""Handlers of control requests about the history of files, in the daemon.
+"""Handlers, in the daemon, of control requests about the history of files.
 
-Owns: converting messages to calls, and the changes that are not uploaded yet.
+Owns: converting messages to calls, and adding the changes that are not uploaded yet.
 Does not know: clients (``history_requests``), how versions are found.
 """
 
@@ -21,8 +21,8 @@ from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions
 from s3fs_meta.sync.session import Session
 
-_SLOWER_ON_LOOP: Final = 64  # on the event loop only a part of the bound is merged: milliseconds
-_TOO_MUCH: Final = "too many changes are not uploaded yet: their versions are missing"
+_SLOWER_ON_LOOP: Final = 64  # divides the limit for merges on the event loop
+_TOO_MUCH: Final = "too many changes are not uploaded yet; their versions are missing"
 
 
 class HistoryHandlers:
@@ -59,31 +59,28 @@ class HistoryHandlers:
         return {**found, "notices": found["notices"] + ([] if notice is None else [notice])}
 
     async def _unshipped(self) -> tuple[bytes, str | None]:
-        """Return the changes that are not uploaded yet, and a notice if they are too many."""
+        """Return the changes that are not uploaded yet, and a notice if there are too many."""
         session = self._session
         if session.status.read_only:
             return b"", None
         session.durability.commit()
         after, last = session.shipper.confirmed_seq, session.volume.recorder.last_seq
-        if session.db.wal is None:  # a snapshot would be a copy of the database
+        if session.db.wal is None:  # without WAL a snapshot copies the database
             limit = UNSHIPPED_VERSIONS_BYTES_MAX // _SLOWER_ON_LOOP
             run = pending.merged_run(session.db.connection, after, last, limit)
             return _changes(run, last)
         snapshot = session.db.open_snapshot()
-
-        def merged() -> Run | None:
-            try:
-                return pending.merged_run(
-                    snapshot.connection, after, last, UNSHIPPED_VERSIONS_BYTES_MAX
-                )
-            finally:
-                snapshot.close()
-
-        return _changes(await trio.to_thread.run_sync(merged), last)
+        try:
+            run = await trio.to_thread.run_sync(
+                pending.merged_run, snapshot.connection, after, last, UNSHIPPED_VERSIONS_BYTES_MAX
+            )
+        finally:
+            snapshot.close()
+        return _changes(run, last)
 
 
 def _changes(run: Run | None, last: int) -> tuple[bytes, str | None]:
-    """Return merged records, or a notice if later ones than theirs exist."""
+    """Return the merged records, and a notice if later records exist."""
     if run is None:
         return b"", None
     return (run.changeset, None) if run.last_seq == last else (b"", _TOO_MUCH)

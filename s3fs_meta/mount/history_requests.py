@@ -1,7 +1,7 @@
-"""Requests to a running mount about the history of its files: the client side.
+"""Requests to a running mount about the history of its files, on the client side.
 
-Owns: the command ``versions`` of the control socket, and finding the mount of a path that may not
-exist any more. Does not know: how versions are found (``history_handlers``).
+Owns: the command ``versions`` of the control socket, and finding the mount of a path whose file may
+be removed. Does not know: how versions are found (``history_handlers``).
 
     versions  {"top": inode, "names": [text], "count": number, "attributes": bool, "pattern": bool}
                 → {"files": [{"path", "versions": [{"txg", "created_ns", "ino", "changes": [text],
@@ -29,15 +29,15 @@ VERSIONS: Final = "versions"
 
 
 class PastPath(NamedTuple):
-    """A path in a mounted filesystem, at which no file need be now."""
+    """A path in a mounted filesystem; the file at the path may be removed."""
 
     place: Target
     top: Ino  # the directory at the mountpoint
-    names: list[bytes]  # from the mountpoint
+    names: list[bytes]  # the names of the path, from the mountpoint
 
 
 def past_path(path: Path, cachedir: Path | None) -> PastPath:
-    """Return where a path is in a mounted filesystem. Only its directory is searched for links.
+    """Find the mounted filesystem of a path. Links in its directory are followed.
 
     Raises:
         NotMountedError: the path is not on a filesystem of s3fs-meta.
@@ -60,11 +60,11 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
 
 @dataclass(frozen=True)
 class Shape:
-    """Which versions are listed."""
+    """The selection of versions to list."""
 
-    count: int  # at most so many of each file
-    attributes: bool = False  # also changes of only attributes
-    pattern: bool = False  # the last name is a shell pattern
+    count: int  # maximum number of versions of each file
+    attributes: bool = False  # include changes of only attributes
+    pattern: bool = False  # treat the last name as a shell pattern
 
 
 async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -
     paths, notices = [list(names)], []
     if shape.pattern:
         if not names:
-            raise UsageError("PATH must end in the pattern of a name, such as '*.pdf'")
+            raise UsageError("PATH must end with a pattern for names, such as '*.pdf'")
         *above, pattern = names
         matching, are_all = await finder.names_like(above, pattern, PATTERN_NAMES_MAX)
         paths = [[*above, name] for name in matching]

@@ -1,9 +1,9 @@
-"""The interface of a mount's session and control socket to the kernel.
+"""The connection from a mount's session and control socket to the kernel.
 
-Owns: the period before the mountpoint exists, in which a request does nothing. Does not know: how
-requests reach the kernel.
-The session is created before the FUSE handlers. So the session gets a ``KernelSide``, which
-forwards requests to the kernel after ``serve``.
+Owns: ignoring requests before the mountpoint exists. Does not know: how requests are sent to the
+kernel.
+The session is created before the FUSE handlers. So the session gets a ``KernelSide``, which forwards
+requests to the kernel after ``serve``.
 """
 
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from s3fs_meta.sync.kernel import Turned
 
 
 class _Served(NamedTuple):
-    """The receivers of a mount's requests to the kernel."""
+    """The objects that send a mount's requests to the kernel."""
 
     write_back: WriteBack
     cache: KernelCache
 
 
 class KernelSide:
-    """The kernel of one mount (``sync.kernel.Kernel``)."""
+    """The requests to the kernel of one mount (``sync.kernel.Kernel``)."""
 
     def __init__(self) -> None:
         self._served: _Served | None = None

@@ -1,13 +1,14 @@
-"""The local state that a killed daemon has left: the changes that are not in the bucket.
+"""The changes that a killed daemon left in the local state and that are not in the bucket.
 
-Owns: reading that state. Does not know: recovery, which the next mount makes.
-Keeps: the state is only read.
+Owns: reading the state. Does not know: recovery, which is done by the next mount.
+Keeps: the state is not changed.
 """
 
 from pathlib import Path
 from typing import NamedTuple
 
 from s3fs_meta.console.output import human_bytes
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -24,7 +25,7 @@ class Unshipped(NamedTuple):
 
     content_bytes: int
     blocks: int
-    has_changes: bool  # metadata: names, attributes, or the blocks of files
+    has_changes: bool  # changed metadata: names, attributes, or block maps
 
     @property
     def is_nothing(self) -> bool:
@@ -33,11 +34,10 @@ class Unshipped(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Return where the changes are, as a clause."""
+        """Return a clause that says where the changes are."""
         if self.is_nothing:
             return "everything is in the bucket"
-        blocks = f"{self.blocks} block{'' if self.blocks == 1 else 's'}"
-        content = f"{human_bytes(self.content_bytes)} in {blocks}"
+        content = f"{human_bytes(self.content_bytes)} in {counted(self.blocks, 'block')}"
         found = [content] if self.blocks else []
         found += ["changes of the metadata"] if self.has_changes else []
         return f"only on this host: {' and '.join(found)}"
@@ -46,7 +46,7 @@ class Unshipped(NamedTuple):
 def unshipped(path: Path) -> Unshipped | None:
     """Return the unshipped changes in a state directory; None if they cannot be read. Blocking.
 
-    The operations before the kill that were not committed are lost, and do not count.
+    Operations that were not committed before the kill are lost, and are not counted.
     """
     if not path.is_dir():
         return None
@@ -69,6 +69,6 @@ def unshipped(path: Path) -> Unshipped | None:
 
 
 def described(path: Path) -> str:
-    """Return where the changes in a state directory are, as a clause. Blocking."""
+    """Return a clause that says where the changes of a state directory are. Blocking."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described

@@ -1,6 +1,6 @@
-"""Times of requests as a histogram: its differences and its quantiles.
+"""Histograms of request times: differences and quantiles.
 
-Owns: the arithmetic. Does not know: where the counts are from (``fuse.request_times``).
+Owns: the computations. Does not know: the source of the counts (``fuse.request_times``).
 """
 
 import itertools
@@ -24,22 +24,22 @@ class Histogram:
         return sum(self.counts)
 
     def cumulated(self) -> list[int]:
-        """Return for each bound, and for infinity, the requests that took at most this time."""
+        """Return the number of requests up to each bound, and up to infinity."""
         return list(itertools.accumulate(self.counts))
 
     def since(self, earlier: "Histogram | None") -> "Histogram":
-        """Return the requests that an earlier reading of the same mount does not have."""
+        """Return the requests since an earlier reading of the same mount."""
         if earlier is None:
             return self
         counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
         if min(counts) < 0:
-            return self  # the daemon was started again between the readings
+            return self  # the daemon was restarted between the readings
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
     def quantile_s(self, part: float) -> float | None:
-        """Return the time within which *part* of the requests was answered; None without any.
+        """Return the quantile *part* of the request times; None without requests.
 
-        The result is interpolated within its bucket; infinity if it is above the last bound.
+        The result is interpolated in its bucket; it is infinity above the last bound.
         """
         wanted, before = part * self.count, 0
         if not self.count:

@@ -1,7 +1,7 @@
 """The mount option ``metrics=``: listening for clients of the figures.
 
-Owns: the order. A mount listens before it changes the bucket, because the port may be in use. Does
-not know: requests (``metrics_server``, which only mounts with the option import).
+Owns: the order of steps. A mount listens before it changes the bucket, because the port may be in
+use. Does not know: requests (``metrics_server``, which only mounts with the option import).
 """
 
 import contextlib
@@ -26,7 +26,9 @@ async def listening(
     if address is None:
         yield None
         return
-    from s3fs_meta.mount.metrics_server import MetricsServer  # other mounts need no HTTP
+    from s3fs_meta.mount.metrics_server import (
+        MetricsServer,
+    )  # mounts without the option need no HTTP
 
     server = MetricsServer(mountpoint)
     await server.listen(address)

@@ -1,11 +1,11 @@
 """The processes of other mount namespaces that still use an unmounted filesystem.
 
-Owns: reading /proc. Does not know: the reaction of the caller.
+Owns: reading /proc. Does not know: how the caller uses the result.
 A container, ``unshare -m`` or a systemd unit with private mounts gets a copy of every mount. The
-filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
+filesystem remains in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
 accesses a mounted filesystem.
-The kernel reuses the device number of a filesystem that has ended. So two mounts are the same only
-if their sources (the URL of an s3fs-meta filesystem) are equal, too.
+The kernel reuses the device number of an unmounted filesystem. So two mounts are equal only
+if their sources (URLs) are equal, too.
 Source: mount_namespaces(7), proc_pid_mountinfo(5).
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from s3fs_meta.counted import counted
 from s3fs_meta.limits import HOLDERS_SHOWN_MAX
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
@@ -37,7 +38,7 @@ def is_mounted_here(wanted: Mounted) -> bool:
 def find(wanted: Mounted) -> list[Holder]:
     """Return the first HOLDERS_SHOWN_MAX processes, by PID, that have a filesystem mounted.
 
-    Processes that the caller may not inspect are missing. The search takes some milliseconds for
+    Processes that the caller may not inspect are not found. The search takes some milliseconds for
     each hundred processes, so call it in a thread.
 
     Args:
@@ -61,8 +62,8 @@ def described(holders: list[Holder], open_files: int) -> str:
         more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""
         return f"in another mount namespace by {', '.join(named)}{more}"
     if open_files:
-        return f"by {open_files} open files of a mountpoint that was detached"
-    return "by a mount namespace or a process that cannot be seen from here"
+        return f"by {counted(open_files, 'open file')} of a mountpoint that was detached"
+    return "by a mount namespace or a process that is not visible to this user"
 
 
 def _mountpoint(process: Path, wanted: Mounted) -> str | None:

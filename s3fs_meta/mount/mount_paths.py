@@ -1,9 +1,9 @@
-"""Mapping a path of the user to a directory entry of a mounted filesystem.
+"""Mapping a user's path to a directory entry of a mounted filesystem.
 
 Owns: finding the mount of a path, refusing paths that do not end in a directory entry or that the
 caller may not read, waiting until programs see a change, and the request that removes an entry.
-Does not know: other requests than the removal (``control_api``).
-Keeps: no event loop, because ``rm`` must start fast.
+Does not know: other control requests (``control_api``).
+Keeps: no event loop is used, because ``rm`` must start fast.
 Symbolic links in a path are followed, except at its end, as rm(1) does; for commands that read a tree
 (``nodes``) also at its end.
 """
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.control import plain_call
 from s3fs_meta.errors import ControlError, UsageError
-from s3fs_meta.limits import KERNEL_FORGET_S_MAX
+from s3fs_meta.limits import KERNEL_FORGET_S_MAX, PAST_INO_MIN
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
@@ -48,7 +48,7 @@ class Node(NamedTuple):
 
 
 def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
-    """Return files and directories that the caller may read, all of one filesystem.
+    """Return the files and directories at paths; the caller may read all, in one filesystem.
 
     Symbolic links are followed, also at the end of a path.
 
@@ -80,13 +80,13 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
 
 
 def shown(place: Target, path: str) -> str:
-    """Return the path that users see of an absolute path within a filesystem."""
+    """Return the path below the mountpoint of an absolute path inside a filesystem."""
     mountpoint = (place.mountpoint or "").rstrip("/")
     return f"{mountpoint}{path}".rstrip("/") or "/"
 
 
 def existing(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of an existing path; refuse a path with a mountpoint on or below it.
+    """Return the entry of an existing path without a mountpoint on or below it.
 
     Raises:
         UsageError: the path does not exist, ends in no name, or has a mountpoint on or below it.
@@ -110,7 +110,8 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     """Return the entry of a new name in an existing directory, on the filesystem of *near*.
 
     Raises:
-        UsageError: the name exists, its directory does not, or is on another filesystem.
+        UsageError: the name exists, or its directory does not, or is in the past, or is on another
+            filesystem.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -121,6 +122,8 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
         raise UsageError(
             f"{path} is on another filesystem than {near.path}; cp -a copies between filesystems"
         )
+    if device.st_ino >= PAST_INO_MIN:
+        raise UsageError(f"{path} would be in a past point in time, which is read-only")
     place = _place(mount_table.read(), parent, device.st_dev, cachedir)
     return Entry(place, Ino(device.st_ino), os.fsencode(name), Ino(0), absolute)
 
@@ -144,7 +147,7 @@ def hand_over(entry: Entry) -> None:
 
 
 def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
-    """Wait until programs see that entries exist, or that they are removed.
+    """Wait until programs see that entries exist, or that they do not exist.
 
     The kernel answers lookups from its dentry cache until the mount has invalidated the entries,
     for which the mount waits only briefly. Invalidating a tree with 100,000 cached names blocks
@@ -158,7 +161,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
     for entry in wanted:
         while _is_there(entry) is not there:
             if time.monotonic() > deadline_s:
-                what = "made" if there else "removed"
+                what = "created" if there else "removed"
                 raise ControlError(
                     "ControlError", f"{entry.path} is {what}, but the kernel does not show it yet"
                 )
@@ -194,7 +197,7 @@ def _is_below(path: str, above: str) -> bool:
 
 
 def place_of(directory: str, cachedir: Path | None) -> Target:
-    """Return the s3fs-meta filesystem that an existing directory is on, without links in its path.
+    """Return the s3fs-meta filesystem of an existing directory, whose path has no links.
 
     Raises:
         NotMountedError: the directory is on another filesystem.
@@ -203,7 +206,7 @@ def place_of(directory: str, cachedir: Path | None) -> Target:
 
 
 def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Target:
-    """Return the s3fs-meta filesystem that a directory is on.
+    """Return the s3fs-meta filesystem of a directory.
 
     Raises:
         NotMountedError: the directory is on another filesystem.

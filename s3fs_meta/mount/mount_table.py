@@ -1,4 +1,4 @@
-"""Filesystems mounted on this host, from the kernel's list.
+"""The filesystems that are mounted on this host, from the kernel's list.
 
 Owns: reading /proc/self/mountinfo.
 Keeps: only ``is_disconnected`` accesses a mounted filesystem, because an access blocks if the daemon
@@ -23,13 +23,13 @@ class Mounted(NamedTuple):
     """One mounted filesystem."""
 
     mountpoint: str
-    device: str  # major:minor, as in st_dev
+    device: str  # major:minor, like st_dev
     fs_type: str
     source: str  # the URL, if the filesystem is s3fs-meta
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:
-    """Return the mounts in the order of the list; of several on a path the last one is visible."""
+    """Return the mounts in the order of the list; on each path the last mount is visible."""
     found = []
     for line in lines:
         before, _, after = line.rstrip("\n").partition(" - ")
@@ -92,7 +92,7 @@ def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
 
 
 def find(mountpoint: str) -> Mounted | None:
-    """Return the s3fs-meta mount at an absolute path; None if there is none or a mount hides it."""
+    """Return the s3fs-meta mount at an absolute path; None without one, or if it is hidden."""
     for mounted in reversed(read()):
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None
@@ -111,9 +111,9 @@ def is_automount(mountpoint: str) -> bool:
 
 
 def is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount has no daemon; false if the kernel may not say it to this user.
+    """Return whether a mount has no daemon; False if this user may not query the kernel.
 
-    The kernel keeps the mount of a killed daemon. statfs(2) is never answered from a cache; it waits
+    The kernel keeps the mount of a killed daemon. statfs(2) is never answered from a cache. It waits
     if a daemon runs that does not answer.
     Source: Linux, fs/fuse/inode.c, fuse_statfs; fs/fuse/dev.c, fuse_abort_conn.
     """

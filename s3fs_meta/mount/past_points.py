@@ -1,6 +1,6 @@
-"""The past of a mount: connecting ``fs.past`` with the session and its state directories.
+"""The past states shown in a mount: connecting ``fs.past`` with the session and local state.
 
-Owns: which mounts show the past, the names of temporary state. Does not know: requests.
+Owns: which mounts show past states, the names of temporary state. Does not know: requests.
 """
 
 import os
@@ -15,9 +15,11 @@ from s3fs_meta.cache.fetcher import Found
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.past.open_points import OpenPoints
+from s3fs_meta.fs.past.past_clone import PastClone
 from s3fs_meta.fs.past.past_tree import PastTree
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Txg
+from s3fs_meta.mount.past_sources import PastSources
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.history.newest_locations import intact_location
@@ -26,10 +28,11 @@ from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 
 
 class Past(NamedTuple):
-    """The past of one mount; None: the mount shows a past point in time itself."""
+    """The past states of one mount; None if the mount itself shows a past point in time."""
 
     tree: PastTree | None
     run: Callable[[], Awaitable[None]] | None  # a background task
+    sources: PastSources | None  # for copies of the past
 
 
 def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
@@ -38,9 +41,9 @@ def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
 
 
 def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
-    """Return the past of a mount that is about to serve."""
+    """Create the past states of a mount, before it serves requests."""
     if plan.options.at is not None:
-        return Past(None, None)
+        return Past(None, None, None)
 
     def state_of(txg: Txg) -> StateDir:
         return StateDir(temporary_state(plan.place.state, txg, os.getpid()))
@@ -57,7 +60,7 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     )
 
     async def run() -> None:
-        # Leftovers of killed mounts; this mount has no temporary state yet.
+        # Remove the leftovers of killed mounts; this mount has no temporary state yet.
         await trio.to_thread.run_sync(remove_stale_snapshots, plan.place.state, Path())
         await points.run()
 
@@ -68,4 +71,5 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
         partial(filesystem.getattr, ROOT_INO),
         SystemClock().now_ns,
     )
-    return Past(tree, run)
+    clone = PastClone(session.db, points, filesystem.tree_clone, session.shipper.ship)
+    return Past(tree, run, PastSources(session, points, tree, clone))

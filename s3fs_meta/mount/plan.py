@@ -32,9 +32,9 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # longest wait for the lock of a process that is about to end
+LOCK_WAIT_S: Final = 10.0  # longest wait for the lock of a process that is ending
 
-# Options of a mount that are options of the command, and those that its repetition must not have.
+# Mount options with a command-line option of their own, and options that are not repeated.
 _FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")
 _ONCE: Final = frozenset({"force_takeover", "at_least", *WITHOUT_EFFECT})
 
@@ -50,7 +50,7 @@ _ABANDONED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """The settings of one mount, in the form that each component takes."""
+    """The settings of one mount, in the form that each component needs."""
 
     place: Target
     mountpoint: Path  # absolute
@@ -63,7 +63,7 @@ class MountPlan:
 
     @property
     def command(self) -> str:
-        """Return the command that mounts the filesystem again in the same way, for a shell."""
+        """Return a shell command that mounts the filesystem again with the same options."""
         return mount_command(self.place.url, str(self.mountpoint), self.options)
 
 
@@ -71,7 +71,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     """Return the plan of a mount.
 
     Raises:
-        UsageError: an option, the URL or the mountpoint cannot be used; nothing was changed.
+        UsageError: an option, the URL or the mountpoint is unusable; nothing was changed.
         SettingsError: the state directory cannot be used; nothing was changed.
     """
     urls.parse(url)
@@ -103,7 +103,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         ),
         fuse=replace(
             FuseOptions(source=url, **_slice(options, KernelOptions)),
-            # A follower could not be promoted if the kernel refused writes.
+            # If the kernel refused writes, a follower could not be promoted.
             read_only=options.read_only and not options.follow,
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
@@ -116,9 +116,9 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 
 
 def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
-    """Return the command that mounts a filesystem with these options, for a shell.
+    """Return a shell command that mounts a filesystem with these options.
 
-    It does not repeat the options that concern one mount only: a takeover, and the state at which
+    Options for a single mount are not repeated: a takeover, and the state at which
     the bucket had to be.
     """
     flags: list[str] = []
@@ -132,7 +132,7 @@ def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:
-    """Return the options with those that they imply: ``at`` implies ``ro``."""
+    """Add the implied options: ``at`` implies ``ro``."""
     return options if options.at is None else replace(options, read_only=True)
 
 
@@ -161,12 +161,12 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
 
 
 def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:
-    """Return the values of the options that a class of settings has."""
+    """Return the values of the options that are fields of a class of settings."""
     return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
 def pragmas_of(options: MountOptions) -> Pragmas:
-    """Return SQLite's settings; a setting has its default if its option was not given."""
+    """Return SQLite's settings, with defaults for options that were not given."""
     pragmas = Pragmas(**_slice(options, SqliteOptions))
     if options.page_size is not None:
         pragmas = replace(pragmas, page_size=options.page_size)
@@ -186,9 +186,9 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Refuse an unusable mountpoint, but accept that of a killed mount or of an automounter.
+    """Raise UsageError if the mountpoint is unusable; a killed mount or an automounter is accepted.
 
-    An access to the directory of an automounter would wait for the mount that is made here.
+    The directory of an automounter is not accessed, because the access would wait for this mount.
 
     Raises:
         UsageError: the mountpoint is not a directory, or another filesystem is mounted on it.
@@ -199,7 +199,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
-        return  # an s3fs-meta mount, which may hang: its daemon is queried later, not the mount
+        return  # an s3fs-meta mount, which may hang; its daemon is queried later
     if not os.path.lexists(path):
         raise UsageError(f"mountpoint {path!r} does not exist; create it, or use --mkdir")
     if not os.path.isdir(path):
@@ -209,7 +209,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
 def _hidden_entries(path: str) -> tuple[str, ...]:
     """Return a warning if the mount hides entries of its mountpoint."""
     if mount_table.is_automount(path) or mount_table.find(path) is not None:
-        return ()  # the earlier mount already hides the entries
+        return ()  # an existing mount already hides the entries
     try:
         with os.scandir(path) as entries:
             is_empty = next(entries, None) is None
@@ -233,10 +233,10 @@ def _open_metrics(options: MountOptions) -> tuple[str, ...]:
 
 
 def _check_disk_of(place: Target) -> None:
-    """Refuse a state directory on a filesystem where a write-ahead log is not safe.
+    """Raise UsageError if a write-ahead log is unsafe on the filesystem of the state directory.
 
     Raises:
-        UsageError: a write-ahead log is not safe there.
+        UsageError: a write-ahead log is unsafe on the filesystem.
         SettingsError: the filesystem cannot be examined.
     """
     try:
@@ -257,16 +257,16 @@ def _check_privileges(options: MountOptions) -> None:
 
 
 def _without_effect(options: MountOptions) -> tuple[str, ...]:
-    """Return a warning for each option that is accepted for one release only."""
+    """Return a warning for each option that has no effect any more."""
     given = ((word, getattr(options, BY_WORD[word].field)) for word in WITHOUT_EFFECT)
     return tuple(_ABANDONED.format(word, value) for word, value in given if value is not None)
 
 
 def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
-    """Return warnings, shown at every mount, about guarantees that the settings lose."""
+    """Return warnings about guarantees that these settings remove; every mount shows them."""
     if pragmas.journal_mode in {"off", "memory"}:
         return (_VOLATILE.format(pragmas.journal_mode),)
     if pragmas.synchronous == "off":
         return (_UNSYNCED,)
-    assert pragmas.survives_power_loss, "every setting that loses a guarantee has a warning"
+    assert pragmas.survives_power_loss, "every setting that removes a guarantee must have a warning"
     return ()

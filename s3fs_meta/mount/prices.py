@@ -1,4 +1,4 @@
-"""The prices of a store: a table in TOML, with that of AWS S3 Standard as the default.
+"""The prices of a store: a table in TOML; the default table is that of AWS S3 Standard.
 
 Owns: the fields of the table, and their ranges. Does not know: which requests were counted.
 Design: docs/guide/cost.md, "A table of prices".
@@ -22,7 +22,7 @@ from s3fs_meta.objects.billing import RequestClass
 from s3fs_meta.option_syntax import nearest, parse_size
 
 DEFAULT: Final = "aws-s3-standard.toml"
-_REQUESTS: Final = 1000  # a price of requests is for so many
+_REQUESTS: Final = 1000  # prices in the table are for this number of requests
 _TEXTS: Final = ("name", "currency", "gb")
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "requests": tuple(kind.value for kind in RequestClass),
@@ -37,9 +37,9 @@ class PriceTable(NamedTuple):
     name: str
     as_of: date
     currency: str
-    requests: Mapping[str, float]  # for one request, by class
-    out_byte: float  # for one byte that leaves the store
-    stored_byte: float  # for one byte stored for a month
+    requests: Mapping[str, float]  # price of one request, by class
+    out_byte: float  # price of one byte that leaves the store
+    stored_byte: float  # price of one byte stored for a month
 
 
 def default() -> PriceTable:
@@ -52,7 +52,7 @@ def load(path: Path) -> PriceTable:
     """Return the prices in a file. Blocking.
 
     Raises:
-        UsageError: the file cannot be read, or is no table of prices; the message says why.
+        UsageError: the file cannot be read, or is no valid table of prices.
     """
     try:
         with path.open("rb") as file:
@@ -103,7 +103,7 @@ def _prices(where: str, table: str, fields: Any) -> dict[str, float]:
     _require_names(f"{where}: [{table}]", fields, _TABLES[table])
     for name, price in fields.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
-        if not is_number or not 0 <= price <= PRICE_MAX:  # false for NaN
+        if not is_number or not 0 <= price <= PRICE_MAX:  # the comparison is false for NaN
             raise UsageError(
                 f"{where}: [{table}] {name} must be a price from 0 to {PRICE_MAX:g}, not {price!r}"
             )

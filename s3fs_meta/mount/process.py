@@ -20,7 +20,7 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 def raise_open_files() -> None:
     """Raise the soft limit of open files to OPEN_FILES_WANTED, or to the hard limit if lower.
 
-    The usual soft limit of 1,024 protects programs that use select(2), which this one does not. The
+    The usual soft limit of 1,024 protects programs that use select(2). This program does not. The
     hard limit is usually much higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -43,7 +43,7 @@ def exempt_objects() -> None:
 def explain_aborts() -> None:
     """Print the stack of every thread to standard error if a fatal signal ends the process.
 
-    A watchdog ends a stalled daemon with SIGABRT, and the stack shows where it stalled.
+    A watchdog ends a stalled daemon with SIGABRT; the stack shows the cause.
     """
     faulthandler.enable()
 
@@ -51,12 +51,12 @@ def explain_aborts() -> None:
 def notify(state: str, address: str | None = None) -> bool:
     """Send a state such as ``READY=1`` to systemd; return whether it was sent.
 
-    The caller is the event loop, so a full socket, whose reader does not read, is not waited for.
+    The call does not wait if the socket is full, because it runs on the event loop.
     """
     address = address if address is not None else os.environ.get(ENVIRONMENT_NAME, "")
     if not address.startswith(("/", "@")):
         return False
-    # "@" is written instead of the leading NUL byte of an abstract socket's address.
+    # In NOTIFY_SOCKET, "@" replaces the leading NUL byte of an abstract address.
     name = "\0" + address[1:] if address[0] == "@" else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)

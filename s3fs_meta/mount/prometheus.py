@@ -1,4 +1,4 @@
-"""The figures of mounts as metrics, in the text formats of Prometheus and OpenMetrics.
+"""The figures of mounts in the text formats of Prometheus and OpenMetrics.
 
 Owns: names, units and labels of the metrics. Does not know: their readers (``metrics_server``, the
 command status). prometheus_client is imported when a page is made, because most commands make none.
@@ -38,10 +38,10 @@ class Reading(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One metric that is one figure; a figure that is missing or None gives no sample."""
+    """One metric for one figure; a figure that is missing or None has no sample."""
 
-    name: str  # "_total" at the end: a counter, else a gauge
-    path: str  # of the figure, as in docs/reference/metrics.md
+    name: str  # with "_total" at the end it is a counter, otherwise a gauge
+    path: str  # path of the figure, as in docs/reference/metrics.md
     help: str
     convert: Callable[[Any], float | None] = float
 
@@ -51,7 +51,7 @@ def _flag(value: object) -> float:
 
 
 def _from_ns(value_ns: int) -> float | None:
-    """Return a time in seconds; None for 0, which means that there is none."""
+    """Return a time in seconds; None for 0, which stands for no time."""
     return value_ns / _SECOND_NS if value_ns else None
 
 
@@ -109,16 +109,15 @@ _ROWS: Final = (
     _Row("written_bytes_total", "latency.written_bytes", "Content that the kernel wrote."),
     _Row("requests_waiting", "latency.waiting", "Requests of the kernel without an answer."),
     _Row("oldest_request_age_seconds", "latency.oldest_s", "Age of the oldest of them."),
-    _Row("requests_held_back", "trees.held_back", "Requests that wait for a consistent copy."),
 )
 
 
 def text(readings: Sequence[Reading], *, open_metrics: bool) -> bytes:
-    """Return the metrics of mounts as text. Some ms of computation: call it in a thread.
+    """Return the metrics of mounts as text. This takes some ms; call it in a thread.
 
     Args:
         readings: the mounts.
-        open_metrics: in the format OPEN_METRICS, else in the format PLAIN.
+        open_metrics: use the format OPEN_METRICS instead of PLAIN.
     """
     from prometheus_client import exposition, registry
     from prometheus_client.openmetrics import exposition as open_exposition
@@ -155,7 +154,7 @@ def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
 
 
 def _shown(text: str) -> str:
-    r"""Return a path as valid Unicode: bytes that are not UTF-8 as ``\xff``, which labels require."""
+    r"""Return a path as valid Unicode for a label; bytes that are not UTF-8 become ``\xff``."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 

@@ -1,6 +1,6 @@
 """``mount -o remount,ro`` and ``remount,rw``: making a mount read-only for the kernel, or writable.
 
-Owns: the control requests of a remount, in command and daemon, and the call of mount(2).
+Owns: the control requests of a remount, in the command and in the daemon, and the call of mount(2).
 The kernel refuses ``ro`` while a file is open for writing, and writes back dirty pages before it
 changes the flag. mount(2) may wait for the daemon, so the daemon does not call it.
 Source: mount(2), MS_REMOUNT; Linux, fs/namespace.c, do_remount; fs/fuse/inode.c, fuse_reconfigure.
@@ -27,13 +27,13 @@ from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
 REMOUNT: Final = (
-    "remount"  # asks for permission: {"read_only": bool or null, "given": …} → {"change": bool}
+    "remount"  # requests permission: {"read_only": bool or null, "given": …} → {"change": bool}
 )
 REMOUNTED: Final = "remounted"  # reports success: {"read_only": bool} → {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32
-# Flags that mount(2) drops at a remount unless they are passed again. The flags of access times are
+# Flags that mount(2) clears at a remount unless they are passed again. The flags for access times are
 # kept by the kernel.
 _KEPT: Final[Mapping[str, int]] = {
     "nosuid": 2,
@@ -58,9 +58,9 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
 
     Raises:
         NotMountedError: no filesystem of s3fs-meta is mounted on *directory*.
-        UsageError: another URL is mounted there, or a remount cannot change an option.
-        ControlError: the daemon refuses: its mount cannot become writable, or has other options.
-        SettingsError: the kernel refuses.
+        UsageError: another URL is mounted there, or an option cannot be changed by a remount.
+        ControlError: the daemon refuses: the mount cannot become writable, or has other options.
+        SettingsError: the kernel refuses the remount.
     """
     path = mount_table.resolve(directory)
     mounted = mount_table.find(path)
@@ -89,7 +89,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
 
 
 def given_by(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
-    """Return the user's options, without those that mount(8) has added from the mount table."""
+    """Return the user's options, without options that mount(8) added from the mount table."""
     shown = (flags.mount | flags.filesystem) - {"ro", "rw"} | {WORD}
     return given_options(
         [",".join(_escaped(part) for part in split_options(text) if part not in shown)
@@ -111,10 +111,10 @@ def _place(path: str, given: Mapping[str, GivenOption]) -> Target:
 
 
 def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
-    """Call mount(2), and keep every flag except the one for read-only.
+    """Call mount(2), and keep every flag except MS_RDONLY.
 
     Raises:
-        SettingsError: the kernel refuses.
+        SettingsError: the kernel refuses the remount.
     """
     words = flags.mount | flags.filesystem
     value = _MS_REMOUNT | (_MS_RDONLY if read_only else 0)
@@ -142,9 +142,9 @@ class RemountHandlers:
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
-        """Return whether the kernel's mount is read-only, from the mount table; record that.
+        """Return whether the mount table shows the mount as read-only; record this.
 
-        The mount table is read because a remount may not have been reported.
+        The mount table is read because the daemon may have missed the report of a remount.
         """
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status

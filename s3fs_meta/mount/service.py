@@ -1,4 +1,4 @@
-"""One mount from opening to the end.
+"""The steps of one mount, from opening the filesystem to its end.
 
     wait for an earlier mount → open → recover → control socket, background tasks → serve
     → (unmounted) → upload remaining changes → release → close
@@ -51,19 +51,19 @@ from s3fs_meta.mount import (
     process,
     requesters,
     targets,
-    tree_handlers,
 )
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.cache_handlers import CacheHandlers
 from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.history_handlers import HistoryHandlers
+from s3fs_meta.mount.keep_handlers import KeepHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.metrics_option import listening
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.past_points import past_of
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.remount import RemountHandlers
-from s3fs_meta.mount.stores import naming_store, opened_store
+from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.mount.supervisor import Supervisor, supervised
 from s3fs_meta.mount.tree_handlers import TreeHandlers
 from s3fs_meta.mount.upload_watch import UploadWatch
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LAST_WORDS_S_MAX: Final = 5.0  # time for clients of the control socket to read the last response
+LAST_WORDS_S_MAX: Final = 5.0  # time for clients to read the last response
 CLOSE_S_MAX: Final = 60.0
 OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of optional steps
 _NOT_UPLOADED: Final = (
@@ -102,12 +102,12 @@ _NOT_UPLOADED: Final = (
 
 
 class Sides(NamedTuple):
-    """The parts of a mount that exist before its session."""
+    """The parts of a mount that are created before its session."""
 
     kernel: KernelSide
     watchers: Watchers
     throttles: Throttles
-    metrics: "MetricsServer | None"  # None: without the option
+    metrics: "MetricsServer | None"  # None without the mount option
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
@@ -124,7 +124,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
-    # A point in time has a directory that is removed; its requests are counted with the present.
+    # The state directory of a point in time is temporary, so its requests are counted elsewhere.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
     try:
@@ -159,7 +159,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
     """Wait until an earlier mount of the filesystem has ended.
 
     Raises:
-        HeldError: the filesystem is mounted and in service.
+        HeldError: the filesystem is already mounted.
         SettingsError: another filesystem is mounted on the mountpoint.
     """
     state_dir = StateDir(plan.place.state)
@@ -168,14 +168,14 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
         if present is not None:
             await _wait_for_end(present, plan, front)
         elif state_dir.is_locked_by_other:
-            return  # the process is fsck, or about to end: open_filesystem waits for the lock
+            return  # the process is fsck or is ending; open_filesystem waits for its lock
     await dead_mount.is_left(plan.mountpoint, plan.place.url)
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
     """Return the figures of the mount that has the state directory, None if none answers.
 
-    A killed daemon keeps the lock until it has exited. It is waited for if its mount is still at
+    A killed daemon keeps the lock until it has exited. Wait for it if its mount is still at
     the mountpoint.
     """
     with LockWatch(plan.place.state) as watch:
@@ -189,7 +189,7 @@ async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
 
 
 async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Front) -> None:
-    """Wait until a mount that is ending has ended. Raises as ``_wait_for_earlier``."""
+    """Wait for the end of a mount that is ending. Raises as ``_wait_for_earlier``."""
     if present["state"] == control_api.DETACHED:
         used = control_api.used_by(present)
         raise HeldError(
@@ -217,7 +217,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
             volume = await open_for_mount(plan, store, secret, clock, front)
     for notice in (*volume.notices, *plan.warnings):
         _log.warning("%s", notice)
-        front.notice(notice)
+        front.notice(with_options(notice, plan.place.url, plan.s3))
     session = Session(volume, plan.options, clock, kernel=sides.kernel, throttles=sides.throttles)
     try:
         with advising(volume.state_dir):
@@ -230,7 +230,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
     return session
 
 
-# What to do after a message of libfuse that does not say it.
+# Advice for messages of libfuse that contain none.
 _LIBFUSE_ADVICE: Final = (
     ("/dev/fuse: Permission denied", "users need access to the device: chmod 666 /dev/fuse"),
     ("exec fusermount3", "install the package fuse3"),
@@ -239,7 +239,7 @@ _LIBFUSE_ADVICE: Final = (
 
 @contextlib.contextmanager
 def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
-    """Suggest a read-only mount if the bucket cannot be reached and local state exists."""
+    """Suggest a read-only mount if the bucket is unreachable and local state exists."""
     try:
         yield
     except StoreUnavailableError:
@@ -253,7 +253,7 @@ def _advise_read_only(plan: MountPlan, front: Front) -> None:
 
 
 async def _learn_last_image(session: Session) -> None:
-    """Read the creation time of the image that is the head now; only ``status`` shows it."""
+    """Read the creation time of the newest image; only ``status`` shows it."""
     volume = session.volume
     head = volume.keeper.lease.head
     if head is None or volume.offline:
@@ -266,7 +266,7 @@ async def _learn_last_image(session: Session) -> None:
 
 
 class Mount:
-    """A mount that is open and about to serve."""
+    """An open mount: it serves requests, and then uploads the remaining changes."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
-        self._keeps = trio.Event()  # the last upload ends, and changes stay on this host
+        self._keeps = trio.Event()  # set: end the last upload and keep the changes on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
@@ -312,8 +312,9 @@ class Mount:
         self._write_back: WriteBack | None = None
         self._supervisor = Supervisor(self._figures)
         self._accepting = trio.Event()
-        bound = tree_handlers.BOUND | cache_handlers.BOUND
-        self._control = ControlServer(plan.place.state, self._handlers(), bound=bound)
+        self._control = ControlServer(
+            plan.place.state, self._handlers(), bound=cache_handlers.BOUND
+        )
 
     async def run(self) -> None:
         """Serve until the filesystem is unmounted, then upload the remaining changes."""
@@ -325,6 +326,7 @@ class Mount:
             has_generations=follower is None,
         )
         past = past_of(self._plan, session, self._filesystem)
+        self._trees.serve_past(past.sources)
         operations = Operations(
             self._filesystem, converter, past=past.tree, writeback=follower is None
         )
@@ -340,7 +342,7 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            if self._plan.options.at is None:  # the past is no news, and may be of another history
+            if self._plan.options.at is None:  # a point in time may be of an abandoned history
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
@@ -361,15 +363,15 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Purge removed files, those of an earlier mount first, once the mount accepts changes."""
+        """Purge removed files when the mount accepts changes; start with those of earlier mounts."""
         await self._accepting.wait()
         await self._filesystem.run()
 
     async def _detach_dead_mount(self) -> None:
         """Detach the mount of a killed daemon.
 
-        Until now its mountpoint answers with errors, so programs cannot write into the directory
-        below it, not even if the bucket is unreachable and this mount fails.
+        Until now accesses of its mountpoint fail, so programs cannot write into the directory
+        below it, even if this mount fails.
         """
         mountpoint = self._plan.mountpoint
         if await dead_mount.is_left(mountpoint, self._plan.place.url):
@@ -377,14 +379,14 @@ class Mount:
             await fuse.detach(mountpoint)
 
     def _ready(self) -> None:
-        """Begin to accept changes; notify the parent process and systemd. Schedule point: never."""
+        """Start accepting changes; notify the parent process and systemd. Schedule point: never."""
         self._session.start()
         self._accepting.set()
         capacity_bytes = self._plan.options.capacity_bytes
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
-        if mounted is not None:  # None: unmounted immediately
+        if mounted is not None:  # None: it was unmounted immediately
             self._mounted = mounted
             self._is_kernel_read_only()
             self._note = targets.write_note(self._plan.place, mounted, self._plan.command)
@@ -407,7 +409,7 @@ class Mount:
     # --- the end -------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Upload dirty blocks and changes, until a signal ends the upload; keep the local state."""
+        """Upload dirty blocks and changes, unless a signal ends the upload; keep the local state."""
         self._ending = True
         self._supervisor.ending()
         self._outcome = {"complete": False, "why": "it was interrupted"}
@@ -428,7 +430,7 @@ class Mount:
             await self._control.quiet()
 
     async def _cancel_when_kept(self, scope: trio.CancelScope) -> None:
-        """End the last upload when a client waits no longer; changes stay on this host."""
+        """End the last upload when the client stops waiting; the changes are kept on this host."""
         await self._keeps.wait()
         self._outcome["why"] = health.away(self._figures()) or "umount --force did not wait for it"
         scope.cancel()
@@ -447,7 +449,7 @@ class Mount:
 
     @property
     def _only_reads(self) -> bool:
-        """Return whether the mount is read-only and an earlier mount left no changes to upload."""
+        """Return whether the mount is read-only and has no changes of earlier mounts to upload."""
         session = self._session
         return session.status.read_only and not session.db.changed and not session.uploader.pending
 
@@ -468,10 +470,11 @@ class Mount:
             **self._remounts.handlers(),
             **self._cache.handlers(),
             **HistoryHandlers(self._session).handlers(),
+            **KeepHandlers(self._session).handlers(),
         }
 
     def _figures(self) -> dict[str, Any]:
-        """Return the figures that need no wait. Schedule point: never."""
+        """Return the figures that are available without waiting. Schedule point: never."""
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         if self._write_back is not None:
@@ -482,7 +485,7 @@ class Mount:
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         found = self._figures()
-        found["extension"] = "used"  # always; scripts may query it
+        found["extension"] = "used"  # constant; scripts may query this field
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
         found["metrics"] = None if self._metrics is None else self._metrics.address
@@ -506,7 +509,7 @@ class Mount:
         if arguments.get("keep"):
             self._keeps.set()
         if not self._ending:
-            assert self._write_back is not None, "it serves"
+            assert self._write_back is not None, "the mount must be serving"
             await self._write_back.collect()
             self._session.status.enter(MountState.STOPPING, "umount --force")
             fuse.end()
@@ -566,7 +569,7 @@ def _progress_to(report: Report) -> Progress:
 
 @contextlib.contextmanager
 def _libfuse_heard(log: Path) -> Iterator[None]:
-    """Add libfuse's messages in the daemon's log to the error of a mount that failed."""
+    """Add libfuse's messages from the daemon's log to the error of a failed mount."""
     before_bytes = log.stat().st_size if log.exists() else 0
     try:
         yield

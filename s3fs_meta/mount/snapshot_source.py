@@ -1,6 +1,6 @@
-"""A filesystem at a point in time, opened for one command without a mount.
+"""Opening a filesystem at a point in time for one command, without a mount.
 
-Owns: the passphrase, the store, and the database, which is temporary. Does not know: its callers.
+Owns: the passphrase, the store, and the temporary database. Does not know: its callers.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
@@ -26,8 +26,8 @@ from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
-# No other process reads the database, and after a crash the command is repeated. So no WAL is used,
-# which does not work on every disk.
+# No other process reads the database, and after a crash the command is repeated. So WAL is not used,
+# because it does not work on every disk.
 _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -64,7 +64,7 @@ async def opened_snapshot(
         reading: the filesystem.
         bucket: its bucket.
         wanted: the point in time.
-        part: distinguishes several points in time that one process has open.
+        part: distinguishes points in time that one process has open.
 
     Raises:
         As ``open_snapshot``.
@@ -75,7 +75,7 @@ async def opened_snapshot(
     volume = await open_snapshot(bucket, StateDir(own), options, wanted, front.progress)
     try:
         for notice in volume.notices:
-            front.notice(notice)
+            front.notice(with_options(notice, reading.place.url, reading.s3))
         yield volume
     finally:
         # Closing does not wait, because a point in time has no lease to release.

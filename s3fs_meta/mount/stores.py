@@ -1,8 +1,8 @@
 """Opening and closing the store of a command, and naming the store in its errors.
 
-Most errors of a store have only the key of an object, because the same store is used for all
-objects. A user who gave a wrong URL or endpoint needs the URL. A command that an error advises needs
-the S3 options of the command that failed.
+Most errors of a store name only the key of an object, because the same code serves all stores. A user
+who gave a wrong URL or endpoint needs the URL. A command in the advice of an error needs the S3
+options of the command that failed.
 """
 
 import contextlib
@@ -24,6 +24,8 @@ from s3fs_meta.sync import request_log
 
 _CLOSE_S_MAX = 10.0
 _NO_OPTIONS = S3Options()
+# The command with all its options, unless a URL follows.
+_FSCK = re.compile(r"\bs3fs-meta fsck(?: -[a-z-]+(?:=[0-9]+)?)+(?![a-z0-9=-]| -| \S+://)")
 
 
 def _print(text: str) -> None:
@@ -42,7 +44,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     counts: Path | None = None,
     charge: Charge = ignore_charge,
 ) -> AsyncIterator[CountingStore]:
-    """Open the store at *url* for the duration of a context, whose errors then name the store.
+    """Open the store at *url* for the duration of a context; errors in it name the store.
 
     Args:
         url: URL of the store.
@@ -51,13 +53,13 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         probe_only: as ``open_store``.
         may_be_absent: as ``open_store``.
         notify: shows a line while the store cannot be reached.
-        counts: the state directory in which the billed requests are added up, if it contains a
+        counts: the state directory to which the billed requests are added, if it contains a
             filesystem's state at the end; None: they are not saved.
         charge: as for ``RetryingStore``.
 
     Raises:
         NotAFilesystemError: the directory of a local store does not exist.
-        UsageError: the URL is wrong.
+        UsageError: the URL is invalid.
 
     Schedule point: always.  Locks: takes none.
     """
@@ -82,25 +84,32 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
 
 @contextlib.contextmanager
 def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
-    """Put the URL of a store before messages that lack it, and its options into their commands."""
+    """Put the URL of a store before messages that lack it, and complete their commands."""
     try:
         yield
     except BaseException as exc:
         for leaf in exits.leaves(exc):
-            if isinstance(leaf, S3fsError):
-                leaf.reword(with_options(leaf.message, url, options))
             if isinstance(leaf, (StoreError, FormatError)) or (
                 isinstance(leaf, ControlError) and exits.is_kind(leaf, StoreError, FormatError)
             ):
                 leaf.put_before(url)
+            if isinstance(leaf, S3fsError):
+                leaf.reword(with_options(leaf.message, url, options))
         raise
 
 
-def with_options(text: str, url: str, options: S3Options) -> str:
-    """Return a message whose commands for a URL have the S3 options that the URL needs."""
+def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
+    """Return a message whose commands for a URL are complete.
+
+    A command ``s3fs-meta fsck`` without a URL gets it, because modules that do not know the URL
+    advise the command. The S3 options that the URL needs are put before it.
+    """
+    text = _FSCK.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
     given = zip(("--endpoint-url", "--region", "--profile"), options, strict=True)
     flags = [word for name, value in given if value is not None for word in (name, value)]
     if not flags:
         return text
-    command = re.compile(rf"(s3fs-meta [a-z-]+(?: -[a-z-]+)*) (?={re.escape(url.rstrip('/'))})")
+    command = re.compile(
+        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?={re.escape(url.rstrip('/'))})"
+    )
     return command.sub(lambda found: f"{found[1]} {shlex.join(flags)} ", text)

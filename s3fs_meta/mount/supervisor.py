@@ -1,8 +1,8 @@
 """Messages of a mount to its service manager: its status, more time, the watchdog.
 
-A service manager such as systemd names a socket in NOTIFY_SOCKET. Without it, nothing is sent.
+A service manager such as systemd passes a socket in NOTIFY_SOCKET. Without it, nothing is sent.
 
-Owns: the texts, and when they are sent. Does not know: how the figures are made.
+Owns: the texts, and when they are sent. Does not know: how figures are computed.
 More time is requested while the start makes progress, and at the end while the bucket accepts the
 upload: an unreachable bucket delays a shutdown only for the TimeoutStopSec= of the unit.
 Sources: sd_notify(3); sd_watchdog_enabled(3); systemd.service(5), "TimeoutStopSec=".
@@ -63,13 +63,13 @@ def _more_time(seconds: float) -> str:
 
 
 class Supervisor:
-    """Sends the messages of a mount that serves, or ends."""
+    """Sends the messages of a mount while it serves and while it ends."""
 
     def __init__(self, figures: Figures) -> None:
-        """Send nothing yet.
+        """Prepare messages, without sending any.
 
         Args:
-            figures: returns the current figures of the mount, with their state.
+            figures: returns the current figures of the mount, including its state.
         """
         self._figures = figures
         self._is_ending = False
@@ -77,7 +77,7 @@ class Supervisor:
         self._owed: list[str] = []  # lines that could not be sent
 
     async def run(self) -> None:
-        """Send a message whenever the status changes, and as often as the watchdog expects.
+        """Send messages after changes of the status, and as often as the watchdog expects.
 
         The task runs on the event loop, so a loop that stalls sends nothing.
         """
@@ -94,7 +94,7 @@ class Supervisor:
         self.report("READY=1")
 
     def ending(self) -> None:
-        """Report that the mount ends; from now on, request more time. Schedule point: never."""
+        """Report that the mount is ending; from now on, request more time. Schedule point: never."""
         if not self._is_ending:
             self._is_ending = True
             self.report("STOPPING=1")

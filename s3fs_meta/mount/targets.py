@@ -1,7 +1,7 @@
-"""Mapping a URL or a mountpoint that the user gives to the filesystem and its local state.
+"""Mapping a URL or a mountpoint of the user to the filesystem and its local state.
 
-Owns: the mapping, and a note about each running mount. From the note, a command finds a mount with
-another ``cachedir`` without the option, and an unmounted filesystem that still uploads.
+Owns: the mapping, and a note about each running mount. The note lets a command find a mount that has
+another ``cachedir``, and an unmounted filesystem that still uploads.
 
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, start of the
     process,
@@ -15,7 +15,7 @@ mounts for notes of killed mounts. Source: pid_namespaces(7), namespaces(7).
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` that starts
 just after the end.
 The note of a killed daemon is kept while its mount exists.
-A mount removes what killed processes have left: their other notes, incomplete notes, and the subfolders
+A mount removes other leftovers of killed processes: notes, incomplete notes, and the subfolders
 of PID namespaces that have ended.
 """
 
@@ -37,13 +37,13 @@ from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
-_ZOMBIE: Final = b"Z"  # has exited, but its parent has not asked for its exit status yet
+_ZOMBIE: Final = b"Z"  # the process has exited, but its parent has not read the exit status yet
 _PID: Final = re.compile("[0-9]+")
-_NEW: Final = ".new"  # end of the name of an incomplete note
+_NEW: Final = ".new"  # suffix of incomplete notes
 _NAMESPACE: Final = "namespace-"
-_ENDED_S_MAX: Final = 3600.0  # how long the note of an ended mount is kept
-_SCHEMES: Final = frozenset({"s3", "local"})  # of URLs
-# How long after its mount the note of a killed daemon in another mount namespace is kept.
+_ENDED_S_MAX: Final = 3600.0  # the note of an ended mount is kept for this time
+_SCHEMES: Final = frozenset({"s3", "local"})  # schemes of store URLs
+# The note of a killed daemon in another mount namespace is kept for this time after its mount.
 _ELSEWHERE_S_MAX: Final = 86_400.0
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
@@ -64,11 +64,11 @@ class Target(NamedTuple):
     url: str
     state: Path  # state directory, which may not exist
     mountpoint: str | None = None
-    mounted: bool = False  # the mount table has the mount; if false, its daemon may still upload
+    mounted: bool = False  # True if it is in the mount table; if not, the daemon may still upload
     outcome: dict[str, Any] | None = None  # outcome of a mount that has ended
     note: Path | None = None  # note of the daemon, if it could be written
-    started: int = 0  # start of the daemon, as in the note
-    again: str = ""  # the command that mounted it; "" if its note does not have it
+    started: int = 0  # start time of the daemon, from the note
+    again: str = ""  # the command that mounted it; "" if unknown
 
 
 def own_cachedir() -> Path:
@@ -83,7 +83,7 @@ def _notes_dir() -> Path:
 
 
 def _own_namespace(kind: str = "pid") -> int:
-    """Return the number of this process's namespace of a kind: pid, mnt."""
+    """Return the number of this process's namespace of a kind, such as pid or mnt."""
     return os.stat(f"/proc/self/ns/{kind}").st_ino
 
 
@@ -98,7 +98,7 @@ def of_snapshot(place: Target, mountpoint: str) -> Target:
 
 
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
-    """Return the target of a mountpoint, also of one that was unmounted and whose daemon uploads.
+    """Return the target of a mountpoint, also if it was unmounted and its daemon still uploads.
 
     Raises:
         NotMountedError: no filesystem is mounted there, and no note names the mountpoint.
@@ -122,9 +122,9 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
 
 
 def _given_a_url(mountpoint: str) -> str:
-    """Return the error of a command that was given a URL as mountpoint; "" for another path.
+    """Return an error if a command got a URL instead of a mountpoint; "" for a path.
 
-    Of the two slashes after the scheme of a URL, ``Path`` keeps one.
+    ``Path`` removes one of the two slashes after the scheme of a URL.
     """
     scheme, colon, rest = mountpoint.partition(":/")
     if not colon or scheme not in _SCHEMES:
@@ -140,7 +140,7 @@ def _is_mount_of(mounted: Mounted, url: str) -> bool:
 
 
 def of_killed(mounted: Mounted) -> Target | None:
-    """Return the target that the note of a killed daemon names for its mount; None without a note."""
+    """Return the target in the note of a killed daemon for its mount, None without a note."""
     found = _best(_killed_notes(), mounted)
     return (
         None
@@ -150,7 +150,7 @@ def of_killed(mounted: Mounted) -> Target | None:
 
 
 def mount_command(place: Target) -> str:
-    """Return the command that mounts a filesystem as it was mounted, as far as that is known."""
+    """Return the command that mounts a filesystem as before, with options as far as known."""
     if place.again:
         return place.again
     return shlex.join(("s3fs-meta", "mount", place.url, place.mountpoint or "MOUNTPOINT"))
@@ -204,10 +204,10 @@ def all_mounted() -> list[Target]:
 
 
 def only_mounted(option: str) -> Target:
-    """Return the only mount of this host, for a command without a target.
+    """Return the mount of this host if there is only one, for a command without a target.
 
     Raises:
-        UsageError: there is none, or several; the message names them.
+        UsageError: this host has no mount or several mounts; the message names them.
     """
     found = all_mounted()
     if len(found) == 1:
@@ -226,7 +226,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
     Args:
         place: the filesystem.
         mounted: its mount.
-        again: the command that mounts it in the same way.
+        again: the command that mounts it with the same options.
     """
     _notes()  # removes outdated notes, which bounds their number
     path = _notes_dir() / str(os.getpid())
@@ -244,7 +244,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, note)
     except OSError as exc:
-        import logging  # commands that only query a mount have nothing to log
+        import logging  # imported late, because most commands do not log
 
         log = logging.getLogger(__name__)
         log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
@@ -332,10 +332,10 @@ def _is_alive(note: Mapping[str, Any]) -> bool:
 
 
 def _notes() -> list[dict[str, Any]]:
-    """Return the notes of running mounts, then those of ended mounts, the latest first.
+    """Return the notes of running mounts, then those of ended mounts, the newest first.
 
-    Removed are the notes of killed processes whose mount does not exist any more, and of ended
-    mounts those older than _ENDED_S_MAX or beyond the latest ENDED_NOTES_MAX.
+    Remove the notes of killed processes whose mount does not exist any more, and the notes of ended
+    mounts that are older than _ENDED_S_MAX or not among the newest ENDED_NOTES_MAX.
     """
     living, ended = [], []
     mounts = [one for one in mount_table.read() if one.fs_type == mount_table.FS_TYPE]
@@ -362,7 +362,7 @@ def _notes() -> list[dict[str, Any]]:
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
-    """Return a note with its path; None if its fields are not those of this version.
+    """Return a note with its path; None if its fields do not match this version.
 
     Raises:
         OSError: the file cannot be read.
@@ -377,7 +377,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    # A program of an earlier version does not write these two.
+    # Programs of earlier versions do not write these two fields.
     again, namespace = note.get("again"), note.get("mount_namespace")
     return {key: note[key] for key in _NOTE} | {
         "again": again if isinstance(again, str) else "",
@@ -395,9 +395,9 @@ def _note_paths() -> list[Path]:
 
 def remove_stale_notes() -> None:
     """Remove incomplete notes of killed processes, and notes of ended PID namespaces. Blocking."""
-    with contextlib.suppress(OSError):  # another command removes the same
+    with contextlib.suppress(OSError):  # another command may remove them at the same time
         remove_incomplete(_notes_dir())
-    with contextlib.suppress(OSError):  # an uninspectable process may be of any namespace
+    with contextlib.suppress(OSError):  # a process that cannot be inspected may be in any namespace
         notes = runtime_dir(os.environ, os.geteuid())
         if _own_namespace() == _FIRST_PID_NAMESPACE and any(notes.glob(f"{_NAMESPACE}*")):
             remove_ended_namespaces(notes, inner_namespaces)
@@ -454,9 +454,9 @@ def is_running(pid: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """Return the start of a process in ticks since boot; 0 if no such process runs.
+    """Return the start time of a process in ticks since boot; 0 if it does not run.
 
-    A PID alone is not enough, because it is reused. Source: proc_pid_stat(5), fields 3 and 22.
+    PIDs are reused, so a PID alone does not identify a process. See proc_pid_stat(5).
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()

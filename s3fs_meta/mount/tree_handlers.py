@@ -1,28 +1,24 @@
-"""Handlers of control requests that remove, copy or lock a tree.
+"""Handlers, in the daemon, of control requests that remove, copy or lock a tree.
 
 Owns: converting messages to calls, and reporting progress to the client. Does not know: the
 operations on trees themselves.
 """
 
-import itertools
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import trio
 
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.freeze import FreezeWish
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.limits import FREEZE_S_MAX, TREE_FORGET_S_MAX, TREE_PAUSE_S
+from s3fs_meta.limits import TREE_FORGET_S_MAX, TREE_PAUSE_S
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import control_api, mount_paths
-
-BOUND: Final = frozenset({control_api.CLONE_FROZEN})
-"""Commands that end if their client disconnects, because they block writers meanwhile."""
+from s3fs_meta.mount.past_sources import PastSources
 
 
 class TreeHandlers:
@@ -35,10 +31,10 @@ class TreeHandlers:
         check_remount: Callable[[], object],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Begin without an operation.
+        """Create the handlers; no operation runs yet.
 
         Args:
-            filesystem: the filesystem that has the trees.
+            filesystem: the filesystem of the trees.
             check_remount: updates the status if the mount was remounted read-only.
             collect: makes the kernel write back dirty pages.
         """
@@ -46,24 +42,25 @@ class TreeHandlers:
         self._removal = filesystem.tree_removal
         self._clone = filesystem.tree_clone
         self._lock = filesystem.tree_lock
-        self._freeze = filesystem.freeze
-        self._settling: dict[int, trio.Event] = {}
-        self._numbers = itertools.count(1)
+        self._past: PastSources | None = None
         self._check_remount = check_remount
         self._collect = collect
+
+    def serve_past(self, past: PastSources | None) -> None:
+        """Also copy trees of past points in time, as soon as the mount has them."""
+        self._past = past
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handler of each command."""
         return {
             mount_paths.REMOVE: self._on_remove,
             control_api.CLONE: self._on_clone,
-            control_api.CLONE_FROZEN: self._on_clone_frozen,
-            control_api.SETTLED: self._on_settled,
+            control_api.CLONE_PAST: self._on_clone_past,
             control_api.LOCK: self._on_lock,
         }
 
     def _require_kernel_writable(self) -> None:
-        """Refuse a control request that changes files while the kernel's mount is read-only.
+        """Raise an error if the kernel's mount is read-only, before a request that changes files.
 
         Raises:
             ReadOnlyStateError: the mount was remounted read-only.
@@ -77,14 +74,12 @@ class TreeHandlers:
             "copying": _shown(self._clone.progress),
             "locking": _shown(self._lock.progress),
             "removing": _shown(self._removal.progress),
-            "held_back": self._freeze.waiting,
         }
 
     async def _on_remove(self, arguments: Message, report: Report) -> Message:
         parent, name, ino = _entry(arguments)
         self._require_kernel_writable()
         locked = arguments.get("locked") is True
-        await self._freeze.passed([parent, ino])
         forgotten = self._removal.remove(parent, name, ino, locked=locked)
         with trio.move_on_after(TREE_FORGET_S_MAX):
             await forgotten.wait()
@@ -104,55 +99,24 @@ class TreeHandlers:
             await trio.sleep(TREE_PAUSE_S)
 
     async def _on_clone(self, arguments: Message, report: Report) -> Message:
-        await self._collect()
-        return await self._copy(arguments, report, None)
-
-    async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
-        """Copy a tree with its writers blocked; the client makes the kernel write back first."""
-        limit_s = arguments.get("limit_s")
-        if not isinstance(limit_s, int | float) or not 0 < limit_s <= FREEZE_S_MAX:
-            raise UsageError(
-                f"the time limit of a freeze must be above 0 and at most {FREEZE_S_MAX:g} s"
-            )
-        number = next(self._numbers)
-        settled = self._settling[number] = trio.Event()
-
-        async def settle() -> None:
-            report({"held": number})
-            await settled.wait()
-            await self._collect()
-
-        try:
-            return await self._copy(arguments, report, FreezeWish(limit_s, settle))
-        finally:
-            del self._settling[number]
-
-    async def _on_settled(self, arguments: Message, _report: Report) -> Message:
-        """Let a frozen copy continue, unless its freeze has ended."""
-        settled = self._settling.get(arguments.get("number", 0))
-        if settled is not None:
-            settled.set()
-        return {}
-
-    async def _copy(self, arguments: Message, report: Report, freeze: FreezeWish | None) -> Message:
         self._require_kernel_writable()
-        source, target = (arguments.get(key) for key in ("source", "target"))
-        if not isinstance(source, dict) or not isinstance(target, dict):
-            raise UsageError("a copy needs source and target")
-        parent, name, ino = _entry(source)
-        entries = 1
-        show = _throttled(report, "copying")
+        source, target = _entry(_part(arguments, "source")), _target(arguments)
+        await self._collect()
+        counted = _Counted(report)
+        place = CloneTarget(*source[:2])
+        forgotten = await self._clone.clone(place, source[2], target, counted.copied)
+        return await counted.result(forgotten)
 
-        def copied(progress: TreeProgress) -> None:
-            nonlocal entries
-            entries = progress.done
-            show(progress)
-
-        place, new = CloneTarget(parent, name), CloneTarget(*_entry(target)[:2])
-        forgotten = await self._clone.clone(place, ino, new, copied, freeze=freeze)
-        with trio.move_on_after(TREE_FORGET_S_MAX):
-            await forgotten.wait()
-        return {"entries": entries}
+    async def _on_clone_past(self, arguments: Message, report: Report) -> Message:
+        """Copy a tree as it was at a past point in time, or at the end of a txg that is cut now."""
+        self._require_kernel_writable()
+        target = _target(arguments)
+        if self._past is None:
+            raise UsageError("the mount does not serve its files yet; try again")
+        txg, find = await self._past.find(_part(arguments, "source"), report)
+        counted = _Counted(report)
+        forgotten = await self._past.clone.clone(txg, find, target, counted.copied)
+        return {**await counted.result(forgotten), "txg": txg}
 
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
         self._require_kernel_writable()
@@ -163,6 +127,25 @@ class TreeHandlers:
 
 def _shown(progress: TreeProgress | None) -> dict[str, int] | None:
     return None if progress is None else progress._asdict()
+
+
+class _Counted:
+    """Counts the copied entries, and reports the progress of a copy to its client."""
+
+    def __init__(self, report: Report) -> None:
+        self._entries = 1
+        self._show = _throttled(report, "copying")
+
+    def copied(self, progress: TreeProgress) -> None:
+        """Note the progress after a slice."""
+        self._entries = progress.done
+        self._show(progress)
+
+    async def result(self, forgotten: trio.Event) -> dict[str, Any]:
+        """Return the answer to the client, once the kernel has forgotten that the name is unused."""
+        with trio.move_on_after(TREE_FORGET_S_MAX):
+            await forgotten.wait()
+        return {"entries": self._entries}
 
 
 def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
@@ -178,6 +161,19 @@ def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
             report({"what": what, "done": progress.done, "total": total})
 
     return show
+
+
+def _target(arguments: Message) -> CloneTarget:
+    """Return the name for a copy. Raises UsageError."""
+    return CloneTarget(*_entry(_part(arguments, "target"))[:2])
+
+
+def _part(arguments: Message, name: str) -> Message:
+    """Return the description of one of the two entries. Raises UsageError."""
+    found = arguments.get(name)
+    if not isinstance(found, dict):
+        raise UsageError("a copy needs source and target")
+    return found
 
 
 def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:

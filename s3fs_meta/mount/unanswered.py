@@ -1,7 +1,7 @@
 """The reason why no daemon answers a command.
 
-Owns: telling a killed mount, a mount of another user and a mount with another state directory from
-a filesystem that is not mounted on this host. Does not know: commands.
+Owns: distinguishing a killed mount, a mount of another user, a mount with another state directory,
+or a filesystem that is not mounted on this host. Does not know: commands.
 Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start fast.
 """
 
@@ -25,7 +25,7 @@ from s3fs_meta.mount_errors import (
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Make a NotMountedError name the filesystem as the user named it, and why it does not answer."""
+    """Add to a NotMountedError the user's name of the filesystem, and why it does not answer."""
     try:
         yield
     except NotMountedError as exc:
@@ -33,7 +33,7 @@ def named(place: Target) -> Iterator[None]:
 
 
 def _reason(place: Target) -> NotMountedError:
-    """Return the error of a command that no daemon answered. Blocking, a few seconds at most."""
+    """Return the error for a command that no daemon answered. Blocking, for a few seconds."""
     mounted = _mounted(place)
     if mounted is None:
         return NotMountedError(place.mountpoint or place.url)

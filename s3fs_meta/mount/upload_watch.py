@@ -1,6 +1,6 @@
-"""Lines for a user who waits until a mount has uploaded its changes.
+"""Output for a user who waits until a mount has uploaded its changes.
 
-Owns: when to print a line, and its text. Does not know: uploads, the command that waits.
+Owns: the text of lines, and when they are printed. Does not know: uploads, the waiting command.
 The mount answers ``status`` at any time, so the lines also appear while the bucket does not answer.
 """
 
@@ -14,6 +14,7 @@ import trio
 from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.output import human_bytes, human_duration
 from s3fs_meta.console.ui import Front
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import (
     SILENCE_SHOWN_S_MIN,
@@ -34,16 +35,16 @@ class Left(NamedTuple):
     where: str  # URL and server of the bucket
     content_bytes: int
     blocks: int
-    packs: int  # that the content fills, without compression; 0: unknown
-    has_changes: bool  # of the metadata, that no changelog in the bucket contains
-    rate: tuple[str, ...]  # speed of the upload and time left, as text
+    packs: int  # number of packs for the content without compression; 0: unknown
+    has_changes: bool  # metadata has changes that no changelog in the bucket contains
+    rate: tuple[str, ...]  # speed and remaining time of the upload, as text
     away_s: float  # time since the bucket began to fail; 0: it does not fail
     silent_s: float  # time for which requests have been waiting without any answer
     why: str  # last failure of the bucket or of an upload; "" if the last upload succeeded
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "Left":
-        """Return the part of a mount's figures that a waiting user needs."""
+        """Select the figures of a mount that a waiting user needs."""
         upload, chain = figures["upload"], figures["chain"]
         # A daemon of an older version does not report all figures.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
@@ -63,8 +64,8 @@ class Left(NamedTuple):
     def described(self) -> str:
         """Return the changes as a noun phrase in the plural."""
         if self.blocks:
-            blocks = f"{self.blocks} block{'s' if self.blocks > 1 else ''}"
-            packs = f" (about {self.packs} pack{'s' if self.packs > 1 else ''})"
+            blocks = counted(self.blocks, "block")
+            packs = f" (about {counted(self.packs, 'pack')})"
             return f"{human_bytes(self.content_bytes)} in {blocks}{packs if self.packs else ''}"
         return "changes of the metadata" if self.has_changes else "the last changes"
 
@@ -85,7 +86,7 @@ class Left(NamedTuple):
 
 
 def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the speed of uploads and the time left as text; empty if they are unknown."""
+    """Return the speed and remaining time of the upload as text; empty if unknown."""
     per_s = upload.get("sent_bytes_per_s")
     if per_s is None:
         return ()
@@ -93,26 +94,26 @@ def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class UploadWatch:
-    """Prints what is uploaded, how fast, and why nothing is uploaded."""
+    """Prints the progress of the upload, or the reason why nothing is uploaded."""
 
     def __init__(
         self, place: Target, front: Front, remains: Remains | None = None, advice: str = ""
     ) -> None:
-        """Print nothing yet.
+        """Begin without output.
 
         Args:
             place: the filesystem of the mount.
             front: shows the lines.
-            remains: gets the description of the changes that are only on this host.
+            remains: receives a description of the changes that are only on this host.
             advice: the end of that description: the state of the mount, and the next command.
         """
         self._place = place
         self._front = front
         self._remains = remains or Remains("")
-        self._left: Left | None = None  # None until the first poll
+        self._left: Left | None = None  # None before the first poll
         self._is_announced = False
         self._is_away = False
-        self._is_mute = False  # the daemon has not answered the last poll
+        self._is_mute = False  # True if the daemon did not answer the last poll
         self._next_line_s = -math.inf
         self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
         self._advice = advice
@@ -120,7 +121,7 @@ class UploadWatch:
         self._describe_remains()
 
     def advise(self, advice: str) -> None:
-        """Replace the end of the description; the command has advanced."""
+        """Replace the advice at the end of the description."""
         self._advice = advice
         self._describe_remains()
 
@@ -130,7 +131,7 @@ class UploadWatch:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Print lines while the context lasts; print nothing if it ends before the first poll.
+        """Print lines until the context ends; print nothing if it ends before the first poll.
 
         An error of the context is raised unchanged, not in an exception group.
         """
@@ -161,7 +162,7 @@ class UploadWatch:
                 self.note(Left.of(figures))
 
     def note(self, left: Left) -> None:
-        """Take the result of a poll, and print a line if one is due. Schedule point: never."""
+        """Process the result of a poll; print a line if one is due. Schedule point: never."""
         now_s = trio.current_time()
         self._left = left
         self._describe_remains()
@@ -203,7 +204,7 @@ def _progress(left: Left) -> str:
 
 
 def _waiting(left: Left) -> str:
-    """Return the line of an outage; the reason has the server and how to check it."""
+    """Return the line about an outage; its reason contains the server and advice."""
     since = f", no answer since {left.away_s:.0f} s" if left.away_s else ""
     return (
         f"waiting for {left.where}{since}: {left.why}; {left.described} to upload, no change is"

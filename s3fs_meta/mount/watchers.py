@@ -1,6 +1,6 @@
 """The clients of a mount that wait for its last upload.
 
-Owns: the list of clients to which progress is reported. Does not know: uploads, the control socket.
+Owns: the list of clients that receive progress. Does not know: uploads, the control socket.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""Object stores: one contract, several implementations.
+"""Object stores: one contract, and several implementations.
 
-contract   what every store promises: get, put if absent, list, delete
+contract   the operations of every store: get, put, create, replace, list, delete
 local      a directory; ``memory``: a dictionary, for tests
-s3         a bucket, through boto3; ``s3_access`` makes the client, ``s3_errors`` translates
-retry      repeats requests that failed transiently; ``metrics`` counts requests
-contact    the outages of a store, as its answers show them
+s3         a bucket, through boto3; ``s3_access`` makes the client, ``s3_errors`` translates errors
+retry      repeats requests after transient failures; ``metrics`` counts requests
+contact    detects outages of a store from its answers
 probe      tests whether a store honours conditional writes
 urls       parses a URL and opens its store
 

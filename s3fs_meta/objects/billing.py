@@ -1,12 +1,13 @@
-"""Billed requests: their classes, their causes, and the meter that counts them per day.
+"""Billed requests: their classes, their causes, and the meter that counts them by day.
 
-Owns: the class of a request, as stores bill it, and its cause. Does not know: prices, files.
-Keeps: the meter may be used by any thread.
+Owns: the price class of a request, and its cause. Does not know: prices, files.
+Tasks: any thread may use the meter.
 
-The cause of a write is the kind of its object, which its key begins with. Reads, listings and
-deletions of one kind of object serve several parts: followers, merges of levels, fsck and restores
-read changelogs through the same functions. So these parts name themselves with ``part``, which
-their tasks and threads inherit (contextvars); without such a part the key decides.
+The cause of a write follows from the kind of its object, which is the beginning of its key. Reads,
+listings and deletions of one kind of object serve several purposes: followers, merges of levels,
+fsck and restores read changelogs by the same functions. So the code for such a purpose names its
+cause with ``part``, which its tasks and threads inherit (contextvars). Without ``part`` the key
+decides.
 Source: https://aws.amazon.com/s3/pricing/, "Requests & data retrievals".
 """
 
@@ -33,16 +34,16 @@ DAY_NS: Final = 86_400 * 1_000_000_000
 
 
 class RequestClass(enum.Enum):
-    """The classes of requests that have one price each."""
+    """The price classes of requests."""
 
-    PUT = "put"  # and POST, COPY, each part of a multipart upload
+    PUT = "put"  # also POST, COPY, and each part of a multipart upload
     LIST = "list"  # each page of a listing
-    GET = "get"  # and HEAD
+    GET = "get"  # also HEAD
     DELETE = "delete"  # and aborted multipart uploads
 
 
 class Cause(enum.Enum):
-    """Why a request was sent."""
+    """The purpose of a request."""
 
     DATA = "data"
     CHANGELOGS = "changelogs"
@@ -55,13 +56,13 @@ class Cause(enum.Enum):
     COMPACTION = "compaction"
     GARBAGE = "garbage"
     FSCK = "fsck"
-    MOUNT = "mount"  # opening, restoring, superblocks, the probe of conditional writes
+    MOUNT = "mount"  # opening, restoring, superblocks, the test of conditional writes
 
 
-# Beginnings of keys; format.md, "Keys", lists all kinds.
+# Beginnings of keys; see format.md, "Keys".
 _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
-    "changelog": Cause.CHANGELOGS,  # and their parts
+    "changelog": Cause.CHANGELOGS,  # changelogs and their parts
     "level/": Cause.LEVELS,
     "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,
@@ -76,7 +77,7 @@ _part: ContextVar[Cause | None] = ContextVar("part", default=None)
 def part(
     cause: Cause,
 ) -> Callable[[Callable[_P, Coroutine[Any, Any, _R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
-    """Return a decorator: count reads, listings and deletions of an async function for one cause."""
+    """Return a decorator that assigns the reads, listings and deletions of a function to a cause."""
 
     def decorated(
         function: Callable[_P, Coroutine[Any, Any, _R]],
@@ -95,7 +96,7 @@ def part(
 
 
 def cause_of(kind: RequestClass, key: str) -> Cause:
-    """Return the cause of a request for a key, or for a listing of keys that begin with *key*."""
+    """Return the cause of a request for a key, or of a listing of keys with this prefix."""
     if kind is RequestClass.PUT:
         return _by_key(_WRITES, key)
     reader = _part.get()
@@ -124,13 +125,13 @@ class Billed(NamedTuple):
 
 NOTHING: Final = Billed()
 
-# By day (days since 1970-01-01 UTC), cause and class. Names are text, so that counts of a newer
+# Counts by day (since 1970-01-01 UTC), cause and class. Names are text, so that counts of a newer
 # program are kept.
 Usage = dict[int, dict[tuple[str, str], Billed]]
 
 
 def merge(into: Usage, other: Usage) -> None:
-    """Add counts to others."""
+    """Add the counts of *other* to *into*."""
     for day, counts in other.items():
         present = into.setdefault(day, {})
         for name, billed in counts.items():
@@ -163,22 +164,22 @@ class Meter:
             self._totals[name] = self._totals.get(name, NOTHING).plus(billed)
 
     def now_ns(self) -> int:
-        """Return the present time, in nanoseconds since 1970-01-01 UTC."""
-        if self._clock is None:  # at the first request, as a process that only prints needs none
+        """Return the current time, in nanoseconds since 1970-01-01 UTC."""
+        if self._clock is None:  # created at the first request: most short commands need no clock
             self._clock = SystemClock()
         return self._clock.now_ns()
 
     def today(self) -> int:
-        """Return the present day, in days since 1970-01-01 UTC."""
+        """Return the current day, in days since 1970-01-01 UTC."""
         return self.now_ns() // DAY_NS
 
     def add(self, usage: Usage) -> None:
-        """Add counts, such as those of ``take`` that could not be saved."""
+        """Add counts, for example counts from ``take`` that could not be saved."""
         with self._guard:
             merge(self._usage, usage)
 
     def take(self) -> Usage:
-        """Return all counts, and begin with none."""
+        """Return all counts, and reset them."""
         with self._guard:
             taken, self._usage = self._usage, {}
         return taken
@@ -189,20 +190,20 @@ class Meter:
             return {day: dict(counts) for day, counts in self._usage.items()}
 
     def totals(self) -> dict[tuple[str, str], Billed]:
-        """Return a copy of all counts of this process by cause and class; they only grow."""
+        """Return a copy of this process's counts by cause and class; ``take`` does not reset them."""
         with self._guard:
             return dict(self._totals)
 
 
 class MeteredStore(StoreWrapper):
-    """A store without HTTP whose calls are counted as the requests that a bucket would bill."""
+    """A store without HTTP; its calls are counted as the requests that a bucket would bill."""
 
     def __init__(self, inner: ObjectStore, meter: Meter) -> None:
         super().__init__(inner)
         self._meter = meter
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock; a bucket is listed for its Date header."""
+        """Return the time by the store's clock; it counts as a listing of a bucket."""
         self._meter.count(RequestClass.LIST, "")
         return await self.inner.now_ns()
 
@@ -231,18 +232,18 @@ class MeteredStore(StoreWrapper):
         return await self.inner.create(key, data)
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Store an object only if its current version is *etag*."""
         self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
         return await self.inner.replace(key, data, etag)
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects; a bucket takes a thousand with one request."""
+        """Delete objects; a thousand count as one request."""
         if keys:
             self._meter.count(RequestClass.DELETE, keys[0], -(-len(keys) // DELETE_BATCH_KEYS))
         await self.inner.delete(keys)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; a bucket lists a thousand with one request."""
+        """Yield objects in order of their keys; a thousand count as one request."""
         self._meter.count(RequestClass.LIST, prefix)
         yielded = 0
         async with aclosing(self.inner.list(prefix, after=after)) as found:

@@ -1,6 +1,6 @@
-"""The contact with one store: its answers, its outages, and reports of delays to the user.
+"""The contact with one store: its answers and outages, and messages to the user about delays.
 
-Owns: since when the store fails or does not answer, and the one report before its first answer.
+Owns: the time since which the store fails or does not answer; one message before its first answer.
 Does not know: retries (``retry``), requests.
 """
 
@@ -22,11 +22,11 @@ _Result = TypeVar("_Result")
 
 
 class Outage(NamedTuple):
-    """A period in which a store fails or does not answer; all fields are 0 or "" without one."""
+    """A period in which a store fails or does not answer; all fields are 0 or "" otherwise."""
 
-    age_s: float  # time since the store began to fail; 0: its last answer was no failure
+    age_s: float  # time since the store began to fail; 0: the last request succeeded
     why: str  # the last failure
-    silent_s: float  # time for which requests have been waiting without an answer to any of them
+    silent_s: float  # time for which requests have waited without any answer
 
 
 NO_OUTAGE = Outage(0.0, "", 0.0)
@@ -36,18 +36,18 @@ class Bounds(Protocol):
     """The limits of retries."""
 
     def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
-        """Return the longest time of a request, from the time and the failure of one attempt."""
+        """Return the maximum time of a request, given the duration and the failure of an attempt."""
         ...
 
 
 class Contact:
-    """Records the answers and failures of a store; until its first answer, reports delays."""
+    """Records the answers and failures of a store; reports delays until its first answer."""
 
     def __init__(self, store: ObjectStore, bounds: Bounds, notify: Callable[[str], None]) -> None:
-        """Record nothing yet.
+        """Prepare the record, without a request.
 
         Args:
-            store: the store, which makes one attempt per request.
+            store: a store that makes one attempt per request.
             bounds: the limits of retries.
             notify: called once with a message if the store is slow or fails before its first
                 answer.
@@ -73,7 +73,7 @@ class Contact:
         except TransientStoreError as exc:
             self._note_failure(exc)
             raise
-        except S3fsError:  # an answer, although no success
+        except S3fsError:  # an error is an answer, too
             self._note_answer()
             raise
         finally:
@@ -82,7 +82,7 @@ class Contact:
         return result
 
     def outage(self) -> Outage:
-        """Return the outage that the last answers and failures show. Schedule point: never."""
+        """Return the current outage, computed from the last answers. Schedule point: never."""
         now_s = trio.current_time()
         return Outage(
             age_s=now_s - self._failing_since_s if self._failure else 0.0,
@@ -111,7 +111,7 @@ class Contact:
         self._silent_since_s = trio.current_time()
 
     def _report_silence(self) -> None:
-        # If a server accepts connections but never answers, an attempt takes both timeouts.
+        # If a server accepts connections but never answers, an attempt lasts for both timeouts.
         bound_s = self._bounds.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(
             f"{described(self._store)} has not answered yet, trying for up to {bound_s:.0f} s"

@@ -1,8 +1,8 @@
 """The contract of every object store.
 
-Owns: the protocol, key rules, the types of results. Does not know: any store.
+Owns: the protocol, the rules for keys, the types of results. Does not know: any store.
 Implementations: ``local``, ``s3``, ``memory``; decorators with the same contract: ``retry``,
-``metrics``. The suite that all of them pass is ``tests/contract/store_contract.py``.
+``metrics``. All pass the test suite ``tests/contract/store_contract.py``.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -17,7 +17,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 
-ETag = str  # opaque version of the content of one object; only replace() uses it
+ETag = str  # an opaque identifier of an object's content; only replace() uses it
 
 
 class ObjectInfo(NamedTuple):
@@ -25,11 +25,11 @@ class ObjectInfo(NamedTuple):
 
     key: ObjectKey
     size_bytes: int
-    modified_ns: int | None = None  # time of its last write, by the store's clock; None: unknown
+    modified_ns: int | None = None  # time of the last write, by the store's clock; None: unknown
 
 
 class Fetched(NamedTuple):
-    """One complete object and its ETag, which ``replace`` takes."""
+    """One complete object and its ETag; ``replace`` compares ETags."""
 
     data: bytes
     etag: ETag
@@ -39,10 +39,10 @@ class ObjectStore(Protocol):
     """A flat namespace of objects under one prefix; only ``put`` and ``replace`` change objects.
 
     Every async method is always a schedule point, takes no locks, and must be called outside a
-    transaction. Each may raise TransientStoreError (worth a retry) and the subclasses of
+    transaction. Each may raise TransientStoreError (a retry may succeed) and the subclasses of
     PermanentStoreError. A key that ``check_key`` refuses raises InvalidRequestError. Buffers passed
-    in are not kept after return. Cancellation is honoured; the outcome of a cancelled write is
-    unknown.
+    to a method are not kept after it returns. Requests can be cancelled; the outcome of a cancelled
+    write is unknown.
     """
 
     @property
@@ -52,12 +52,12 @@ class ObjectStore(Protocol):
 
     @property
     def has_own_clock(self) -> bool:
-        """Return whether the store takes its times from another clock than this host's."""
+        """Return whether the times of objects come from a clock other than this host's."""
         ...
 
     @property
     def endpoint(self) -> str:
-        """Return the scheme, host and port of the server; "" if there is none or it is unknown."""
+        """Return the scheme, host and port of the server; "" if unknown or without a server."""
         ...
 
     async def now_ns(self) -> int | None:
@@ -73,17 +73,17 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectMissingError: no object has the key.
-            ObjectTooLargeError: it is larger; no memory was allocated for it.
+            ObjectTooLargeError: the object is larger; no memory was allocated for it.
         """
         ...
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
-        """Return exactly bytes ``[start, stop)``, as ``check_range`` allows.
+        """Return exactly the bytes ``[start, stop)`` of an object; see ``check_range``.
 
         Raises:
             ObjectMissingError: no object has the key.
-            TransientStoreError: the answer was short.
-            FormatError: the object ends before *stop*, or no object can have such a range.
+            TransientStoreError: the answer was too short.
+            FormatError: the object ends before *stop*, or the range is invalid.
         """
         ...
 
@@ -94,10 +94,10 @@ class ObjectStore(Protocol):
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free.
 
-        Of any number of concurrent callers, exactly one succeeds; all others get PreconditionError.
+        If several callers try at the same time, one succeeds; all others get PreconditionError.
         After TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries
-        again; if the object then holds exactly these bytes, it counts as created by this call. So
-        *data* includes bytes that no other caller sends.
+        again; if the object then contains exactly these bytes, it counts as created by this call. So
+        *data* must contain bytes that no other caller sends.
 
         Raises:
             PreconditionError: the key is taken by an object with other bytes; nothing was written.
@@ -113,7 +113,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects; keys that do not exist are no error. *keys* may be empty.
+        """Delete objects; a missing object is no error. *keys* may be empty.
 
         After an error some of the objects may be deleted. A power cut at the store may undo a
         deletion.
@@ -121,33 +121,33 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield every object whose key starts with *prefix*, ascending, no duplicates.
+        """Yield every object whose key starts with *prefix*, sorted, without duplicates.
 
         Objects created or deleted meanwhile may or may not appear; unfinished writes never appear.
 
         Args:
-            prefix: any beginning of a key; may end inside a component and may be empty.
-            after: only greater keys are listed; used to resume an interrupted listing.
+            prefix: the beginning of keys; may end inside a component and may be empty.
+            after: only keys greater than this one are listed, to resume an interrupted listing.
         """
         ...
 
     async def close(self) -> None:
-        """Release connections and threads; the store is not used afterwards."""
+        """Release connections and threads; the store must not be used afterwards."""
         ...
 
 
 def described(store: ObjectStore) -> str:
-    """Return the URL of a store with its server, as messages name it."""
+    """Return the URL of a store, and its server if it has one, for messages."""
     return f"{store.url} at {store.endpoint}" if store.endpoint else store.url
 
 
 def listing_of(prefix: str) -> str:
-    """Return the text that an error about a listing shows instead of a key."""
+    """Return the text that replaces the key in an error about a listing."""
     return f"the list of objects {prefix}*" if prefix else "the list of objects"
 
 
 def check_range(key: str, start: int, stop: int) -> None:
-    """Refuse a byte range that no object of ours can have; a corrupt row may contain such a range.
+    """Raise FormatError for an impossible byte range, which a corrupt row may contain.
 
     Raises:
         FormatError: the range is empty, begins before byte 0, ends after OBJECT_BYTES_MAX, or is
@@ -160,13 +160,13 @@ def check_range(key: str, start: int, stop: int) -> None:
 
 
 def check_size(key: str, size_bytes: int, max_bytes: int, etag: ETag) -> None:
-    """Refuse an object of more than *max_bytes*. Raises ObjectTooLargeError."""
+    """Raise ObjectTooLargeError if an object has more than *max_bytes* bytes."""
     if size_bytes > max_bytes:
         raise ObjectTooLargeError(key, size_bytes, max_bytes, etag)
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that one of the stores cannot hold.
+    """Raise InvalidRequestError for a key that is not valid in every store.
 
     Raises:
         InvalidRequestError: the key or a component is empty or too long; or the key has ``//``,

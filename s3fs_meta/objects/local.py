@@ -1,14 +1,14 @@
-"""Objects as files below one directory.
+"""Objects stored as files below one directory.
 
 Owns: the layout ``<root>/<key>``, and ``<root>/tmp`` with the unfinished files and two lock files.
-Does not know: what objects contain.
-Keeps: a write is reported as done only after fsync of the file and of every directory above it; no
-directory stays empty; nothing is written while the disk of the directory is not mounted.
+Does not know: the content of objects.
+Keeps: a write succeeds only after fsync of the file and of every directory above it; no
+directory remains empty; nothing is written while the disk of the directory is not mounted.
 
-A write creates a file in ``tmp``, syncs it, and gives it the name of the object by rename(2), or by
-link(2) when the key must be free. ``replace`` compares and renames under flock(2) on
+A write creates a file in ``tmp``, syncs it, and moves it to the object's name by rename(2), or by
+link(2) if the key must be free. ``replace`` compares and renames under flock(2) on
 ``tmp/replace.lock``, so it is atomic between processes. Every open store holds a shared flock on
-``tmp/lock``; a store that can make its lock exclusive is the only open store and removes the
+``tmp/lock``. A store that can make its lock exclusive is the only open store, and removes the
 leftovers of a crash from ``tmp``. The file ``tmp/lock`` also distinguishes the real directory from
 the empty mount point below it.
 """
@@ -60,7 +60,7 @@ from s3fs_meta.objects.contract import (
     listing_of,
 )
 
-UNFINISHED: Final = "tmp"  # reserved: no key begins with it
+UNFINISHED: Final = "tmp"  # reserved: no key begins with this component
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
@@ -70,7 +70,7 @@ _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
-# Errors after which a retry may succeed: a disk or its network returns, space becomes free.
+# Errors after which a retry may succeed: the disk may return, or space may become free.
 _TRANSIENT: Final = frozenset(
     {
         errno.ENOSPC,
@@ -107,19 +107,19 @@ class LocalStore:
         probe_only: bool = False,
         may_be_absent: bool = False,
     ) -> None:
-        """Open the directory *root*; blocks on the disk.
+        """Open the directory *root*; this blocks on the disk.
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
             make_root: make the directory and its missing parents.
             probe_only: the caller reads a few objects from a directory that may be no store; take
                 no lock and remove no leftovers.
-            may_be_absent: if the directory does not exist, every request fails until it exists, as
+            may_be_absent: if the directory does not exist, every request fails until it exists, like
                 with a server that cannot be reached.
 
         Raises:
-            UsageError: *root* does not exist, is no directory, or cannot be made.
-            StoreError: the disk fails, or permissions are missing.
+            UsageError: *root* does not exist, is no directory, or cannot be created.
+            StoreError: the disk failed, or permissions are missing.
         """
         if make_root:
             _make_root(root)
@@ -147,11 +147,11 @@ class LocalStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return false: a local disk uses this host's clock; a network disk is not recognised."""
+        """Return false: local disks use this host's clock, and network disks are not detected."""
         return False
 
     async def now_ns(self) -> int | None:
-        """Return the modification time of a file that this call writes."""
+        """Return the modification time of a file that is written for this purpose."""
         return await self._in_thread(UNFINISHED, self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -172,7 +172,7 @@ class LocalStore:
         return await self._in_thread(key, partial(self._create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Store an object only if its current version is *etag*."""
         return await self._in_thread(key, partial(self._replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -185,7 +185,7 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending."""
+        """Yield objects in the order of their keys."""
         found = self._find(prefix, after)
         while page := await self._in_thread(listing_of(prefix), partial(self._page, found)):
             for info in page:
@@ -199,7 +199,7 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Return the result of *work*; a cancelled caller returns at once, its thread continues.
+        """Run *work* in a thread; a cancelled caller returns at once, while the thread continues.
 
         The directory may be on a network disk whose server never answers again. The abandoned
         thread may still write, so the outcome of a cancelled request is unknown, as with a remote
@@ -210,7 +210,7 @@ class LocalStore:
         )
 
     def _translated(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Return the result of *work*; translate its OSError into a StoreError."""
+        """Run *work*; translate an OSError to a StoreError."""
         try:
             self._require_root(key)
             return work()
@@ -231,10 +231,10 @@ class LocalStore:
         return UnexpectedStoreError(key, code)
 
     def _require_root(self, key: str) -> None:
-        """Raise unless the directory is still the one that was opened.
+        """Raise an error if the directory was removed or replaced since it was opened.
 
         Raises:
-            TransientStoreError: the directory is missing, or the one now at its path has no lock
+            TransientStoreError: the directory is missing, or a directory at its path has no lock
                 file.
         """
         witness = self.root if self._lock_fd is None else self._unfinished / LOCK
@@ -292,7 +292,7 @@ class LocalStore:
                 yield info
 
     def _find_in(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        # A directory sorts by its name and a slash, as its keys do: '-' < '/' < '0'.
+        # A directory is sorted by its name with a slash, like its keys: '-' < '/' < '0'.
         names = [
             (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
             for entry in self._scan(folder)
@@ -303,7 +303,7 @@ class LocalStore:
                 if key.startswith(prefix) or prefix.startswith(key):
                     yield from self._find_in(key[:-1], prefix)
             elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # deleted since
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     status = entry.stat(follow_symlinks=False)
                     yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
 
@@ -314,10 +314,10 @@ class LocalStore:
                 return [entry for entry in entries if not hides or entry.name != UNFINISHED]
         except (FileNotFoundError, NotADirectoryError):
             self._require_root(folder)
-            return []  # the directory does not exist, or was pruned meanwhile
+            return []  # the directory does not exist, or was removed because it was empty
 
     def _owns_unfinished(self) -> bool:
-        """Return whether ``tmp`` is empty, missing, or a store's own, so holds no user data."""
+        """Return whether ``tmp`` is missing, empty, or made by a store, so has no user data."""
         return (self._unfinished / LOCK).exists() or not (
             self._unfinished.is_dir() and any(self._unfinished.iterdir())
         )
@@ -338,7 +338,7 @@ class LocalStore:
             try:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
-                # The existing object must be durable even if its writer crashed before it synced.
+                # Sync the existing object, because its writer may have crashed before the sync.
                 self._tree.sync_parents([key])
                 raise PreconditionError(key) from exc
         self._tree.sync_parents([key])
@@ -359,7 +359,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
-        """Yield the path of a synced file with *data*; remove the file if it remains there."""
+        """Yield the path of a new synced file with *data*; remove the file unless it was moved."""
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)
@@ -375,7 +375,7 @@ class LocalStore:
             return path.stat().st_mtime_ns
 
     def _prepare_writing(self) -> None:
-        """Make ``tmp`` and take the shared lock, before the first write."""
+        """Create ``tmp`` and take the shared lock, before the first write."""
         with self._lock_fd_guard:
             if self._lock_fd is None:
                 with contextlib.suppress(FileExistsError):
@@ -404,7 +404,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _replace_lock(self) -> Iterator[None]:
-        # The wait has no timeout: the lock's holder reads and renames one small file, and the
+        # The wait needs no timeout: the holder of the lock reads and renames one small file, and the
         # kernel releases the lock of a process that exits.
         path = self._unfinished / REPLACE_LOCK
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -419,12 +419,12 @@ def _make_root(root: Path) -> None:
     try:
         root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     except OSError as exc:
-        text = f"directory {os.fspath(root)!r} cannot be made: {exc.strerror}"
+        text = f"directory {os.fspath(root)!r} cannot be created: {exc.strerror}"
         raise UsageError(text) from exc
 
 
 def _is_alone(lock_fd: int) -> bool:
-    """Make our shared lock exclusive if no other store is open; return whether it is exclusive."""
+    """Try to make the shared lock exclusive; return False if another store is open."""
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -434,7 +434,7 @@ def _is_alone(lock_fd: int) -> bool:
 
 @contextlib.contextmanager
 def _suppress_read_only() -> Iterator[None]:
-    """Ignore the errors of a read-only filesystem and of missing write permission."""
+    """Suppress the errors of a read-only filesystem and of missing write permission."""
     try:
         yield
     except OSError as exc:
@@ -449,7 +449,7 @@ def _check_key(key: str) -> None:
 
 
 def _write_synced(path: Path, data: bytes | memoryview) -> None:
-    """Create a file with *data* and fsync it."""
+    """Create a file with *data* and sync it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         rest = memoryview(data).cast("B")
@@ -474,7 +474,7 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:
-    """Return the version of a file: a hash of its content, or of a huge file only of its status."""
+    """Return the ETag of a file: a hash of its content, or only of its status if it is huge."""
     if status.st_size > HASHED_BYTES_MAX:
         return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
     hasher = hashlib.blake2b(digest_size=_ETAG_BYTES)

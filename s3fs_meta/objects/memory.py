@@ -1,6 +1,6 @@
-"""A store of objects in a dictionary, for tests and trials.
+"""A store that keeps objects in a dictionary, for tests and experiments.
 
-The store passes the same contract suite as the stores on disk and in buckets.
+The store passes the same contract tests as the stores on disk and in buckets.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from s3fs_meta.objects.contract import (
 
 
 class MemoryStore:
-    """A store that exists as long as this Python object; every method is one atomic step."""
+    """A store that exists as long as this Python object; every method is atomic."""
 
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
-        self.modified_ns: dict[ObjectKey, int] = {}  # times at which objects were stored
-        self.clock: Clock = SystemClock()  # clock of the store; tests set it
+        self.modified_ns: dict[ObjectKey, int] = {}  # the time at which each object was stored
+        self.clock: Clock = SystemClock()  # the clock of the store, which tests can set
         self.has_own_clock = True
 
     @property
@@ -78,7 +78,7 @@ class MemoryStore:
         return _etag(data)
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Store an object only if its current version is *etag*."""
         check_key(key)
         await trio.lowlevel.checkpoint()
         present = self.objects.get(key)
@@ -108,7 +108,7 @@ class MemoryStore:
                 yield ObjectInfo(key, size_bytes, self.modified_ns.get(key))
 
     async def close(self) -> None:
-        """Do nothing: the objects stay for later use of this store."""
+        """Do nothing, so that a test can use the store again."""
         await trio.lowlevel.checkpoint()
 
     def _store(self, key: ObjectKey, data: bytes | memoryview) -> None:

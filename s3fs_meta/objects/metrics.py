@@ -1,4 +1,4 @@
-"""A store that counts the requests to the store that it wraps.
+"""A wrapper of a store that counts its requests.
 
 Owns: counts per method, which ``status`` shows. It does not change requests or results.
 """
@@ -22,7 +22,7 @@ class MethodCounts:
     """The counts of one method since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # raised StoreError; not a missing key in get, nor a refused condition
+    errors: int = 0  # calls that raised StoreError; a missing object is no error
     sent_bytes: int = 0  # bytes sent by requests that succeeded
     received_bytes: int = 0
 
@@ -30,7 +30,7 @@ class MethodCounts:
 class CountingStore(StoreWrapper):
     """A store that counts requests; ``list`` counts listings, not pages.
 
-    The requests that a store bills are counted below, by ``meter``: each attempt and each page.
+    ``meter`` of the inner store counts the billed requests: each attempt and each page.
     """
 
     def __init__(self, inner: ObjectStore, meter: Meter | None = None) -> None:
@@ -71,7 +71,7 @@ class CountingStore(StoreWrapper):
         return etag
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Store an object only if its current version is *etag*."""
         with self._counted("replace", answers=PreconditionError) as counts:
             new_etag = await self.inner.replace(key, data, etag)
             counts.sent_bytes += _size_bytes(data)
@@ -83,7 +83,7 @@ class CountingStore(StoreWrapper):
             await self.inner.delete(keys)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending."""
+        """Yield objects in the order of their keys."""
         with self._counted("list"):
             async with aclosing(self.inner.list(prefix, after=after)) as found:
                 async for info in found:

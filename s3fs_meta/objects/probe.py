@@ -1,7 +1,7 @@
 """A test whether a store honours conditional writes.
 
-Some stores silently ignore the conditions; with such a store, two hosts that write at the same time
-could destroy a filesystem. Only a test request reveals this, so mkfs and mount send one.
+Some stores silently ignore the conditions. With such a store, two hosts that write at the same time
+could destroy a filesystem. Only a test request detects this, so mkfs and mount send one.
 """
 
 from typing import Final
@@ -14,17 +14,17 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # all that a probe writes
+CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # written by probes
 
 
 async def probe(store: ObjectStore, nonce: str) -> bool:
-    """Return whether *store* refuses a create of a taken key and a replace of an old version.
+    """Return whether *store* refuses to create an existing object and to replace an old version.
 
-    Creates and deletes the object ``probe/<nonce>``; only a killed probe leaves it in the store.
+    The test creates and deletes the object ``probe/<nonce>``; a killed test leaves the object.
 
     Args:
         store: any store; the probe sends it a few requests.
-        nonce: hexadecimal digits, never used before.
+        nonce: hexadecimal digits that were never used before.
 
     Raises:
         StoreError: a request failed, so the answer is unknown.
@@ -45,7 +45,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # The content is random: a retry would treat equal bytes as its own write with a lost answer.
+    # The content is random, because a retry treats equal bytes as its own earlier write.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

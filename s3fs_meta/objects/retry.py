@@ -1,8 +1,8 @@
-"""A store that repeats requests after transient failures.
+"""A wrapper of a store that repeats requests after transient failures.
 
-Owns: how often, how long and with which pauses a request is repeated, and recognising a write of
-ours whose answer was lost. This is the only retry loop; the inner stores make one attempt.
-Does not know: how a store works. Repeats a request only after TransientStoreError.
+Owns: the number, duration and pauses of retries, and recognising an own write whose answer was lost.
+This is the only retry loop; the inner stores make one attempt.
+Does not know: how a store works. A request is repeated only after TransientStoreError.
 """
 
 import random
@@ -46,17 +46,17 @@ class RetryPolicy:
     """The limits of retries and the pauses between them."""
 
     attempts_max: int = STORE_ATTEMPTS_MAX
-    # Maximum time from the start of the first attempt to the start of the last.
+    # The maximum time from the start of the first attempt to the start of the last attempt.
     total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
-    # As total_s_max, while no server at the address has ever accepted a connection.
+    # The same limit while no server at the address has ever accepted a connection.
     unconnected_s_max: float = STORE_UNCONNECTED_S_MAX
 
     def delay_s(self, attempts_made: int, jitter: float) -> float:
         """Return the pause before the next attempt.
 
-        The upper bound doubles with each attempt. *jitter*, from 0 to 1, selects a pause between
+        The upper bound doubles with each attempt. *jitter*, from 0 to 1, determines a pause between
         half of the bound and the bound.
 
         Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (equal jitter).
@@ -65,11 +65,11 @@ class RetryPolicy:
         return full * (1 + jitter) / 2
 
     def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
-        """Return the longest time until a request fails if every attempt takes *attempt_s*.
+        """Return the maximum time until a request fails if every attempt takes *attempt_s*.
 
         Args:
-            attempt_s: the time of an attempt.
-            unconnected: the attempts fail because no server accepts a connection.
+            attempt_s: the duration of an attempt.
+            unconnected: attempts fail because no server accepts a connection.
         """
         pauses_s = sum(self.delay_s(made, 1.0) for made in range(1, self.attempts_max))
         last_s = min(self.total_s_max, self.unconnected_s_max) if unconnected else self.total_s_max
@@ -108,19 +108,19 @@ class _Attempts:
 
 
 def ignore_notice(_text: str) -> None:
-    """Report nothing."""
+    """Ignore a message; the default of ``notify``."""
 
 
 Charge = Callable[[ObjectKey, int, int], None]
-"""Counts the bytes sent and received by a repeated attempt at a request for an object."""
+"""Counts the bytes that a repeated attempt sends and receives for an object."""
 
 
 def ignore_charge(_key: ObjectKey, _sent_bytes: int, _received_bytes: int) -> None:
-    """Count nothing."""
+    """Ignore transferred bytes; the default of ``charge``."""
 
 
 class RetryingStore(StoreWrapper):
-    """A store that repeats failed requests, and at last raises StoreUnavailableError."""
+    """A store that repeats failed requests, and finally raises StoreUnavailableError."""
 
     def __init__(
         self,
@@ -135,24 +135,24 @@ class RetryingStore(StoreWrapper):
         Args:
             inner: a store that makes one attempt per request.
             policy: limits of retries, and pauses.
-            jitter: randomness for the pauses.
+            jitter: random numbers for the pauses.
             notify: called once with a message if the store is slow or fails before its first answer.
             charge: called before each repeated attempt to send or receive an object or a range.
         """
         super().__init__(inner)
         self._charge = charge
-        self.retries = 0  # number of retries since construction, of all requests
+        self.retries = 0  # number of retries of all requests since construction
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._contact = Contact(inner, self._policy, notify)
 
     @property
     def outage(self) -> Outage:
-        """Return since when and why the store does not answer."""
+        """Return the current outage of the store: its duration and reason."""
         return self._contact.outage()
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock, as of the attempt that succeeded."""
+        """Return the time by the store's clock, from the attempt that succeeded."""
         return await self._repeat("the store's clock", self.inner.now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -169,11 +169,11 @@ class RetryingStore(StoreWrapper):
         await self._repeat(key, partial(self.inner.put, key, data), sent_bytes=len(data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free, or an earlier attempt of this call used it."""
+        """Store an object only if the key is free or taken by an earlier attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Replace an object only if its version is *etag* or of an attempt of this call."""
+        """Replace an object only if its version is *etag* or from an attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -182,7 +182,7 @@ class RetryingStore(StoreWrapper):
         await self._repeat(key, partial(self.inner.delete, keys))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; after an error resume after the last yielded object.
+        """Yield objects in order of their keys; after an error, resume after the last one.
 
         Each yielded object resets the limits, so a long listing survives any number of errors.
         """
@@ -223,10 +223,10 @@ class RetryingStore(StoreWrapper):
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
     ) -> ETag:
-        """Repeat a conditional write; recognise an earlier attempt whose success was not reported.
+        """Repeat a conditional write; recognise an earlier attempt that succeeded without an answer.
 
         An attempt may be refused because an earlier attempt, whose outcome is unknown, succeeded.
-        If so, the object holds our bytes, and the write counts as done.
+        If so, the object contains the bytes of this call, and the write counts as successful.
         """
         unknown = False
 

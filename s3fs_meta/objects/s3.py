@@ -1,11 +1,11 @@
-"""Objects in a bucket, through boto3.
+"""Objects stored in a bucket, through boto3.
 
-Owns: the requests, and the checks that boto3 leaves to its caller: lengths of answers, order of
+Owns: the requests, and the checks that boto3 does not make: lengths of answers, the order of
 listings, errors inside successful answers.
 Does not know: retries (``objects.retry``); every method makes one attempt.
 
-Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still finishes
-its request, at the latest when it times out; it may keep the bytes to send, which are immutable.
+Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still completes
+its request, at the latest after a timeout. It may keep the bytes to send, which are immutable.
 """
 
 import io
@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# Operations as S3 bills them; any other is a GET.
+# The price class of each operation; all others count as GET.
 _CLASSES: Final = {
     "PutObject": RequestClass.PUT,
     "CreateMultipartUpload": RequestClass.PUT,
@@ -89,18 +89,18 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The request that a thread sends, for the count of its answer."""
+    """The current request of a thread, so that its answer can be counted."""
 
     def __init__(self) -> None:
         self.key = ""
         self.sent_bytes = 0
 
     def begin(self, key: str) -> None:
-        """Note the key of the next requests of this thread, which have no body yet."""
+        """Set the key of the next requests of this thread, which have no body yet."""
         self.key, self.sent_bytes = key, 0
 
     def carry(self, sent_bytes: int) -> None:
-        """Note the size of the body of the next request of this thread."""
+        """Set the size of the body of the next request of this thread."""
         self.sent_bytes = sent_bytes
 
 
@@ -120,7 +120,7 @@ class S3Store:
 
         Args:
             bucket: name of a bucket, which must exist.
-            prefix: has no leading or trailing slash; may be empty.
+            prefix: a prefix without leading or trailing slash; may be empty.
             place: server, region, profile, timeouts.
             multipart_bytes: larger objects are uploaded in parts of this size; S3 requires at
                 least 5 MiB for every part but the last.
@@ -148,7 +148,7 @@ class S3Store:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return true: the server's clock dates its answers and objects."""
+        """Return true: the server's clock sets the times of objects."""
         return True
 
     async def now_ns(self) -> int | None:
@@ -177,11 +177,13 @@ class S3Store:
         return await self._request(key, partial(self._put, key, _immutable(data), _IF_FREE))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*."""
+        """Store an object only if its current version is *etag*."""
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
-        except ObjectMissingError as exc:  # S3 answers so if an object with a condition is missing
+        except (
+            ObjectMissingError
+        ) as exc:  # the answer of S3 if an object with a condition is missing
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -225,7 +227,7 @@ class S3Store:
     # --- in a thread -----------------------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        """Return the result of *work* with the client; translate the errors of boto3."""
+        """Call *work* with the client; translate the errors of boto3."""
         self._current.begin(key)
         try:
             client = self._holder.client()
@@ -263,7 +265,7 @@ class S3Store:
         try:
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
-            body.close()  # closes the connection, on which the unread body would still arrive
+            body.close()  # closes the connection, because the rest of the body would still arrive
             raise
         return Fetched(self.read_body(key, body, size_bytes), etag)
 
@@ -278,15 +280,15 @@ class S3Store:
         return self.read_body(key, body, stop - start)
 
     def read_body(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
-        """Return exactly *size_bytes* of an answer. Blocking.
+        """Read exactly *size_bytes* bytes of an answer. Blocking.
 
         Raises:
             TransientStoreError: the body was shorter or longer, or arrived below the minimum rate.
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
-        # One buffer, allocated once and never copied: a copy would hold the interpreter lock and
-        # block the event loop.
+        # The buffer is allocated once and never copied, because a copy holds the interpreter lock and
+        # blocks the event loop.
         buffer = io.BytesIO(bytes(size_bytes))
         try:
             while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
@@ -309,9 +311,9 @@ class S3Store:
         condition: dict[str, Any],
         client: "S3Client",
     ) -> ETag:
-        assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
+        assert len(body) <= OBJECT_BYTES_MAX, "an object must fit into one PUT"
         self._current.carry(len(body))
-        # boto3 accepts any buffer; it would copy, or read in chunks, the types that its stubs
+        # boto3 accepts any buffer, but it copies, or reads in chunks, the types that its stubs
         # allow.
         answer = client.put_object(
             **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
@@ -402,7 +404,7 @@ class S3Store:
 
 
 def _in_ns(when: datetime) -> int:
-    """Return a server's time in nanoseconds; one without a time zone is UTC."""
+    """Return a server's time in nanoseconds; a time without a zone is UTC."""
     aware = when if when.tzinfo is not None else when.replace(tzinfo=timezone.utc)
     return int(aware.timestamp()) * 1_000_000_000
 
@@ -417,7 +419,7 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
 
     Raises:
         FormatError: the object ends before *stop*.
-        TransientStoreError: the answer has another range.
+        TransientStoreError: the answer has a different range.
     """
     span, _, total = content_range.removeprefix("bytes ").partition("/")
     if total.isdigit() and int(total) < stop:

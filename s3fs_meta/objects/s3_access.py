@@ -1,10 +1,10 @@
 """The boto3 client of one store.
 
-Owns: its configuration, its creation, and its renewal when credentials expire.
-Does not know: the contract.
+Owns: configuring and creating the client, and renewing it when credentials expire.
+Does not know: the contract of stores.
 
-The client is made in a thread at its first use, which is after the daemon has forked. A process
-that inherits its parent's client makes its own client. All threads of a process share one client
+The client is created in a thread at its first use, after the daemon has forked. A process
+that inherits its parent's client creates a new client. All threads of a process share one client
 (boto3 documents clients, not sessions, as thread-safe).
 """
 
@@ -34,7 +34,7 @@ USER_AGENT: Final = "s3fs-meta"
 
 
 class S3Place(NamedTuple):
-    """Server, region, profile and timeouts; for None the standard AWS configuration applies."""
+    """Server, region, profile and timeouts; None selects the standard AWS configuration."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -53,14 +53,14 @@ OnAnswer = Callable[[str, int], None]
 
 
 def _ignore_answer(_operation: str, _body_bytes: int) -> None:
-    """Count nothing."""
+    """Ignore an answer; the default of ``on_answer``."""
 
 
 class S3ClientHolder:
     """Holds the current boto3 client; thread-safe."""
 
     def __init__(self, place: S3Place, on_answer: OnAnswer = _ignore_answer) -> None:
-        """Make no client yet.
+        """Prepare the holder, without creating a client.
 
         Args:
             place: server, region, profile, timeouts.
@@ -73,7 +73,7 @@ class S3ClientHolder:
         self._made: _Made | None = None
 
     def client(self) -> "S3Client":
-        """Return the client of this process; may block on the network for credentials."""
+        """Return the client of this process; fetching credentials may block on the network."""
         with self._guard:
             if self._made is None or self._made.pid != os.getpid():
                 self._made = _make(self._place, self._on_answer)
@@ -81,7 +81,7 @@ class S3ClientHolder:
 
     @property
     def endpoint_url(self) -> str:
-        """Return the URL of the server; empty if it is unknown, because there is no client yet."""
+        """Return the URL of the server, empty before the first client is created."""
         made = self._made
         return self._place.endpoint_url or ("" if made is None else made.client.meta.endpoint_url)
 
@@ -118,7 +118,7 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
-    # "Expect: 100-continue" adds a round trip to each PUT, or 1 s if a server ignores the header.
+    # "Expect: 100-continue" would add a round trip to each PUT, or 1 s if a server ignores it.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
@@ -142,7 +142,7 @@ def _descriptions() -> Loader:
 def _config(place: S3Place) -> Config:
     return Config(
         signature_version="s3v4",
-        # Only objects.retry repeats requests: it knows which writes are conditional, and
+        # Only objects.retry repeats requests, because it knows which writes are conditional, and
         # botocore's quota would end all retries after some 35 failures.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=place.connect_timeout_s,
@@ -150,13 +150,13 @@ def _config(place: S3Place) -> Config:
         max_pool_connections=STORE_THREADS_MAX,
         tcp_keepalive=True,
         parameter_validation=False,
-        # Content-MD5 protects uploads, the hashes in our formats protect downloads.
+        # Content-MD5 protects uploads; the hashes in the objects protect downloads.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
             # Over https TLS protects the payload; over plain http only its signature protects it.
             "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
-            # A self-hosted server rarely has a DNS name for every bucket.
+            # Self-hosted servers rarely have a DNS name for every bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
         user_agent_extra=USER_AGENT,
@@ -170,9 +170,9 @@ def content_md5(data: bytes | memoryview) -> str:
 
 
 def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
-    """Keep botocore from following a redirection of its own HeadBucket request.
+    """Prevent botocore from following a redirection of its own HeadBucket request.
 
-    botocore sends HeadBucket to learn a bucket's region when an answer is a redirection. If
+    If an answer is a redirection, botocore sends HeadBucket to find the bucket's region. If
     HeadBucket is redirected as well, for example by a web server from http to https, botocore would
     loop forever.
     """
@@ -183,9 +183,9 @@ def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
 def _report_billed(
     on_answer: OnAnswer, event_name: str, response_dict: Mapping[str, Any] | None, **_: object
 ) -> None:
-    """Report an answer that S3 bills: success, or an error of the client.
+    """Report an answer that S3 bills: a success, or a client error (4xx).
 
-    Redirections, errors of the server and requests without an answer are not billed.
+    Redirections, server errors and requests without an answer are not billed.
     Source: Amazon S3 user guide, "Billing for Amazon S3 error responses".
     """
     if response_dict is None:

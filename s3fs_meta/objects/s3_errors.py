@@ -1,4 +1,4 @@
-"""Translation of boto3's exceptions into our errors, each with a message of one line.
+"""Translation of boto3's exceptions into errors of this program, with messages of one line.
 
 Owns: the tables of S3 error codes and botocore exceptions, and the advice for each.
 Does not know: how requests are made. An error that no table lists becomes UnexpectedStoreError.
@@ -89,14 +89,14 @@ _ADVICE: Final[Mapping[str, str]] = {
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
 
-# The most specific classes are first. A connection error's message has an address, no secret.
+# The most specific classes come first. The message of a connection error has an address, no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         boto.NoCredentialsError,
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials of the user "
         "who mounts (root for fstab), or name a profile there with --profile",
     ),
-    (boto.PartialCredentialsError, "the secret key is missing beside the access key"),
+    (boto.PartialCredentialsError, "the access key has no secret key"),
     (boto.ProfileNotFound, "name a profile of the AWS configuration files with --profile"),
     (boto.ConfigParseError, "correct the AWS configuration file"),
     (boto.UnauthorizedSSOTokenError, _LOGIN),
@@ -113,11 +113,11 @@ _TRANSIENT_EXCEPTIONS: Final = (
     boto.FlexibleChecksumError,
     boto.CredentialRetrievalError,
     boto.MetadataRetrievalError,
-    ResponseParserError,  # probably a proxy sent the answer
+    ResponseParserError,  # the answer probably came from a proxy
     OSError,
 )
 _SILENT: Final = "{0} accepts the connection, but does not answer"
-# The most specific classes are first. "{0}" is the address of the server.
+# The most specific classes come first. "{0}" is the address of the server.
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
     (boto.ReadTimeoutError, _SILENT),
@@ -127,11 +127,11 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _CHECK: Final = "check the network and the endpoint URL"
-# Parts of OpenSSL's messages, and the code and advice of our error.
+# Parts of OpenSSL's messages, and the code and advice of the resulting error.
 _TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "CERTIFICATE_VERIFY_FAILED": (
         "certificate verification failed",
-        "this host does not trust the server; name its authority in AWS_CA_BUNDLE",
+        "this host does not trust the server; put its CA certificate into AWS_CA_BUNDLE",
     ),
     **dict.fromkeys(
         ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"),
@@ -142,7 +142,7 @@ FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSE
 
 
 def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
-    """Return the project's error for one of the ``FOREIGN`` exceptions.
+    """Return an S3fsError for one of the ``FOREIGN`` exceptions.
 
     Args:
         exc: the exception.
@@ -199,7 +199,7 @@ def server_of(url: str) -> str:
 
 
 def _reason(exc: Exception) -> str:
-    """Return the text of the system's error below a connection error of botocore; "" for none."""
+    """Return the text of the OSError that caused a connection error of botocore, or ""."""
     for cause in _causes(exc):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
@@ -215,14 +215,14 @@ def _has_timed_out(exc: Exception) -> bool:
 
 
 def _is_unconnected(exc: Exception) -> bool:
-    """Return whether no server accepted the connection; the failure was immediate."""
+    """Return whether the connection failed immediately, because no server accepted it."""
     return isinstance(exc, boto.EndpointConnectionError) and any(
         isinstance(cause, OSError) and cause.errno in _UNCONNECTED for cause in _causes(exc)
     )
 
 
 def _causes(exc: Exception) -> Iterator[BaseException]:
-    """Yield the errors below a connection error of botocore, the outermost first."""
+    """Yield the causes of a connection error of botocore, the outermost first."""
     error = getattr(exc, "kwargs", {}).get("error")
     while isinstance(error, BaseException):
         yield error
@@ -241,14 +241,14 @@ def _resolution_error(exc: Exception) -> socket.gaierror | None:
 
 
 def error_code(exc: Exception) -> str:
-    """Return the S3 error code in an error answer, or '' if there is none."""
+    """Return the S3 error code of an error answer, or '' if it has none."""
     if isinstance(exc, boto.ClientError):
         return str(exc.response.get("Error", {}).get("Code", ""))
     return ""
 
 
 def from_code(code: str, text: str, key: str) -> S3fsError:
-    """Return the project's error for an S3 error code of a request, or of one key in a batch."""
+    """Return an S3fsError for an S3 error code of a request, or of one key in a batch."""
     if code in _TRANSIENT_CODES:
         return TransientStoreError(key, code)
     if code in _MISSING_CODES:

@@ -1,10 +1,10 @@
 """Limits of the rate of uploads and downloads: a token bucket for each direction.
 
-Owns: which transfer waits how long for its bytes, and in which order. Does not know: objects, except
-that only packs and images count; when a program waits for an upload (callers of ``lifted``).
-A transfer waits until the rate allows all of its bytes, and is then made at full speed, because a
-store takes complete objects. A repeated attempt is charged afterwards: later transfers wait for it.
-Keeps: waiting is measured by trio's clock, which no change of the wall clock affects. The wall clock
+Owns: how long, and in which order, transfers wait for their bytes. Does not know: objects, except
+that only packs and images are limited; when a program waits for an upload (callers of ``lifted``).
+A transfer waits until the rate allows all of its bytes. Then it runs at full speed, because a
+store takes complete objects. The bytes of a repeated attempt delay later transfers.
+Keeps: trio's clock measures waiting, so changes of the wall clock have no effect. The wall clock
 only selects an entry of the timetable, so a jump never causes more than RATE_BURST_S of burst.
 Tasks: any number may wait. No thread.
 """
@@ -28,14 +28,14 @@ _LIMITED_KEYS: Final = ("pack/", "image/")  # file content, and images of the me
 
 
 class Rank(enum.IntEnum):
-    """The order of waiting transfers: a lower number first."""
+    """The rank of a waiting transfer: lower numbers come first."""
 
-    WANTED = 0  # a program waits for it
+    WANTED = 0  # a program waits for the transfer
     BACKGROUND = 1
 
 
 class _Waiting(NamedTuple):
-    """One waiting transfer; the smallest one is the next."""
+    """One waiting transfer; the smallest tuple is next."""
 
     rank: Rank
     number: int
@@ -43,9 +43,9 @@ class _Waiting(NamedTuple):
 
 
 def local_time() -> time.struct_time:
-    """Return the local time, in the time zone that the machine has now.
+    """Return the local time in the current time zone of the machine.
 
-    localtime_r(3) keeps the zone in which the process began.
+    localtime_r(3) keeps the time zone from the start of the process.
     """
     time.tzset()
     return time.localtime()
@@ -79,7 +79,7 @@ class Throttle:
         return sum(one.size_bytes for one in self._waiting)
 
     def set(self, limit: RateLimit) -> None:
-        """Replace the limit, also for transfers that wait now. Schedule point: never."""
+        """Replace the limit, also for waiting transfers. Schedule point: never."""
         self.limit = limit
         self._wake()
 
@@ -108,7 +108,7 @@ class Throttle:
                 lacking = math.inf
                 if min(self._waiting) is waiting:
                     lacking = size_bytes - self._balance
-                    if lacking < 1:  # not 0: the clock has rounding errors
+                    if lacking < 1:  # not 0, because of rounding errors of the clock
                         self._balance -= size_bytes
                         return
                 with trio.move_on_after(min(lacking / rate, RATE_CHECK_S)):
@@ -118,7 +118,7 @@ class Throttle:
             self._wake()
 
     def give_back(self, size_bytes: int) -> None:
-        """Return bytes that were taken and are not transferred. Schedule point: never."""
+        """Return bytes that were taken but not transferred. Schedule point: never."""
         self._balance += size_bytes
 
     def charge(self, size_bytes: int) -> None:
@@ -127,9 +127,9 @@ class Throttle:
             self._balance -= size_bytes
 
     def _accrued(self) -> int | None:
-        """Add the bytes that the rate allowed since the last call; return the rate.
+        """Add the bytes that the rate allows since the last call; return the rate.
 
-        Unused bytes add up only to those of RATE_BURST_S, or to the largest waiting transfer.
+        Unused bytes accumulate up to RATE_BURST_S, or up to the largest waiting transfer.
         """
         now_s = trio.current_time()
         passed_s = min(now_s - self._balance_at_s, _LONG_S)
@@ -148,7 +148,7 @@ class Throttle:
         self._changed = trio.Event()
 
 
-_LONG_S: Final = 7 * 86_400.0  # no longer time needs to be counted; avoids infinity at the start
+_LONG_S: Final = 7 * 86_400.0  # a longer time is counted as this one; avoids infinity at the start
 
 
 class Throttles(NamedTuple):

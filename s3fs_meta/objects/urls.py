@@ -1,7 +1,7 @@
 """Parsing of store URLs, and opening the store of a URL.
 
-Owns: the forms of URLs, and the decorators around every store.
-Does not know: how stores work. It loads boto3 only for a bucket, because loading takes a third of a
+Owns: the forms of URLs, and the wrappers of every store.
+Does not know: how stores work. boto3 is loaded only for a bucket, because loading takes a third of a
 second.
 """
 
@@ -41,7 +41,7 @@ StoreAddress = LocalAddress | S3Address
 
 
 class S3Options(NamedTuple):
-    """Settings that the URL of a bucket lacks; for None the standard AWS configuration applies."""
+    """Settings that the URL of a bucket lacks; None selects the standard AWS configuration."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -71,7 +71,7 @@ def parse(url: str) -> StoreAddress:
 
 
 def above(url: str) -> list[str]:
-    """Return the URLs of the parents of *url* that may hold objects, the nearest first.
+    """Return the URLs of the parents of *url* that may contain objects, the nearest first.
 
     Raises:
         UsageError: *url* has none of the known forms.
@@ -113,19 +113,19 @@ def open_store(
     notify: Callable[[str], None] = ignore_notice,
     charge: Charge = ignore_charge,
 ) -> CountingStore:
-    """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
+    """Open the store at *url* with retries and counts; may block on the disk, not on the network.
 
     Args:
         url: as for ``parse``.
         options: used only for buckets.
-        make_root: make the directory of a local store; mkfs sets this.
+        make_root: create the directory of a local store; for mkfs.
         probe_only: the caller reads a few objects from an address that may be no store.
         may_be_absent: treat a missing directory as a store that cannot be reached.
         notify, charge: as for ``RetryingStore``.
 
     Raises:
         AbsentDirectoryError: the directory does not exist.
-        UsageError: the URL is wrong, or a file is where the directory should be.
+        UsageError: the URL is invalid, or a file is at the path of the directory.
     """
     address = parse(url)
     required = not (make_root or probe_only or may_be_absent)

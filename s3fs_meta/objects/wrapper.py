@@ -1,13 +1,13 @@
-"""The base of stores that wrap another store.
+"""The base class of stores that wrap another store.
 
-Owns: the parts of the contract that no wrapper changes. Does not know: requests.
+Owns: the methods that no wrapper changes. Does not know: requests.
 """
 
 from s3fs_meta.objects.contract import ObjectStore
 
 
 class StoreWrapper:
-    """A store that wraps another store; a subclass has the requests."""
+    """A store that wraps another store; subclasses implement the requests."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner

@@ -1,9 +1,9 @@
 """Durability of operations on this host: group commit, fsync, background sync.
 
-Owns: the order *block files, then COMMIT, then the WAL to disk*; when a group of operations is
+Owns: the order *block files, then COMMIT, then the WAL*; the times at which groups of operations are
 committed; the ``commit=`` interval. Does not know: the store.
-Keeps: content is durable before the rows that name it, so a sync of rows begins with the content of
-every file. The only exception is data written during the sync, whose rows may be durable first.
+Keeps: content is durable before its rows, so a sync of rows begins with the content of every file.
+The only exception is data written during the sync, whose rows may be durable first.
 Tasks: ``run_group_commit`` and ``run_background_sync`` are one task each per mount; any fsync
 handler may call ``sync_file``.
 Design: docs/design/durability.md, "From write to fsync".
@@ -45,18 +45,16 @@ class Durability:
         commit_interval_s: float,
         last_record: Callable[[], int],
         collect: Callable[[], Awaitable[object]],
-        note_failed_sync: Callable[[], None],
     ) -> None:
-        """Store the arguments; the ``run`` methods commit and sync.
+        """Create the object; the ``run`` methods commit and sync.
 
         Args:
             db: the mount's database.
             cache: the mount's block cache.
-            status: set to degraded when a write to the disk fails.
+            status: the state of the mount; becomes degraded if a write to the disk fails.
             commit_interval_s: the time between two background syncs.
             last_record: returns the number of the last committed record of changes.
             collect: makes the kernel write back dirty pages.
-            note_failed_sync: records for the next mount that the disk failed.
         """
         self._db = db
         self._cache = cache
@@ -67,14 +65,13 @@ class Durability:
         self._sync_lock = trio.Lock()
         self._last_record = last_record
         self.collect = collect
-        self._note_failed_sync = note_failed_sync
         self.synced_mark = 0  # number of the last record of changes on the disk
         # Number of the last change on the disk, and of the last change of only times.
         self._synced = -1, -1
-        self._committed = -1, -1  # the same of the last commit by ``sync``
+        self._committed = -1, -1  # the same numbers at the last commit by ``sync``
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()
-        self._broken = ""  # why every later sync fails; never cleared once set
+        self._broken = ""  # reason why every later sync fails; never cleared
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
 
@@ -82,14 +79,11 @@ class Durability:
         self._opened.set()
 
     def _group_lost(self) -> None:
-        self._give_up("the last operations were lost", disk_failed=self._db.disk_failed)
+        self._give_up("the last operations were lost")
 
-    def _give_up(self, why: str, *, disk_failed: bool = True) -> None:
+    def _give_up(self, why: str) -> None:
         """Refuse later changes and syncs, because it is unknown which operations are durable."""
-        if not self._broken:
-            self._broken = why
-            if disk_failed:
-                self._note_failed_sync()
+        self._broken = self._broken or why
         self._status.degrade(why)
 
     def _require_sound(self) -> None:
@@ -126,8 +120,7 @@ class Durability:
             _log.error(
                 "cannot commit operations to the database, the mount turns read-only: %s", exc
             )
-            why = f"the last operations were lost: {exc}"
-            self._give_up(why, disk_failed=self._db.disk_failed)
+            self._give_up(f"the last operations were lost: {exc}")
         self._notice_log()
 
     async def run_background_sync(self) -> None:
@@ -144,7 +137,7 @@ class Durability:
                 self._status.degrade(f"background sync failed: {exc}")
 
     async def sync_file(self, _ino: Ino, *, data_only: bool = False) -> None:
-        """Make one file's content and the metadata that names it durable, as fsync(2) requires.
+        """Make the content, name and attributes of one file durable, as fsync(2) requires.
 
         Args:
             data_only: times need not be durable, as for fdatasync(2).
@@ -158,14 +151,14 @@ class Durability:
             self._room_wanted.set()
 
     async def run_log_room(self) -> None:
-        """Keep room in the log while programs call fsync, until cancelled.
+        """Keep room at the end of the WAL while programs call fsync, until cancelled.
 
         Without room each sync of the log waits for the filesystem's journal, too.
         """
         while True:
             await self._room_wanted.wait()
             self._room_wanted = trio.Event()
-            assert self._db.wal is not None, "only a sync of a log wants room"
+            assert self._db.wal is not None, "only a write-ahead log has room"
             if self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
                 self._db.wal.forgo_room()
                 continue
@@ -216,7 +209,7 @@ class Durability:
         """
         self._require_sound()
         try:
-            # A commit under WAL takes as long as syncing a small file, and needs no such sync.
+            # Under WAL a commit takes as long as syncing a small file, and does not require the sync.
             is_wal = self._db.pragmas.is_wal
             await self._cache.sync_blocks(meanwhile=self._db.commit if is_wal else None)
             self._require_sound()
@@ -233,7 +226,7 @@ class Durability:
         self.synced_mark = max(self.synced_mark, mark)
 
     async def _sync_log(self, begun: tuple[int, int]) -> None:
-        """Sync the log unless another call has done it since the commit of these operations."""
+        """Sync the log, unless another call did so after these operations were committed."""
         async with self._log_lock:
             self._require_sound()
             if self._synced < begun:

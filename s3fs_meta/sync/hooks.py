@@ -1,7 +1,7 @@
-"""Names of the steps between writes, at which tests stop or crash the program.
+"""Names of the steps between writes; tests stop or crash the program at these steps.
 
-Owns: the list of names. docs/design/durability.md has a table row for each name, as a test
-requires.
+Owns: the list of names. docs/design/durability.md has a table row for each name; a test
+checks this.
 """
 
 from collections.abc import Callable
@@ -77,4 +77,4 @@ REMOVAL_STEPS: Final = (
 
 
 def no_hook(step: str) -> None:
-    """Do nothing: the hook of a real mount."""
+    """Do nothing; the hook of a real mount."""

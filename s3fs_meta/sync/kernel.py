@@ -18,27 +18,27 @@ class Turned(NamedTuple):
 
 
 class Kernel(Protocol):
-    """The kernel of a mountpoint, which holds dirty pages and caches answers to requests."""
+    """The kernel at a mountpoint: it has dirty pages, and caches replies to requests."""
 
     async def collect(self) -> object:
         """Make the kernel write back all pages that are dirty now, within a time limit."""
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Drop answers that the next txg changes (None: all); cache none until ``at_turn``."""
+        """Drop cached replies that the next txg changes (None: all); cache none until ``at_turn``."""
         ...
 
     def at_turn(self) -> None:
-        """Cache answers again, because the new txg is visible now. Schedule point: never."""
+        """Cache replies again, because the new txg is now visible. Schedule point: never."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Drop answers given just before the new txg became visible, and changed file content."""
+        """Drop replies from just before the new txg became visible, and changed file content."""
         ...
 
 
 class NoKernel:
-    """The kernel of a session without a mountpoint: it holds and caches nothing."""
+    """The kernel of a session without a mountpoint; it has no dirty pages and no cache."""
 
     async def collect(self) -> None:
         """Do nothing."""

@@ -1,9 +1,9 @@
-"""Points in time that this host has seen, in a small file, for the completion of commands.
+"""Points in time that this host has seen, in a small file for the shell's completion.
 
 Owns: the file ``points.json`` in the state directory, its format and bounds, which points are kept,
 and when a mount saves it. Does not know: which points the bucket still has.
 Keeps: the file is replaced atomically, by the mount that has the state directory. A damaged file
-costs only its points; a file of a newer version stays as it is.
+costs only its points; a file of a newer version is not changed.
 Tasks: ``KnownPoints.run`` is one background task of a mount.
 Design: docs/design/format.md, "Known points in time".
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from s3fs_meta.hashed_dir import sync_path, write_durably
+from s3fs_meta.hashed_dir import replace_durably
 from s3fs_meta.limits import (
     KNOWN_POINTS_BYTES_MAX,
     KNOWN_POINTS_LATEST,
@@ -34,7 +34,7 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NUMBER_MAX: Final = 1 << 63
 _HOUR_NS: Final = 3600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
-# Of points up to an age, one is kept for each span.
+# For each maximum age, the time span of which one point is kept.
 _SPANS: Final = ((2 * _DAY_NS, _HOUR_NS), (60 * _DAY_NS, _DAY_NS))
 _LONGEST_SPAN_NS: Final = 30 * _DAY_NS
 
@@ -43,18 +43,18 @@ class Point(NamedTuple):
     """The end of a transaction group."""
 
     txg: int
-    time_ns: int  # by the clock of its writer
+    time_ns: int  # time by the writer's clock
 
 
 class Known(NamedTuple):
-    """The points of one filesystem, ascending."""
+    """The points of one filesystem, sorted."""
 
     uuid: str
     points: tuple[Point, ...]
 
 
 class NewerPointsError(Exception):
-    """A newer program wrote the file; this program leaves it as it is."""
+    """A newer program wrote the file, so this program does not change it."""
 
 
 def read(state: Path) -> Known | None:
@@ -93,18 +93,18 @@ def _number(value: Any) -> int:
 
 
 def with_link(known: Known, link: Link) -> Known:
-    """Return the points with that of a link, without those that the link shows to be unavailable.
+    """Add the point of a link; remove points that are unavailable according to the link.
 
-    Later txgs are of another history; txgs before the floor are not retained.
+    Later txgs belong to another history; txgs before the floor are not retained.
     """
     older = [one for one in known.points if link.floor <= one.txg < link.txg]
     return known._replace(points=_thinned([*older, Point(link.txg, link.created_ns)]))
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the latest points, and of older ones the first of each hour, day, or 30 days.
+    """Return the latest points, and of older points the first of each hour, day, or 30 days.
 
-    Each of these spans is a multiple of the one before, so a point that stays for its day was also
+    Each span is a multiple of the previous span, so a point that is kept for its day was also
     the first of its hour.
     """
     older, latest = points[:-KNOWN_POINTS_LATEST], points[-KNOWN_POINTS_LATEST:]
@@ -121,13 +121,10 @@ def write(state: Path, known: Known) -> None:
     """Replace the file. Blocking.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     fields = {"version": VERSION, "uuid": known.uuid, "points": [list(one) for one in known.points]}
-    new = state / f"{_NAME}.new"
-    write_durably(new, json.dumps(fields).encode("ascii"))
-    new.rename(state / _NAME)
-    sync_path(state)
+    replace_durably(state / _NAME, json.dumps(fields).encode("ascii"))
 
 
 class KnownPoints:
@@ -147,13 +144,13 @@ class KnownPoints:
         self._saved: Link | None = None
 
     async def run(self) -> None:
-        """Save the present point at intervals, until cancelled."""
+        """Save the current point at intervals, until cancelled."""
         while True:
             await self.save()
             await trio.sleep(KNOWN_POINTS_S)
 
     async def save(self) -> None:
-        """Add the present point to the file, unless it is known; after a failure try again later."""
+        """Add the current point to the file, unless it is in the file; log a failure."""
         link = self._link()
         if link == self._saved or not link.created_ns:
             return

@@ -1,4 +1,4 @@
-"""The rule which cached blocks may be the last copies of their content.
+"""The rule for cached blocks that may be the last copies of their content.
 
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are kept.
@@ -32,7 +32,7 @@ def exist(db: Database, newest: Database) -> bool:
 
 
 def among(db: Database, newest: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return which of the cached blocks *held* may be last copies, ascending."""
+    """Return the cached blocks of *held* that may be last copies, sorted."""
     found = {
         block for marked in (newest, db) for block in cached_blocks.marked_among(db, marked, held)
     }
@@ -46,7 +46,7 @@ def _is_stored(db: Database, block: BlockId) -> bool:
 
 
 def _of_lost_parts(db: Database, newest: Database) -> Iterator[BlockId]:
-    """Yield the blocks that *db* has where *newest* has a hole for a lost part of a file."""
+    """Yield the blocks of *db* at positions where *newest* has a hole for lost content."""
     for part in lost_ranges.iterate(newest):
         for index, block in block_map.blocks_of(db, part.ino, part.first, part.last):
             if block_map.find(newest, part.ino, index) is None:

@@ -1,6 +1,6 @@
 """mkfs: creating the objects of a filesystem, and recognising names of such objects.
 
-Owns: the order in which a filesystem is created: superblock (claims the URL) and its copy, first
+Owns: the order in which the objects are created: superblock (claims the URL) and its copy, first
 image, lease (the filesystem exists). Mount refuses the objects of an interrupted mkfs; destroy
 (``removal``) deletes them.
 """
@@ -18,7 +18,7 @@ import trio
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec import history_index, text_object
+from s3fs_meta.codec import history_index, kept_point, text_object
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
@@ -68,7 +68,7 @@ async def make_filesystem(
     """Create a filesystem at an empty URL.
 
     Returns:
-        The superblock and, if encrypted, the recovery key, which is stored nowhere.
+        The superblock and, if encrypted, the recovery key, which is not stored.
 
     Raises:
         NotEmptyError: the URL has a filesystem or other objects; nothing was changed.
@@ -184,7 +184,7 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
-    """Return the superblock fields that the table ``properties`` repeats, in its form."""
+    """Return the superblock fields that are repeated in the table ``properties``."""
     return {
         "uuid": superblock.uuid.encode(),
         "block_bytes": str(superblock.block_bytes).encode(),
@@ -192,7 +192,7 @@ def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
 
 
 def _new_database(path: Path, superblock: Superblock) -> None:
-    """Make the database of an empty filesystem, without local tables."""
+    """Create the database of an empty filesystem, without local tables."""
     db = Database.create(
         path,
         Pragmas(journal_mode="delete", page_size=superblock.page_size),
@@ -216,4 +216,5 @@ def is_own(key: str) -> bool:
         or changelog_codec.parse_part_key(key) is not None
         or level_codec.parse_key(key) is not None
         or history_index.RUNS.parse_key(key) is not None
+        or kept_point.parse_key(key) is not None
     )

@@ -35,7 +35,7 @@ LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})  # deleted after al
 class Contents(NamedTuple):
     """The objects of a bucket, divided by the form of their names."""
 
-    named: list[ObjectInfo]  # the name has a form that a filesystem uses
+    named: list[ObjectInfo]  # objects whose names have the form of s3fs-meta
     foreign: list[ObjectKey]  # the keys of all other objects
 
     @property
@@ -45,7 +45,7 @@ class Contents(NamedTuple):
 
 
 async def list_contents(store: ObjectStore) -> Contents:
-    """Return all objects of a bucket. Raises StoreError."""
+    """List all objects of a bucket; raise StoreError if this fails."""
     found = Contents([], [])
     async for info in store.list(""):
         if is_own(info.key):
@@ -87,7 +87,7 @@ async def keys_of_removed(
 
 
 def require_own_superblock(keys: Keys) -> None:
-    """Refuse to overwrite the superblock of another filesystem.
+    """Raise UsageError if a superblock belongs to another filesystem.
 
     Raises:
         UsageError: one of the superblock objects belongs to another filesystem.
@@ -112,12 +112,12 @@ async def remove(
     """Delete the objects of a filesystem, its superblock last.
 
     First a tombstone replaces the superblock, so that no host restores it from a copy or opens the
-    remaining objects. The second superblock object stays until all other objects are deleted,
+    remaining objects. The second superblock object is kept until all other objects are deleted,
     because after an interruption only its keys prove which objects belong to the filesystem.
 
     Args:
         store: the bucket.
-        own: the keys of the filesystem's objects.
+        own: the object keys of the filesystem.
         label: the label of the filesystem; another run needs it if this run is interrupted.
         progress: called with the number of deleted objects, and the total.
         hook: called after each step.

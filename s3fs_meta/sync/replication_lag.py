@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class FileState(enum.Enum):
-    """How durable the newest data and names of a file are."""
+    """The durability of the newest data and names of a file."""
 
     DIRTY = "dirty"  # a power cut may lose changes
     LOCAL = "local"  # all changes are on this machine's disk
@@ -33,7 +33,7 @@ class Paths(NamedTuple):
     """Sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
-    complete: bool  # False if more paths have such changes
+    complete: bool  # False if not all such paths are listed
 
 
 class Unshipped:
@@ -42,7 +42,7 @@ class Unshipped:
     def __init__(
         self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
     ) -> None:
-        """Store the arguments; nothing is read yet.
+        """Create the object; nothing is read yet.
 
         Args:
             db: the database of the mount, which has the records of changes.
@@ -54,12 +54,12 @@ class Unshipped:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # number of the last record of each inode
         self._read_seq = 0
-        # Any inode may have changed up to this record; there were too many to store each.
+        # Up to this record any inode may have changed, because there were too many to list.
         self._floor_seq = 0
         self._lock = trio.Lock()
 
     async def state_of(self, ino: Ino) -> FileState:
-        """Return how durable a file's changes are. Schedule point: always."""
+        """Return the durability of a file's changes. Schedule point: always."""
         async with self._lock:
             await self._refresh()
             seq = max(self._last.get(ino, 0), self._floor_seq)

@@ -1,10 +1,10 @@
-"""The counted requests of one filesystem on this host, by day, in a small file.
+"""The counted requests of one filesystem on this host, stored by day in a small file.
 
 Owns: the file ``requests.json`` in the state directory, its format and bounds, and when a mount
 saves it. Does not know: prices, the causes of requests.
 Keeps: the file is replaced atomically. Each process adds the counts since its last save, under a
 flock(2) on the directory, so several processes may count. A damaged file costs only its counts; a
-file of a newer version stays as it is, and nothing is saved.
+file of a newer version is not changed, and no counts are saved.
 Tasks: ``RequestLog.run`` is one background task of a mount.
 Design: docs/design/format.md, "Counted requests".
 """
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from s3fs_meta.hashed_dir import sync_path, write_durably
+from s3fs_meta.hashed_dir import replace_durably
 from s3fs_meta.limits import (
     REQUEST_DAYS_MAX,
     REQUEST_LOG_BYTES_MAX,
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "requests.json"
-_STATE: Final = ("meta.db", "superblock", _NAME)  # a directory with one of them has been in use
+_STATE: Final = ("meta.db", "superblock", _NAME)  # entries of a directory that has been in use
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -46,15 +46,15 @@ _NUMBER_MAX: Final = 1 << 63
 
 
 class Ledger(NamedTuple):
-    """The requests that this host has counted."""
+    """The counts of requests on this host."""
 
-    since_ns: int  # when the first of them was counted
+    since_ns: int  # time of the first counted request
     usage: Usage
-    stored_bytes: dict[int, int]  # size of all packs, as a mount last saw it on each day
+    stored_bytes: dict[int, int]  # size of all packs by day, as last seen by a mount
 
 
 class NewerLogError(Exception):
-    """A newer program wrote the file; this program leaves it as it is."""
+    """A newer program wrote the file, so this program does not change it."""
 
 
 def read(state: Path) -> Ledger | None:
@@ -84,15 +84,12 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
     """
     with _locked(state):
         ledger = read(state) or Ledger(now_ns, {}, {})
-        # The beginning is later than now if the clock was wrong then.
+        # The stored beginning is in the future if the clock was wrong then.
         ledger = ledger._replace(since_ns=min(ledger.since_ns, now_ns))
         billing.merge(ledger.usage, usage)
         ledger.stored_bytes.update(stored_bytes)
         _forget_oldest(ledger)
-        new = state / f"{_NAME}.new"
-        write_durably(new, _encode(ledger))
-        new.rename(state / _NAME)
-        sync_path(state)
+        replace_durably(state / _NAME, _encode(ledger))
     return ledger
 
 
@@ -120,9 +117,9 @@ def _can_lock(fd: int, *, is_last: bool) -> bool:
 
 
 def _forget_oldest(ledger: Ledger) -> None:
-    """Keep REQUEST_DAYS_MAX days.
+    """Delete the oldest days beyond REQUEST_DAYS_MAX.
 
-    Their distance from today does not matter: a clock that is wrong at one start, as without a
+    The age of a day does not matter: a clock that is wrong at one boot, for example without a
     battery, must not remove the counts of all other days.
     """
     days: dict[int, Any]
@@ -191,7 +188,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
     """Add the counts of a meter to those in a state directory; return the sum.
 
     A failure is logged, and the meter keeps its counts. A directory without a filesystem's state
-    stays as it is, because a mistyped URL must not leave state behind.
+    is not changed, because a mistyped URL must not create state.
     """
     try:
         return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)
@@ -201,7 +198,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
 
 
 def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
-    """Do the work of ``save``. Blocking; a cancelled caller waits, so no counts are lost."""
+    """Save the counts. Blocking; a cancelled caller waits, so that no counts are lost."""
     if not any((state / name).exists() for name in _STATE):
         return None
     taken = meter.take()
@@ -221,7 +218,7 @@ class RequestLog:
     """The counts of one mount: those of earlier processes, and its own."""
 
     def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
-        """Begin with the counts of *meter*; nothing is read yet.
+        """Begin with the counts of *meter*; the file is not read yet.
 
         Args:
             state: the state directory of the filesystem.
@@ -245,7 +242,7 @@ class RequestLog:
         self._saved = saved or self._saved
 
     def today(self) -> dict[str, Billed]:
-        """Return the requests of the present day (UTC) by class. Schedule point: never."""
+        """Return the requests of the current day (UTC) by class. Schedule point: never."""
         day = self._meter.today()
         usage: Usage = {}
         if self._saved is not None:

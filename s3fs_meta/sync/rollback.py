@@ -3,8 +3,8 @@
 Owns: the order *ship changes, restore the past txg beside the current one, publish it, exchange the
 databases*.
 Does not know: which point in time the user wants, its callers.
-Keeps: the creation of one object, the changelog of the new txg, is the rollback, on this and all
-other hosts at once. After a crash this host has the database from before the rollback; the next
+Keeps: creating one object, the changelog of the new txg, makes the rollback effective on this and all
+other hosts. After a crash this host has the database from before the rollback; the next
 mount applies the new txg to it as if another host had written the txg.
 Design: docs/design/durability.md, "Rollback".
 """
@@ -18,6 +18,7 @@ import trio
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import FormatError, LostBlockError, SettingsError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
@@ -28,6 +29,7 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.opening import let_go
@@ -42,7 +44,7 @@ class RolledBack(NamedTuple):
 
     before: Link  # the last link before the rollback; a rollback to this link undoes it
     now: Link
-    notices: list[str]  # one-line facts to show to the user
+    notices: list[str]  # lines to show to the user
 
 
 async def roll_back(
@@ -65,11 +67,11 @@ async def roll_back(
         SettingsError: the past txg is no longer retained; pending changes were shipped.
         FencedError: another host has taken over the filesystem.
         StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
-            last step, the next mount finds out whether the rollback happened.
+            last step, the next mount detects whether the rollback happened.
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # set if the bucket lacks blocks of the current state: names their quarantine
+    stamp = ""  # name of the quarantine, if the bucket lacks blocks of the current state
     aside: Session | None = None
     try:
         session.recover()
@@ -79,7 +81,7 @@ async def roll_back(
             kept = volume.state_dir.quarantine(stamp)
             notices.append(f"{why}; the state before the rollback is quarantined in {kept}")
         before = volume.position.link
-        _require_kept(past, before)
+        await _require_kept(volume, past, before)
         beside = StateDir(volume.state_dir.rollback)
         notices += await _restore_beside(volume, past, before, beside, progress)
         hook("past restored")
@@ -115,9 +117,12 @@ async def _ship(session: Session, progress: Progress) -> str:
     return ""
 
 
-def _require_kept(past: Link, before: Link) -> None:
+async def _require_kept(volume: Volume, past: Link, before: Link) -> None:
     """Raise SettingsError if the past txg was reclaimed since the user chose it."""
-    if past.txg < before.floor:
+    if past.txg >= before.floor:
+        return
+    kept = await KeptPointReader(volume.store, volume.keyring, volume.uuid).all()
+    if (past.txg, past.hash) not in {(point.txg, point.hash) for point in kept.points}:
         raise SettingsError(f"txg {past.txg} is no longer retained")
 
 
@@ -137,14 +142,14 @@ async def _restore_beside(
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before)
     if lost:
         restorer.notices.append(
-            f"{lost} blocks of that point in time are damaged in the bucket and have no copy:"
-            " reading them fails; fsck --deep lists their files"
+            f"damaged in the bucket, without a copy: {counted(lost, 'block')} of that point in time;"
+            " reading them fails, and fsck --deep lists their files"
         )
     return restorer.notices
 
 
 def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
-    """Copy what must not be rolled back to the restored database; return its damaged blocks."""
+    """Copy facts that are never rolled back to the restored database; count damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db)

@@ -1,4 +1,4 @@
-"""A session: one opened filesystem with its cache and its background tasks, below a mount.
+"""A session: one opened filesystem with its cache and its background tasks, without FUSE.
 
 Owns: constructing and connecting the parts, recovery after a crash, the order of starts and stops.
 Does not know: FUSE, the command line.
@@ -6,7 +6,6 @@ Does not know: FUSE, the command line.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Final
 
 import trio
@@ -49,7 +48,6 @@ from s3fs_meta.sync.history.reclaim import Reclaimer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
 from s3fs_meta.sync.kernel import Kernel, NoKernel
-from s3fs_meta.sync.opening import failed_sync
 from s3fs_meta.sync.opening.opening import close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import Unshipped
@@ -79,16 +77,16 @@ class Session:
         bounds: UploadBounds = DEFAULT_BOUNDS,
         throttles: Throttles | None = None,
     ) -> None:
-        """Construct the parts; no task runs yet.
+        """Create the parts; no task runs yet.
 
         Args:
             volume: the opened filesystem.
             options: the mount options.
-            clock: gives the times that ``status`` shows.
+            clock: the clock for the times in ``status``.
             hook: called after each named step.
             kernel: the kernel of the mountpoint.
             bounds: maximum sizes of batches of blocks and of changelog objects.
-            throttles: the limits of transfers; None: made from the options.
+            throttles: the rate limits; None to use the options.
         """
         self.volume = volume
         self.options = options
@@ -122,7 +120,6 @@ class Session:
             commit_interval_s=options.commit_interval_s,
             last_record=lambda: volume.recorder.last_seq,
             collect=kernel.collect,
-            note_failed_sync=partial(failed_sync.note, volume.state_dir),
         )
         self._make_upload(bounds)
         self._make_upkeep()
@@ -138,7 +135,7 @@ class Session:
             )
 
     def _make_upload(self, bounds: UploadBounds) -> None:
-        """Make the parts that upload blocks and changes."""
+        """Create the parts that upload blocks and changes."""
         volume, options, status = self.volume, self.options, self.status
         self.uploader = Uploader(
             volume.db,
@@ -171,7 +168,7 @@ class Session:
         )
 
     def _make_upkeep(self) -> None:
-        """Make the parts that delete garbage, compact packs and heal damage."""
+        """Create the parts that delete garbage, compact packs and heal damage."""
         volume, status = self.volume, self.status
         self._upkeep = trio.CancelScope()
         self.healer = Healer(volume.db, self.cache, status, self.damage)
@@ -198,9 +195,9 @@ class Session:
         return self.volume.offline if self.follower is None else self.follower.offline
 
     def recover(self) -> None:
-        """Repair the rows that an earlier run left, so that this run can continue.
+        """Repair the rows after an unclean shutdown of an earlier run.
 
-        Must run before any task. After a clean unmount nothing is changed. No block file is
+        Call this before any task starts. After a clean unmount nothing is changed. No block file is
         removed, because the rows may not be on the disk yet; the first sync removes obsolete files.
         """
         self.db.begin_local()
@@ -224,13 +221,13 @@ class Session:
     def start(self) -> None:
         """Begin to serve requests; accept changes from now on unless mounted read-only."""
         if self.status.state is not MountState.STARTING:
-            return  # a background task has failed already
+            return  # a background task has already failed
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
         self.damage.wake()  # cached copies may heal damage that fsck marked
 
     async def run(self) -> None:
-        """Run the background tasks until cancelled; a failing task never ends another one."""
+        """Run the background tasks until cancelled; a failed task does not end other tasks."""
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "group commit": self.durability.run_group_commit,
             "background sync": self.durability.run_background_sync,
@@ -275,9 +272,9 @@ class Session:
 
     async def _follow(self) -> None:
         """Follow another writer; after a promotion, run the tasks of a writer."""
-        assert self.follower is not None, "only a follower has this task"
+        assert self.follower is not None, "only a follower runs this task"
         await self.follower.run()
-        async with self.follower.paused():  # a promotion in progress ends first
+        async with self.follower.paused():  # wait for a running promotion
             promoted = not self.status.read_only
         if promoted:
             await self._write()
@@ -286,7 +283,7 @@ class Session:
         """Make a follower the writer; return the last link. Raises as ``promotion.take_over``.
 
         Raises:
-            UsageError: this mount is no follower, or does not follow any more.
+            UsageError: this mount is not a follower, or is one no longer.
         """
         follower = self.follower
         if follower is None:
@@ -321,7 +318,7 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """Compare every cached block with its hash, as a power cut requires, and record this."""
+        """Compare every cached block with its hash after a power cut, and record the check."""
         await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
@@ -358,7 +355,7 @@ class Session:
                 await self.reclaimer.run(unless_idle=True)
 
     async def image_is_due(self) -> bool:
-        """Return whether an image would shorten a restore much, or a little after a long time.
+        """Return whether an image would shorten a restore enough to be made now.
 
         Changes of locations alone do not make an image due. Dead packs that cannot be deleted
         without an image make one due.
@@ -403,7 +400,7 @@ class Session:
     async def _tend_superblock(self, work: Callable[[Volume], Awaitable[None]]) -> None:
         try:
             await work(self.volume)
-        except (S3fsError, OSError) as exc:  # no file depends on it; the next flush tries again
+        except (S3fsError, OSError) as exc:  # the next flush tries again
             _log.warning("cannot check the superblock now, will try again: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
@@ -414,7 +411,7 @@ class Session:
 
         Raises:
             OSError, DatabaseError: the file is not on the disk.
-            S3fsError: only with fsync=remote: the file is on the disk, but not in the bucket.
+            S3fsError: with fsync=remote, the file is on the disk but not in the bucket.
         """
         await self.durability.sync_file(ino, data_only=data_only)
         if self.options.fsync == "remote":
@@ -490,6 +487,6 @@ class Session:
             self.db.lead()
 
     async def _sync_at_end(self) -> None:
-        """Sync all block files, even of fetched blocks: the next mount trusts them unverified."""
+        """Sync all block files, so that the next mount need not verify them."""
         await trio.to_thread.run_sync(self.files.sync_everything)
         await self.durability.sync()

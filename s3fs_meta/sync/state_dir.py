@@ -3,19 +3,19 @@
 Owns: the layout, the lock that excludes a second process, and the check that no other user owns or
 can write to the directory. Does not know: how the path is chosen (``state_paths``).
 
-The directory holds names, content and the database of the mount. A user who can plant an entry in
+The directory contains names, content and the database of the mount. A user who can plant an entry in
 it could make the daemon write to any file that the daemon may write, so the check follows no
 symbolic link. It opens no entry, because closing a descriptor of the database would drop SQLite's
 locks.
 
     <cachedir>/<label>-<hash of the URL>/
-        lock           flock(2) by the one process that uses the directory
+        lock           flock(2) by the process that uses the directory
         holder         this host's proof of a lease (``lease_proof``), in case the database is lost
         superblock     a copy of the newest superblock that this host has seen (``host_copy``)
         pins           the pinned trees of this host (``fs.trees.pins_file``)
-        requests.json  counted requests (``request_log``); a loss costs only the counts
-        failed-sync    the boot on which a sync failed (``failed_sync``), until the next mount
-        points.json    points in time for completion (``known_points``); a loss costs only them
+        requests.json  counted requests (``request_log``); not essential
+        failed-sync    whether a sync failed (``sync_failures``), until the next mount
+        points.json    points in time for completion (``known_points``); not essential
         replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
@@ -41,9 +41,10 @@ from typing import Final
 
 import trio
 
+from s3fs_meta import sync_failures
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, make_durably, sync_path, write_durably
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, make_durably, replace_durably
 from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
 from s3fs_meta.state_paths import SNAPSHOT_INFIX
@@ -54,7 +55,8 @@ _LOCK_POLL_S: Final = 0.1
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-_FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks"})  # entries of an unused directory
+# Entries of an unused directory.
+_FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks", sync_failures.NAME})
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
 
 
@@ -83,7 +85,7 @@ class StateDir:
 
     @property
     def spool(self) -> Path:
-        """Return the path of a snapshot of a database without a WAL; a crash may leave it."""
+        """Return the path of the temporary snapshot of a database without a WAL."""
         return self.path / "meta.db-snapshot"
 
     @property
@@ -98,13 +100,8 @@ class StateDir:
 
     @property
     def rollback(self) -> Path:
-        """Return the directory in which a rollback restores the past txg; a crash may leave it."""
+        """Return the temporary directory in which a rollback restores the earlier txg."""
         return self.path / "rollback"
-
-    @property
-    def failed_sync(self) -> Path:
-        """Return the path of the record that a sync has failed."""
-        return self.path / "failed-sync"
 
     @property
     def holder(self) -> list[str]:
@@ -114,13 +111,10 @@ class StateDir:
     def keep_holder(self, words: Sequence[str]) -> None:
         """Record this host's holder name and nonces durably. Blocking."""
         data = "\n".join(words).encode("ascii")
-        assert len(data) <= HOLDER_BYTES_MAX, "the file can be read with one read"
+        assert len(data) <= HOLDER_BYTES_MAX, "the file must be readable with one read"
         if self.holder == list(words):
             return
-        new = self.path / "holder.new"
-        write_durably(new, data)
-        new.rename(self.path / "holder")
-        sync_path(self.path)
+        replace_durably(self.path / "holder", data)
 
     def clear_unfinished(self) -> None:
         """Remove remains of interrupted operations outside ``tmp``."""
@@ -181,7 +175,7 @@ class StateDir:
         return is_locked(self.path)
 
     def drop_contents(self) -> None:
-        """Remove the database and its blocks, all of whose data the bucket must have."""
+        """Remove the database and its blocks; the bucket must have all of their data."""
         # The blocks are removed first, so that after a crash the rows still name all remaining
         # files.
         shutil.rmtree(self.blocks, ignore_errors=True)
@@ -190,12 +184,12 @@ class StateDir:
 
     def remove(self) -> None:
         """Remove the complete directory, whose lock this process must hold."""
-        assert self._lock_fd >= 0, "no other process may use the directory"
+        assert self._lock_fd >= 0, "the caller must hold the lock of the directory"
         shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def has_remains(self) -> bool:
-        """Return whether database logs or block files exist, which a lost database leaves."""
+        """Return whether database logs or block files exist, as after the loss of a database."""
         logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
@@ -290,7 +284,7 @@ def _is_entry(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
-    """If the context fails, remove a state directory that it made and did not use."""
+    """If the context fails, remove the state directory that it created but did not use."""
     is_new = not path.exists()
     try:
         yield
@@ -301,9 +295,9 @@ def without_new_remains(path: Path) -> Iterator[None]:
 
 
 def remove_unused(path: Path) -> None:
-    """Remove a state directory that has nothing but an empty frame and a log. Blocking.
+    """Remove a state directory that contains only empty directories and a log. Blocking.
 
-    A failure to do so is logged, because it is called after the failure of a command.
+    A failure is only logged, because this is called after the failure of a command.
     """
     try:
         if not is_unused(path):
@@ -311,16 +305,16 @@ def remove_unused(path: Path) -> None:
         state_dir = StateDir(path)
         if state_dir.try_lock():
             try:
-                if is_unused(path):  # no process has used it until it was locked
+                if is_unused(path):  # no process used it before it was locked
                     state_dir.remove()
             finally:
                 state_dir.unlock()
     except (OSError, SettingsError) as exc:
-        _log.warning("the unused state directory %s stays: %s", path, exc)
+        _log.warning("the unused state directory %s was not removed: %s", path, exc)
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether a directory exists and has nothing but an empty frame and a log."""
+    """Return whether a directory exists and contains only empty directories and a log."""
     if not path.is_dir():
         return False
     entries = list(path.iterdir())
@@ -337,9 +331,12 @@ def remove_stale_snapshots(state: Path, but: Path) -> None:
         but: the directory of the snapshot that is about to be mounted; it is not removed.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"):
-        # A directory without a lock file belongs to a mount that has just begun.
+        # A directory without a lock file belongs to a mount that is just starting.
         if path != but and (path / "lock").exists():
-            remove_stale_snapshot(path)
+            try:
+                remove_stale_snapshot(path)
+            except (OSError, SettingsError) as exc:  # it concerns no other mount
+                _log.warning("the directory %s of a killed mount stays: %s", path, exc)
 
 
 def remove_stale_snapshot(path: Path) -> None:
@@ -352,7 +349,7 @@ def remove_stale_snapshot(path: Path) -> None:
 
 
 def require_private(path: Path) -> None:
-    """Refuse a state directory that another user owns, can write to, or has an entry in.
+    """Raise SettingsError if another user owns, can write to, or has an entry in the directory.
 
     If other users can only read the directory, their access is removed, because they cannot have
     planted an entry.
@@ -363,7 +360,7 @@ def require_private(path: Path) -> None:
     """
     try:
         directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError as exc:  # open(2) also fails so for a symbolic link
+    except NotADirectoryError as exc:  # also the error of open(2) for a symbolic link
         raise SettingsError(
             f"the state directory {str(path)!r} is a symbolic link or no directory; remove it or "
             "choose another with --cachedir"
@@ -387,7 +384,7 @@ def require_private(path: Path) -> None:
 
 
 def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -> None:
-    """Refuse an entry that another user may have planted; remove other users' write permission."""
+    """Check that no other user has planted an entry; remove others' write permission."""
     try:
         entry = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:

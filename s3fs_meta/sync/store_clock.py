@@ -1,8 +1,8 @@
-"""This host's clock, compared with the store's.
+"""This host's clock, and its difference from the store's clock.
 
-Owns: whether both clocks agree, and the time for changelogs: this host's, or the store's if the
+Owns: the comparison of the clocks, and the time for changelogs: this host's, or the store's if the
 clocks differ much. Does not know: garbage collection, its callers.
-Keeps: no txg gets its time from this host's wrong clock. The difference is measured before a host
+Keeps: no txg gets its time from a wrong clock of this host. The difference is measured before a host
 writes, and again when this host's clock jumps. The times of earlier txgs prove nothing, because a
 filesystem may have been idle for years.
 Tasks: any task; a measurement is one request.
@@ -24,16 +24,16 @@ _S: int = 1_000_000_000
 
 
 class StoreClock:
-    """A clock for times that other hosts read, at most CLOCK_OFF_S_MAX from the store's."""
+    """A clock for times that other hosts read; it differs little from the store's clock."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         """Use this host's clock until the first measurement."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # added to this host's time if the clocks disagree, else 0
+        self._offset_ns = 0  # added to this host's time; 0 if the clocks agree
         self._looked_ns = 0  # this host's time at the last measurement
         self._looked_s = 0.0  # monotonic time of the last measurement
-        self.difference = ""  # the difference of the clocks as text; "": they agree
+        self.difference = ""  # the difference of the clocks as text; "" if they agree
         self.disagreement = ""  # the effect of the difference on a writer, one line of text
 
     def now_ns(self) -> int:
@@ -41,17 +41,17 @@ class StoreClock:
         return self._clock.now_ns() + self._offset_ns
 
     async def measure_for_reading(self) -> None:
-        """Compare the clocks if the store has its own clock, which can be read without a write."""
+        """Compare the clocks if the store's clock can be read without writing to the store."""
         if self._store.has_own_clock:
             await self.measure()
 
     @property
     def offset_ns(self) -> int:
-        """Return how far the store's clock is ahead of this host's clock, 0 if they agree."""
+        """Return the store's time minus this host's time, 0 if the clocks agree."""
         return self._offset_ns
 
     async def compare(self) -> None:
-        """Compare the clocks; log a line when they begin to disagree.
+        """Compare the clocks; log a line when a disagreement begins.
 
         Raises:
             StoreError: the store is unavailable; the last result stays valid.
@@ -85,14 +85,14 @@ class StoreClock:
         )
 
     async def compare_after_a_jump(self) -> None:
-        """Compare the clocks if this host's clock jumped or it slept. Raises as ``compare``."""
+        """Compare the clocks if this host's clock jumped or the host slept. Raises as ``compare``."""
         passed_ns = self._clock.now_ns() - self._looked_ns
         elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
         if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:
             await self.compare()
 
     async def require_agreement(self) -> None:
-        """Compare the clocks; refuse clocks that disagree.
+        """Compare the clocks; raise ClockError if they disagree.
 
         Raises:
             ClockError: the clocks do not agree.

@@ -1,7 +1,7 @@
-"""Upkeep of the superblock by a running mount: updating this host's copy, restoring objects.
+"""Maintaining the superblock during a mount: updating this host's copy, restoring objects.
 
 Owns: when a mount may do this. Does not know: which copy is used, how a copy is written.
-Keeps: only the host that holds the lease stores a missing copy again, so a removed filesystem never
+Keeps: only the lease holder restores a missing copy, so a removed filesystem never
 reappears.
 Tasks: the background garbage collection, a flush by the user, the last flush of a mount.
 """
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 async def retained_s(volume: Volume) -> int:
-    """Return the present retention in seconds, which any host may have changed; write nothing.
+    """Return the current retention in seconds, which any host may have changed.
 
     The result is the longest retention of all copies, unless both objects in the bucket are equal
     and not older than this host's copy.
@@ -75,7 +75,7 @@ async def put_back_missing(volume: Volume) -> None:
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
-    """Return whether a superblock was exchanged: a change would have raised its generation."""
+    """Return whether a superblock was exchanged: it changed without a higher generation."""
     return found.generation == seen.generation > 0 and found != seen
 
 

@@ -1,9 +1,9 @@
-"""Uncached reads: content of blocks from their packs, for callers that read each block once.
+"""Uncached reads: block content read from packs, for callers that read each block once.
 
 Owns: combining requests, one for adjacent blocks or for all small blocks in one window of a pack.
 Does not know: files, cached blocks (``cache.fetcher`` downloads those).
 Keeps: the content of a missing or damaged block is returned as b"", never as zeros.
-Tasks: any number of tasks at once.
+Tasks: any number of tasks may read at once.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ FindElsewhere = Callable[[Located], Awaitable[Found | None]]
 
 
 class Content(NamedTuple):
-    """The content of a block, or the part of its beginning that is available."""
+    """The content of a block, or its beginning if only a part is available."""
 
     data: bytes
     sure_bytes: int  # number of verified bytes at the beginning; later bytes may be wrong
@@ -68,16 +68,20 @@ class UncachedReader:
         store: ObjectStore,
         keyring: Keyring,
         find_elsewhere: FindElsewhere | None = None,
+        *,
+        windows_max: int = CONTENT_WINDOWS_MAX,
     ) -> None:
-        """Make a reader of the blocks in *db*.
+        """Create a reader of the blocks in *db*.
 
         Args:
             find_elsewhere: finds another location for a block whose recorded location is damaged.
+            windows_max: how many ranges around small blocks stay in memory.
         """
         self._db = db
         self._store = store
         self._keyring = keyring
         self._find_elsewhere = find_elsewhere
+        self._windows_max = windows_max
         self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
@@ -96,7 +100,7 @@ class UncachedReader:
         return found
 
     async def _read_elsewhere(self, located: Located, find: FindElsewhere) -> bytes:
-        """Return the content of a block from another location, b"" if no other location has it."""
+        """Return the content of a block from another location, b"" if there is none."""
         other = await find(located)
         if other is None:
             return b""
@@ -141,7 +145,7 @@ class UncachedReader:
             return await self._store.get_range(key, record.start, record.stop)
         window = self._windows.setdefault((record.pack, number), _Window())
         self._windows.move_to_end((record.pack, number))
-        if len(self._windows) > CONTENT_WINDOWS_MAX:
+        if len(self._windows) > self._windows_max:
             self._windows.popitem(last=False)
         async with window.lock:
             if window.data is None:
@@ -149,7 +153,7 @@ class UncachedReader:
                 stop = max(record.stop, min(begin + NEIGHBOUR_FETCH_BYTES, size_bytes))
                 with contextlib.suppress(
                     CorruptionError
-                ):  # the object is truncated, but some records may be intact
+                ):  # the object is truncated; some records may be intact
                     window.data = await self._store.get_range(key, begin, stop)
         if window.data is None:
             return await self._store.get_range(key, record.start, record.stop)

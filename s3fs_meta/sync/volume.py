@@ -1,6 +1,6 @@
 """An opened filesystem as one value, and the options with which it is opened.
 
-Owns: the list of its parts: store, keys, state directory, database, lease, position in the chain.
+Owns: the parts of the value: store, keys, state directory, database, lease, position in the chain.
 Does not know: how it is opened and closed (``sync.opening``), which tasks use it
 (``sync.session``).
 Keeps: the value never changes. Each part that changes during a mount is an object with methods: the
@@ -33,14 +33,14 @@ class OpenOptions:
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
     follow: bool = False  # read-only, with exactly the state of the last txg
-    repairing: bool = False  # set by fsck: open state that a mount would refuse
+    repairing: bool = False  # for fsck: open state that a mount would refuse
     mend: Mend | None = None  # txgs that may be abandoned if they cannot be read
-    accept_superblock: bool = False  # set by fsck: quarantine local state of another master key
+    accept_superblock: bool = False  # for fsck: quarantine local state of another master key
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
     lease_check_s: float = LEASE_CHECK_S  # minimum time between two checks of a held lease
-    at_least: Mark | None = None  # the mark of a link that the opened state must include
+    at_least: Mark | None = None  # a mark of a link that the opened state must include
     hook: Hook = no_hook
 
 
@@ -48,7 +48,7 @@ class Position:
     """The position of the database in the chain, which the mount's writer or follower advances."""
 
     def __init__(self, first: Link) -> None:
-        """Begin at the link of the database when the filesystem was opened."""
+        """Begin with the link of the opened database."""
         self.first = first
         self.link = first  # the link that a follower shows, or that a writer shipped last
 
@@ -70,7 +70,7 @@ class KnownSuperblock:
 
     def accept(self, newer: Superblock) -> None:
         """Use a newer superblock of the same filesystem from now on."""
-        assert newer.uuid == self._present.uuid, "another filesystem has another superblock"
+        assert newer.uuid == self._present.uuid, "the superblock must be of the same filesystem"
         self._present = newer
 
 
@@ -87,14 +87,14 @@ class Volume:
     keeper: LeaseKeeper
     position: Position
     clock: StoreClock  # gives the times of changelogs
-    options: OpenOptions  # as given at opening; a promotion does not change them
+    options: OpenOptions  # the options at opening; a promotion does not change them
     crashed: bool  # the last mount on this host had an unclean shutdown
-    power_lost: bool  # also, the machine was rebooted since
-    notices: tuple[str, ...]  # one-line facts to show to the user
+    power_lost: bool  # the machine was rebooted after the unclean shutdown
+    notices: tuple[str, ...]  # lines to show to the user
     # Faults of the copies in the bucket when the volume was opened.
     superblock_faults: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()  # lines about faults of the chain and abandoned txgs
-    offline: str = ""  # why it was opened without the bucket; "": with the bucket
+    offline: str = ""  # why it was opened without the bucket; "" otherwise
     # True for a snapshot; its state directory is removed when the snapshot is closed.
     throwaway: bool = False
 

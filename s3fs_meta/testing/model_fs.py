@@ -137,10 +137,11 @@ class ModelFilesystem:
         """Return the inode at a path; raise NoEntryError if the path does not exist."""
         ino = ROOT_INO
         for name in filter(None, path.split(b"/")):
-            ino = self._find(ino, name)
+            ino = self.find(ino, name)
         return ino
 
-    def _find(self, parent: Ino, name: bytes) -> Ino:
+    def find(self, parent: Ino, name: bytes) -> Ino:
+        """Return the inode of a name; raise NoEntryError if there is none."""
         child = self.node(parent).entries.get(name)
         if child is None:
             raise NoEntryError(parent, name)
@@ -201,14 +202,14 @@ class ModelFilesystem:
 
     def unlink(self, parent: Ino, name: bytes) -> None:
         """Remove a name of an inode that is no directory."""
-        ino = self._find(parent, name)
+        ino = self.find(parent, name)
         if self.nodes[ino].is_directory:
             raise RefusesDirectoryError(ino)
         self._leave(parent, name)
 
     def remove_directory(self, parent: Ino, name: bytes) -> None:
         """Remove an empty directory."""
-        ino = self._find(parent, name)
+        ino = self.find(parent, name)
         if not self.nodes[ino].is_directory:
             raise NeedsDirectoryError(ino)
         if self.nodes[ino].entries:
@@ -217,34 +218,45 @@ class ModelFilesystem:
 
     def remove_tree(self, parent: Ino, name: bytes) -> None:
         """Remove a name and the tree below it."""
-        ino = self._find(parent, name)
+        ino = self.find(parent, name)
         for directory in reversed(list(self._below(ino))):
             for child in list(self.nodes[directory].entries):
                 self._leave(directory, child)
         self._leave(parent, name)
 
-    def clone(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes) -> None:
+    def clone(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        past: "ModelFilesystem | None" = None,
+    ) -> None:
         """Copy a name and the tree below it; hard links within the tree are hard links in the copy.
+
+        The source is in *past*, an earlier state of the filesystem, if that is given.
 
         The inode numbers of the copy are unspecified, so ``renumber`` changes them later.
         """
-        source = self._find(parent, name)
+        origin = self if past is None else past
+        source = origin.find(parent, name)
         _check_name(new_name)
         if new_name in self._directory(new_parent).entries:
             raise EntryExistsError(new_parent, new_name)
-        inos = dict.fromkeys(self._all_below(source))
+        inos = dict.fromkeys(origin.all_below(source))
         new = {ino: Ino(self.next_ino + number) for number, ino in enumerate(inos)}
         self.next_ino = Ino(self.next_ino + len(new))
         for ino, copy in new.items():
-            node = self.nodes[ino]
+            node = origin.nodes[ino]
             entries = {child: new[below] for child, below in node.entries.items()}
             self.nodes[copy] = replace(node, entries=entries)
         self._enter(new_parent, new_name, new[source])
 
-    def _all_below(self, ino: Ino) -> Iterator[Ino]:
+    def all_below(self, ino: Ino) -> Iterator[Ino]:
+        """Yield an inode and all inodes below it; one with several names several times."""
         yield ino
         for child in self.nodes[ino].entries.values():
-            yield from self._all_below(child)
+            yield from self.all_below(child)
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
         """Change the numbers of inodes to numbers that no other inode has."""
@@ -264,7 +276,7 @@ class ModelFilesystem:
     ) -> None:
         """Move a name, or exchange two names if *flags* demands that."""
         _check_name(new_name)
-        moved = self._find(parent, name)
+        moved = self.find(parent, name)
         target = self._directory(new_parent).entries.get(new_name)
         if target is None and flags == RENAME_EXCHANGE:
             raise NoEntryError(new_parent, new_name)

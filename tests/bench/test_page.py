@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from contrib.bench import __main__ as bench
-from contrib.bench import page, targets
+from contrib.bench import page, speed_table, targets
 
 ROOT: Final = Path(__file__).parents[2]
 SUMMARY: Final = {"median": 12.5, "spread": 0.5, "values": [11.0, 12.5, 17.25]}
@@ -122,3 +122,10 @@ def test_missed_targets_have_a_reason() -> None:
     ]
 
     assert unexplained == []
+
+
+def test_readme_has_the_table_of_the_saved_figures() -> None:
+    made = speed_table.table(COMMITTED["workloads"]["figures"])
+
+    assert made.count("\n") > 20
+    assert made in (ROOT / "README.md").read_text()

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
 
+from tests.browse.serving import Served
+
 PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
 
@@ -28,6 +30,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._session: str | None = None
         self.messages: list[str] = []  # of the console, such as violations of the policy
+        self.loads = 0  # complete pages since the start
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -40,6 +43,8 @@ class Browser:
             text += byte
         found = json.loads(text)
         assert isinstance(found, dict)
+        if found.get("method") == "Page.loadEventFired":
+            self.loads += 1
         if found.get("method") == "Log.entryAdded":
             entry = found["params"]["entry"]
             self.messages.append(f"{entry['text']} {entry.get('url', '')}".rstrip())
@@ -68,10 +73,16 @@ class Browser:
         while self.run("location.href") == "about:blank":  # the load of the first, empty page
             self.wait_for_load()
 
-    def wait_for_load(self) -> None:
-        """Wait until the page that is being loaded is complete."""
-        while self._receive().get("method") != "Page.loadEventFired":
-            pass
+    def wait_for_load(self, after: int | None = None) -> None:
+        """Wait until a page is complete: the next one, or one after so many loads."""
+        after = self.loads if after is None else after
+        while self.loads <= after:
+            self._receive()
+
+    @property
+    def address(self) -> str:
+        """Return the URL of the page, also while it is being loaded."""
+        return str(self.call("Page.getFrameTree")["frameTree"]["frame"]["url"])
 
     def run(self, script: str) -> Any:
         """Return the value of a script, which the policy of the page does not concern."""
@@ -80,6 +91,12 @@ class Browser:
         )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def log_in(self, served: Served) -> None:
+        """Give the cookie of a running command to the browser."""
+        name, _, value = served.cookie.partition("=")
+        url = served.url("/")
+        self.call("Network.setCookie", name=name, value=value, url=url, path=served.root)
 
     def look(self, width: int, height: int, scheme: str) -> None:
         """Choose the size of the window, and light or dark."""

@@ -1,19 +1,21 @@
 """A filesystem with two versions of its files, and the pages of it, served by the real command."""
 
-import http.client
 import os
-import signal
+import stat
 import struct
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
-from tests.programs import PROCESS_S_MAX, Program
+from tests.browse import chromium
+from tests.browse.chromium import Browser
+from tests.browse.serving import Served, serving
+from tests.conftest import REQUIRED
+from tests.programs import Program
 
 HOSTILE: Final = (
     b"<script>alert(1)<",
@@ -27,47 +29,9 @@ HOSTILE: Final = (
     b"back\\slash;",
 )
 NAMES: Final = 1200
+LONG: Final = "l" * 255
 FIRST: Final = b"one\ntwo\nthree\n"
 SECOND: Final = b"one\n2\nthree\nfour <b>\n"
-
-
-class Reply(NamedTuple):
-    """The reply to one request."""
-
-    status: int
-    headers: http.client.HTTPMessage
-    content: bytes
-
-    @property
-    def text(self) -> str:
-        """Return the content as text."""
-        return self.content.decode()
-
-
-class Served(NamedTuple):
-    """A running command, and the tree that it shows."""
-
-    port: int
-    token: str
-    cookie: str
-    tree: Path  # a copy of the newest tree
-    txg: int  # the newest txg
-
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
-        """Send one request, with the cookie unless the headers have one."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROCESS_S_MAX)
-        try:
-            connection.request(method, path, headers={"Cookie": self.cookie, **headers})
-            reply = connection.getresponse()
-            return Reply(reply.status, reply.headers, reply.read())
-        finally:
-            connection.close()
-
-    def page(self, path: str) -> str:
-        """Return a page, which must exist."""
-        reply = self.ask(path)
-        assert reply.status == 200, reply.text
-        return reply.text
 
 
 def picture() -> bytes:
@@ -89,15 +53,33 @@ def picture() -> bytes:
     )
 
 
+def _fill_strange(folder: Path) -> None:
+    """Make entries that an archive must not take for something else."""
+    folder.mkdir()
+    (folder / LONG).write_bytes(b"long")
+    (folder / "setuid").write_bytes(b"#!/bin/sh\n")
+    (folder / "setuid").chmod(0o4755)
+    (folder / "before 1970").touch()
+    os.utime(folder / "before 1970", ns=(-1_500_000_000, -1_500_000_000))
+    (folder / "out").symlink_to("../../../etc/passwd")
+    os.mkfifo(folder / "pipe")
+    os.mknod(folder / "socket", stat.S_IFSOCK | 0o600)
+    if os.geteuid() == 0:
+        os.mknod(folder / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+
+
 def _fill(program: Program, mnt: Path) -> None:
     (mnt / "reports").mkdir()
     (mnt / "reports" / "report.txt").write_bytes(FIRST)
     (mnt / "reports" / "old name").write_bytes(b"removed later")
     (mnt / "reports" / "notes").write_bytes(b"short")
+    (mnt / "reports" / "former").write_bytes(b"before the rename\n")
     program.ok("flush", mnt)
     (mnt / "reports" / "report.txt").write_bytes(SECOND)
     (mnt / "reports" / "notes").write_bytes(b"much longer")
     (mnt / "reports" / "old name").unlink()
+    (mnt / "reports" / "former").rename(mnt / "latter")
+    (mnt / "latter").write_bytes(b"after the rename\n")
     (mnt / "reports" / "picture.png").write_bytes(picture())
     (mnt / "reports" / "picture.svg").write_bytes(b"<svg onload='alert(1)'/>")
     (mnt / "reports" / "page.html").write_bytes(b"<script>alert(1)</script>")
@@ -112,6 +94,7 @@ def _fill(program: Program, mnt: Path) -> None:
     for name in HOSTILE:
         with open(os.path.join(os.fsencode(mnt), b"hostile", name), "wb") as file:
             file.write(name)
+    _fill_strange(mnt / "strange")
     (mnt / "many").mkdir()
     for number in range(NAMES):
         (mnt / "many" / f"{number:05}").touch()
@@ -132,19 +115,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     finally:
         program.ok("umount", mnt)
     txg = int(program.status(url)["txg"])
-    words = [sys.executable, "-m", "s3fs_meta", "browse", "--cachedir", f"{place}/elsewhere", url]
-    with subprocess.Popen(
-        words, env=program.environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            printed = process.stdout.readline().strip()
-            port = int(printed.partition("127.0.0.1:")[2].partition("/")[0])
-            token = printed.partition("token=")[2]
-            begun = Served(port, token, "", place / "copy", txg)
-            cookie = begun.ask(f"/?token={token}").headers["Set-Cookie"].partition(";")[0]
-            yield begun._replace(cookie=cookie)
-        finally:
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PROCESS_S_MAX) == 0
+    words = ["--cachedir", f"{place}/elsewhere", url]
+    with serving(words, program.environment, place / "copy", txg) as found:
+        yield found
     assert list((place / "elsewhere").glob("*/meta.db")) == []
+
+
+@pytest.fixture(scope="module")
+def browser(served: Served) -> Iterator[Browser]:
+    """Return a browser that has the cookie, for all tests of a module that cause no message."""
+    require_chromium()
+    with chromium.started() as found:
+        found.log_in(served)
+        yield found
+
+
+def require_chromium() -> None:
+    """Skip a test without a browser, unless it is required."""
+    if chromium.PROGRAM is None and "chromium" not in REQUIRED:
+        pytest.skip("chromium is not installed (Debian package chromium)")

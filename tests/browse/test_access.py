@@ -1,42 +1,98 @@
-"""The token, and the cookie that replaces it."""
+"""The token, and the cookie and the path that replace it."""
 
-from s3fs_meta.browse.access import Access
-from s3fs_meta.browse.http_server import Request
+import re
+
+from s3fs_meta.browse.access import Access, leading_to, new_path
 from s3fs_meta.model import Address
+from s3fs_meta.mount.http_server import Reply, Request
 
 HOST = {b"host": b"127.0.0.1:8080"}
 
 
-def test_token_works_once_and_becomes_a_strict_cookie() -> None:
-    access = Access(Address("127.0.0.1", 8080))
-    target = access.url.removeprefix("http://127.0.0.1:8080").encode()
-    probe = access.refusal(Request("HEAD", target, HOST))
-    first = access.refusal(Request("GET", target, HOST))
-    second = access.refusal(Request("GET", target, HOST))
+def made() -> Access:
+    """Return the access of a new server."""
+    return Access(Address("127.0.0.1", 8080), new_path())
 
-    assert probe is not None
-    assert probe.status == 403
-    assert first is not None
-    assert (first.status, first.headers["location"]) == (303, "/")
-    assert first.headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict; Path=/")
-    assert second is not None
-    assert second.status == 403
-    cookie = first.headers["set-cookie"].partition(";")[0].encode()
-    assert access.refusal(Request("GET", b"/", {**HOST, b"cookie": cookie})) is None
+
+def status_of(reply: Reply | None) -> int:
+    """Return the status of a refusal, 200 if the request gets its page."""
+    return 200 if reply is None else reply.status
+
+
+def cookie_of(access: Access) -> tuple[bytes, str]:
+    """Exchange the token; return the cookie and its attributes."""
+    target = access.url.removeprefix("http://127.0.0.1:8080").encode()
+    reply = access.refusal(Request("GET", target, HOST))
+    assert reply is not None
+    cookie, _, flags = reply.headers["set-cookie"].partition("; ")
+    return cookie.encode(), flags
+
+
+def test_token_works_once_and_becomes_a_strict_cookie() -> None:
+    access = made()
+    target = access.url.removeprefix("http://127.0.0.1:8080").encode()
+    assert status_of(access.refusal(Request("HEAD", target, HOST))) == 403
+    cookie, flags = cookie_of(access)
+    assert flags == f"HttpOnly; SameSite=Strict; Path={access.root}"
+    assert status_of(access.refusal(Request("GET", target, HOST))) == 403
+    inside = f"{access.root}/at/2/".encode()
+    assert access.refusal(Request("GET", inside, {**HOST, b"cookie": cookie})) is None
+    assert status_of(access.refusal(Request("GET", inside, HOST))) == 403
+
+
+def test_first_page_leads_to_the_pages_without_a_redirect() -> None:
+    """Browsers leave a strict cookie out after a redirect that another program or page began."""
+    access = made()
+    target = access.url.removeprefix("http://127.0.0.1:8080").encode()
+    reply = access.refusal(Request("GET", target, HOST))
+    assert reply is not None
+    assert reply.status == 200
+    assert f'content="0; url={access.root}/"'.encode() in reply.content
+    assert '"x&quot;&gt;y"' in leading_to('x">y')
+
+
+def test_cookie_is_sent_only_below_a_path_that_no_other_server_knows() -> None:
+    """A server of another user on another port would get a cookie of the path /."""
+    access, other = made(), made()
+    cookie, _ = cookie_of(access)
+    assert access.root != other.root
+    assert re.fullmatch("/[A-Za-z0-9_-]{20,}", access.root)
+    for path in (b"/", b"/at/2/", other.root.encode(), access.root.encode() + b"x/", b"//x"):
+        request = Request("GET", path, {**HOST, b"cookie": cookie})
+        assert status_of(access.refusal(request)) == 403
+
+
+def test_request_that_another_page_makes_is_refused() -> None:
+    access = made()
+    cookie, _ = cookie_of(access)
+    for site, status in (
+        (b"same-origin", 200),
+        (b"none", 200),
+        (b"same-site", 403),
+        (b"cross-site", 403),
+        (b"", 403),
+    ):
+        headers = {**HOST, b"cookie": cookie, b"sec-fetch-site": site}
+        request = Request("GET", access.root.encode(), headers)
+        assert status_of(access.refusal(request)) == status
 
 
 def test_token_of_another_server_is_refused() -> None:
-    access, other = Access(Address("127.0.0.1", 8080)), Access(Address("127.0.0.1", 8080))
+    access, other = made(), made()
     target = b"/?" + other.url.partition("?")[2].encode()
-    refused = access.refusal(Request("GET", target, HOST))
-    assert refused is not None
-    assert refused.status == 403
+    assert status_of(access.refusal(Request("GET", target, HOST))) == 403
 
 
 def test_port_may_be_missing_only_for_http() -> None:
     for port, status in ((80, 403), (8080, 421)):
-        reply = Access(Address("127.0.0.1", port)).refusal(
-            Request("GET", b"/", {b"host": b"127.0.0.1"})
-        )
-        assert reply is not None
-        assert reply.status == status
+        access = Access(Address("127.0.0.1", port), new_path())
+        reply = access.refusal(Request("GET", b"/", {b"host": b"127.0.0.1"}))
+        assert status_of(reply) == status
+
+
+def test_wrong_cookies_are_refused() -> None:
+    access = made()
+    cookie, _ = cookie_of(access)
+    for wrong in (b"", b"x", cookie + b"x", b"a=b, c", b"\xff=\xff", cookie.replace(b"=", b"x=")):
+        headers = {**HOST, b"cookie": wrong}
+        assert status_of(access.refusal(Request("GET", access.root.encode(), headers))) == 403

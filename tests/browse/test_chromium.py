@@ -1,39 +1,19 @@
 """The pages in a real browser: what it loads, runs and shows."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import re
+import stat
+import time
+from pathlib import Path
 
 import pytest
 
 from tests.browse import chromium
 from tests.browse.chromium import Browser
-from tests.browse.conftest import Served
-from tests.conftest import REQUIRED
+from tests.browse.conftest import require_chromium
+from tests.browse.serving import Served, printed_url
 
 pytestmark = pytest.mark.mount
-
-
-@pytest.fixture(scope="module")
-def browser(served: Served) -> Iterator[Browser]:
-    """Return a browser that has the cookie, for all tests that cause no message."""
-    with _logged_in(served) as found:
-        yield found
-
-
-@contextmanager
-def _logged_in(served: Served) -> Iterator[Browser]:
-    """Run a browser that has the cookie; skip the test without one, unless it is required."""
-    if chromium.PROGRAM is None and "chromium" not in REQUIRED:
-        pytest.skip("chromium is not installed (Debian package chromium)")
-    name, _, value = served.cookie.partition("=")
-    with chromium.started() as found:
-        found.call("Network.setCookie", name=name, value=value, url=_url(served, "/"))
-        yield found
-
-
-def _url(served: Served, path: str) -> str:
-    return f"http://127.0.0.1:{served.port}{path}"
-
 
 PAGES = (
     "/",
@@ -44,6 +24,8 @@ PAGES = (
     "/versions/reports/report.txt",
     "/compare/reports/report.txt?old=2&new={}",
     "/changes/2/",
+    "/space/{}/?since=2",
+    "/space/{}/hostile",
 )
 
 
@@ -54,7 +36,7 @@ def test_page_is_styled_and_not_wider_than_the_window(
 ) -> None:
     browser.messages.clear()
     browser.look(width, 800, "light")
-    browser.go(_url(served, path.format(served.txg)))
+    browser.go(served.url(path.format(served.txg)))
     assert browser.run("document.querySelector('h1') !== null")
     assert browser.run("getComputedStyle(document.body).maxWidth") == "1216px"
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
@@ -65,25 +47,34 @@ def test_dark_and_light_have_other_colours(served: Served, browser: Browser) -> 
     colours = set()
     for scheme in ("light", "dark"):
         browser.look(1200, 800, scheme)
-        browser.go(_url(served, "/"))
+        browser.go(served.url("/"))
         colours.add(browser.run("getComputedStyle(document.body).backgroundColor"))
     assert len(colours) == 2
 
 
 def test_picture_is_loaded(served: Served, browser: Browser) -> None:
-    browser.go(_url(served, f"/at/{served.txg}/reports/picture.png"))
+    browser.go(served.url(f"/at/{served.txg}/reports/picture.png"))
     assert browser.run("document.querySelector('img').naturalWidth") == 160
 
 
 def test_scripts_in_a_page_are_refused(served: Served) -> None:
-    """An element that a mistake in a template would bring is not run."""
-    with _logged_in(served) as browser:
-        browser.go(_url(served, "/"))
+    """An element that a mistake in a template would bring is not run, nor is a file as script."""
+    require_chromium()
+    file = f"{served.root}/content/{served.txg}/reports/report.txt"
+    with chromium.started() as browser:
+        browser.log_in(served)
+        browser.go(served.url("/"))
         browser.run("document.body.innerHTML += '<img src=x onerror=\"document.title=1\">'")
         browser.run(
             "var one = document.createElement('script'); one.text = 'document.title = 1';"
             "document.body.append(one)"
         )
+        failed = browser.run(
+            "new Promise(done => { var one = document.createElement('script');"
+            f" one.onload = () => done('run'); one.onerror = () => done('refused'); one.src = '{file}';"
+            " document.body.append(one) })"
+        )
+        assert failed == "refused"
         assert browser.run("document.title") != "1"
         assert "Content Security Policy" in "".join(browser.messages)
 
@@ -91,7 +82,7 @@ def test_scripts_in_a_page_are_refused(served: Served) -> None:
 def test_form_and_links_work_without_scripts(served: Served, browser: Browser) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
-        browser.go(_url(served, "/versions/reports/report.txt"))
+        browser.go(served.url("/versions/reports/report.txt"))
         browser.run("document.querySelector('form').requestSubmit()")
         browser.wait_for_load()
         assert "Two versions" in browser.run("document.querySelector('h1').textContent")
@@ -100,9 +91,130 @@ def test_form_and_links_work_without_scripts(served: Served, browser: Browser) -
 
 
 def test_links_of_hostile_names_lead_to_their_files(served: Served, browser: Browser) -> None:
-    browser.go(_url(served, f"/at/{served.txg}/hostile"))
+    browser.go(served.url(f"/at/{served.txg}/hostile"))
     links = browser.run("[...document.querySelectorAll('tbody a')].map(a => [a.href, a.text])")
     assert len(links) > 5
     for link, text in links:
         browser.go(link)
         assert browser.run("document.querySelector('h1').textContent") == text
+
+
+# --- the plot --------------------------------------------------------------------------------------
+
+
+def _bar(browser: Browser, index: int) -> dict[str, float]:
+    """Return the middle of a bar on the screen."""
+    found = browser.run(
+        f"(box => ({{x: box.x + box.width / 2, y: box.y + box.height / 2}}))"
+        f"([...document.querySelectorAll('.bar')].at({index}).getBoundingClientRect())"
+    )
+    assert isinstance(found, dict)
+    return found
+
+
+def _mouse(browser: Browser, kind: str, x: float, y: float) -> None:
+    browser.call(
+        "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1
+    )
+
+
+def _press(browser: Browser, key: str, text: str = "") -> None:
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key=key, text=text * (kind == "keyDown"))
+
+
+def test_part_of_the_time_line_is_dragged(served: Served, browser: Browser) -> None:
+    browser.look(1200, 800, "light")
+    browser.go(served.url("/"))
+    first, second = _bar(browser, -2), _bar(browser, -1)
+    _mouse(browser, "mousePressed", first["x"] - 4, first["y"])
+    _mouse(browser, "mouseMoved", second["x"], second["y"])
+    assert float(browser.run("document.querySelector('.band').getAttribute('width')")) > 0
+    loads = browser.loads
+    _mouse(browser, "mouseReleased", second["x"] + 4, second["y"])
+    browser.wait_for_load(loads)
+    found = re.search(r"\?first=(\d+)&last=(\d+)$", browser.run("location.href"))
+    assert found is not None
+    assert int(found[2]) == served.txg
+    assert 0 < int(found[1]) < served.txg
+    assert "show everything" in browser.run("document.body.textContent")
+
+
+def test_bar_is_chosen_by_a_click(served: Served, browser: Browser) -> None:
+    browser.look(1200, 800, "light")
+    browser.go(served.url("/"))
+    bar = _bar(browser, -1)
+    for kind in ("mousePressed", "mouseReleased"):
+        _mouse(browser, kind, bar["x"], bar["y"])
+    assert f"txg {served.txg}, " in browser.run("document.getElementById('plot-now').textContent")
+    link = browser.run("document.querySelector('#plot-now a').href")
+    assert link == served.url(f"/at/{served.txg}/")
+
+
+def test_plot_is_used_with_the_keyboard(served: Served, browser: Browser) -> None:
+    browser.go(served.url("/"))
+    browser.run("document.getElementById('plot').focus()")
+    said = "document.getElementById('plot-now').textContent"
+    _press(browser, "Home")
+    first = browser.run(said)
+    _press(browser, "ArrowRight")
+    second = browser.run(said)
+    _press(browser, "ArrowLeft")
+    assert browser.run(said) == first != second
+    _press(browser, "End")
+    loads = browser.loads
+    _press(browser, "Enter", "\r")
+    browser.wait_for_load(loads)
+    assert browser.run("location.href") == served.url(f"/at/{served.txg}/")
+    browser.go(served.url("/"))
+    browser.run("document.getElementById('plot').focus()")
+    _press(browser, "End")
+    loads = browser.loads
+    _press(browser, "+", "+")
+    browser.wait_for_load(loads)
+    assert browser.run("location.href").endswith(f"?first={served.txg}&last={served.txg}")
+
+
+def test_time_line_without_scripts_has_links_for_the_same(served: Served, browser: Browser) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.go(served.url(f"/?first=2&last={served.txg - 1}"))
+        assert browser.run("document.getElementById('plot-help').hidden")
+        labels = browser.run("[...document.querySelectorAll('[data-move]')].map(a => a.text)")
+        assert {"Earlier", "Later", "Wider"} <= set(labels)
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+# --- the way to the pages --------------------------------------------------------------------------
+
+
+def test_opened_page_leads_the_browser_to_the_pages(served: Served, tmp_path: Path) -> None:
+    """The arguments of the browser, which every user can read, have no token."""
+    require_chromium()
+    given = tmp_path / "arguments"
+    program = tmp_path / "opener"
+    program.write_text(f'#!/bin/sh\nprintf %s "$*" >{given}.new && mv {given}.new {given}\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "BROWSER": str(program), "DISPLAY": ""}
+    bucket = served.tree.parent / "bucket"
+    words = ["--open", "--cachedir", str(tmp_path / "state"), f"local://{bucket}"]
+    with printed_url(words, environment) as url:
+        deadline_s = time.monotonic() + 20
+        while not given.exists():
+            assert time.monotonic() < deadline_s, "no browser is opened"
+            time.sleep(0.01)
+        address = given.read_text()
+        assert address.startswith("file:///")
+        assert "token" not in address
+        page = Path(address.removeprefix("file://"))
+        assert url in page.read_text()
+        assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+        with chromium.started() as browser:
+            browser.call("Page.navigate", url=address)
+            while not re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", browser.address):
+                time.sleep(0.01)
+            while browser.run("document.readyState") != "complete":
+                time.sleep(0.01)
+            assert "Retained" in browser.run("document.body.textContent")
+    assert not page.exists()

@@ -1,8 +1,15 @@
 """Two texts side by side."""
 
+from pathlib import Path
+
+import pytest
+
 from s3fs_meta.browse import comparison
 from s3fs_meta.browse.comparison import Row
 from s3fs_meta.limits import BROWSE_LINES_MAX
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO, Ino
+from tests.browse import points
 
 
 async def test_lines_stand_beside_each_other() -> None:
@@ -26,3 +33,18 @@ async def test_equal_lines_between_changes_are_left_out() -> None:
 async def test_only_the_first_lines_are_compared() -> None:
     old = "\n".join(map(str, range(BROWSE_LINES_MAX)))
     assert await comparison.side_by_side(old, old + "\nmore") == []
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_names_of_directories_above_count_to_the_bound(tmp_path: Path, most: int) -> None:
+    """Paths are found by the names of each directory, so all of them are read into memory."""
+    db = points.made(tmp_path)
+    folder = points.add(db, ROOT_INO, b"folder", points.FOLDER)
+    file = points.add(db, folder, b"file")
+    for ino in (ROOT_INO, folder):
+        inodes.replace(db, inodes.get(db, ino)._replace(size_bytes=most))
+    db.commit()
+    point = points.point_of(db)
+    assert comparison.names_in(point, [file]) == 2 * most
+    assert comparison.names_in(point, [file, folder, ROOT_INO, Ino(999)]) == 2 * most
+    db.close()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.browse.conftest import FIRST, SECOND, Served, picture
+from tests.browse.conftest import FIRST, SECOND, picture
+from tests.browse.serving import Served
 
 pytestmark = pytest.mark.mount
 

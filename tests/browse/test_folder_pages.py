@@ -6,7 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browse.conftest import HOSTILE, NAMES, Served
+from tests.browse.conftest import HOSTILE, NAMES
+from tests.browse.serving import Served
 
 pytestmark = pytest.mark.mount
 
@@ -24,17 +25,19 @@ def test_tree_at_each_point_in_time_is_listed(served: Served) -> None:
 def test_hostile_name_is_shown_as_text_and_its_links_work(served: Served, name: bytes) -> None:
     page = served.page(f"/at/{served.txg}/hostile")
     link = f"/at/{served.txg}/hostile/{quote(name)}"
-    assert f'href="{link}"' in page
+    assert f'href="{served.root}{link}"' in page
     assert "<script" not in page
     assert "\u202e" not in page
     path = f"hostile/{quote(name)}"
     assert served.ask(f"/content/{served.txg}/{path}").content == name
-    assert "<script" not in served.page(link)
+    shown = served.page(link)  # the content is the name
+    assert "<script" not in shown
+    assert "\u202e" not in shown
     assert "created" in served.page(f"/versions/{path}")
     hidden = re.search(r'name="path" value="([^"]*)"', served.page(link))
     assert hidden is not None
     location = served.ask(f"/go?at=newest&path={quote(html.unescape(hidden[1]))}").headers
-    assert location["Location"] == link
+    assert location["Location"] == served.root + link
 
 
 def test_large_folder_has_pages(served: Served) -> None:
@@ -45,7 +48,7 @@ def test_large_folder_has_pages(served: Served) -> None:
         page = served.page(path)
         found += re.findall(r">(\d{5})</a>", page)
         following = re.search(r'rel="next" href="([^"]*)"', page)
-        path = None if following is None else following[1]
+        path = None if following is None else following[1].removeprefix(served.root)
         pages += 1
     assert found == [f"{number:05}" for number in range(NAMES)]
     assert pages == 3

@@ -1,23 +1,55 @@
 """The pages about versions and changes."""
 
+import html
 import re
 
 import pytest
 
-from tests.browse.conftest import Served
+from tests.browse.serving import Served
 
 pytestmark = pytest.mark.mount
 
 
+def _versions(page: str) -> list[str]:
+    """Return the versions that can be compared, the latest first."""
+    return re.findall(r'name="old" value="(\d+-\d+)"', page)
+
+
 def test_versions_of_a_file_are_compared(served: Served) -> None:
     listed = served.page("/versions/reports/report.txt")
-    txgs = [int(txg) for txg in re.findall(r'name="old" value="(\d+)"', listed)]
-    assert len(txgs) == 2
-    page = served.page(f"/compare/reports/report.txt?old={txgs[1]}&new={txgs[0]}")
+    new, old = _versions(listed)
+    page = served.page(f"/compare/reports/report.txt?old={old}&new={new}")
     rows = re.findall(r'<tr class="(\w+)">', page)
     assert rows == ["equal", "changed", "equal", "added"]
     assert "four &lt;b&gt;" in page
-    assert "removed" in served.page("/versions/reports/old%20name")
+    assert served.page(f"/compare/reports/report.txt?old=2&new={served.txg}").count("<tr") == 5
+    assert re.findall(r'value="(\d+-\d+)"[^>]* checked', listed) == [new, old]
+
+
+def test_removed_version_is_listed_and_not_compared(served: Served) -> None:
+    page = served.page("/versions/reports/old%20name")
+    assert "removed" in page
+    assert len(_versions(page)) == 1
+
+
+def test_versions_from_before_a_rename_are_shown_at_their_path(served: Served) -> None:
+    """The file had another name in another directory."""
+    page = served.page("/versions/latter")
+    assert "as former" in page or "renamed" in page
+    links = [html.unescape(link) for link in re.findall(r'href="[^"]*(/inode/[^"]*)"', page)]
+    found = [served.ask(link) for link in links]
+    assert [one.status for one in found] == [303] * len(links)
+    paths = [one.headers["Location"].removeprefix(served.root) for one in found]
+    assert paths[0].endswith("/latter")
+    assert paths[-1] == "/at/2/reports/former"
+    assert "before the rename" in served.page(paths[-1])
+    new, *_, old = _versions(page)
+    compared = served.page(f"/compare/latter?old={old}&new={new}")
+    assert "before the rename" in compared
+    assert "after the rename" in compared
+    link = re.search(r'href="[^"]*(/content/2/[^"]*)"', compared)
+    assert link is not None
+    assert served.ask(link[1]).content == b"before the rename\n"
 
 
 def test_changes_since_a_point_in_time_are_listed(served: Served) -> None:
@@ -26,4 +58,5 @@ def test_changes_since_a_point_in_time_are_listed(served: Served) -> None:
     assert rows["reports/old name"] == "removed"
     assert rows["reports/notes"] == "changed"
     assert rows["reports/picture.png"] == "added"
+    assert rows["latter"] == "renamed"
     assert "Nothing changed" in served.page(f"/changes/{served.txg}/")

@@ -38,3 +38,26 @@ def test_url_that_is_no_path_of_a_file_is_refused(path: bytes) -> None:
 )
 def test_invisible_characters_are_shown(name: bytes, text: str) -> None:
     assert names.shown(name) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "full"),
+    [
+        (b"report.txt", "report.txt", "report.txt"),
+        (b'a"; filename="b', "a__ filename=_b", "a%22%3B%20filename%3D%22b"),
+        (b"a\r\nSet-Cookie: x", "a__Set-Cookie_ x", "a__Set-Cookie%3A%20x"),
+        ("\u202egnp.exe".encode(), "_gnp.exe", "_gnp.exe"),
+        ("ä".encode(), "_", "%C3%A4"),
+        (b"\xff", "_", "%EF%BF%BD"),
+        (b"..\\..\\x", ".._.._x", ".._.._x"),
+        (b"a%2fb*'", "a_2fb__", "a%252fb%2A%27"),
+    ],
+)
+def test_name_of_a_download_is_quoted(name: bytes, plain: str, full: str) -> None:
+    expected = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{full}"
+    assert names.attachment(name) == expected
+
+
+def test_characters_that_deceive_the_reader_are_shown_in_texts() -> None:
+    text = "a\tb\r\nc\u202ed\x1b[1m\u2066e\rf ä\u200d"
+    assert names.without_controls(text) == "a\tb\r\nc\\u202ed\\x1b[1m\\u2066e\\rf ä\u200d"

@@ -1,30 +1,46 @@
 """The URLs of the site, and who gets them."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
+import trio
+import trio.testing
+from typing_extensions import override
 
-from tests.browse.conftest import SECOND, Served
+from s3fs_meta.browse import templates
+from s3fs_meta.browse.access import Access, new_path
+from s3fs_meta.browse.site import Site
+from s3fs_meta.browse.source import Source
+from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.limits import BROWSE_OUTAGE_S_MAX
+from s3fs_meta.model import Address
+from s3fs_meta.mount.http_server import Request
+from s3fs_meta.objects.contact import Outage
+from tests.browse.conftest import SECOND
+from tests.browse.serving import Served
 
-pytestmark = pytest.mark.mount
 
-
+@pytest.mark.mount
 def test_point_in_time_is_chosen_by_a_form(served: Served) -> None:
     found = served.ask("/go?at=newest&path=reports/report.txt")
-    assert (found.status, found.headers["Location"]) == (
-        303,
-        f"/at/{served.txg}/reports/report.txt",
-    )
-    wrong = served.ask("/go?at=nonsense")
-    assert wrong.status == 404
-    assert "is not a point in time" in wrong.text
+    path = f"/at/{served.txg}/reports/report.txt"
+    assert (found.status, found.headers["Location"]) == (303, served.root + path)
+    for wrong in ("/go?at=nonsense", "/go?at=%ED%A0%80", "/go?at=newest&path=%FF..%2F.."):
+        assert served.ask(wrong).status in {303, 404}
+    assert "is not a point in time" in served.ask("/go?at=nonsense").text
 
 
+@pytest.mark.mount
 @pytest.mark.parametrize(
     "path",
     [
         *("/nothing", "/at/x/", "/at/2/nothing", "/at/999/", "/at/2/..%2f..", "/at/2/%2e%2e/"),
         *("/at/2/a%00", "/content/2/reports", "/tar/2/reports/report.txt", "/versions/nothing"),
-        *("/?first=x", "/?first=9&last=1", "/at/2/reports?from=-1"),
-        f"/compare/reports?old=1&new={10**18}",
+        *("/?first=x", "/?first=9&last=1", "/at/2/reports?from=-1", "/zip/2/reports/report.txt"),
+        *("/inode/2/x", "/inode/2/999999", "/inode/2/1/2", "/space/2/reports/report.txt"),
+        *("/space/2/?since=x", "/space/2/?since=999", "/mount", "/plot.js/x", "/content/2/"),
+        *(f"/compare/reports?old=1&new={10**18}", "/compare/reports?old=2&new=2-999999"),
     ],
 )
 def test_unknown_page_is_not_found(served: Served, path: str) -> None:
@@ -33,19 +49,24 @@ def test_unknown_page_is_not_found(served: Served, path: str) -> None:
     assert "<h1>Not " in reply.text
 
 
-def test_requests_without_the_cookie_are_refused(served: Served) -> None:
+@pytest.mark.mount
+def test_requests_without_the_cookie_or_the_path_are_refused(served: Served) -> None:
     for path in ("/", "/style.css", "/at/2/", "/content/2/reports/report.txt", "/nothing"):
         for cookie in ("", "x=y", f"{served.cookie}x", served.cookie.replace("=", "=x")):
             assert served.ask(path, Cookie=cookie).status == 403
-    assert served.ask(f"/?token={served.token}", Cookie="").status == 403  # it worked once
+        assert served.raw(path).status == 403
+    assert served.raw(f"/?token={served.token}", Cookie="").status == 403  # it worked once
+    assert served.ask("/", **{"Sec-Fetch-Site": "same-site"}).status == 403
 
 
+@pytest.mark.mount
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1:1", "127.0.0.1"])
 def test_request_under_another_name_is_refused(served: Served, host: str) -> None:
     assert served.ask("/", Host=host.format(served.port)).status == 421
     assert served.ask("/", Host=f"localhost:{served.port}").status == 200
 
 
+@pytest.mark.mount
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_only_get_and_head_are_answered(served: Served, method: str) -> None:
     assert served.ask("/", method).status == 405
@@ -54,14 +75,100 @@ def test_only_get_and_head_are_answered(served: Served, method: str) -> None:
     assert head.headers["Content-Length"] == str(len(SECOND))
 
 
+@pytest.mark.mount
 @pytest.mark.parametrize("path", ["/", "/at/2/reports", "/nothing", "/style.css"])
 def test_every_reply_has_the_headers_of_protection(served: Served, path: str) -> None:
     headers = served.ask(path).headers
     policy = headers["Content-Security-Policy"]
-    assert policy.startswith(
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self';"
-        " frame-ancestors 'none'"
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert policy.endswith(
+        "; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none';"
+        " base-uri 'none'"
     )
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cache-Control"] == "no-store"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["ETag"] is None
+
+
+@pytest.mark.mount
+def test_page_names_no_other_resource_than_its_own(served: Served) -> None:
+    """No page has a URL of another host, nor a style or script within it."""
+    for path in ("/", f"/at/{served.txg}/reports/page.html", f"/space/{served.txg}/"):
+        page = served.page(path)
+        assert "http:" not in page
+        assert "https:" not in page
+        assert " style=" not in page
+        assert page.count("<script") == page.count(f'<script src="{served.root}/plot.js" ')
+
+
+class _Away:
+    """A source whose bucket fails from the beginning, or never answers."""
+
+    def __init__(self, age_s: float) -> None:
+        self._began_s = trio.current_time()
+        self._age_s = age_s
+        self.place = SimpleNamespace(url="s3://away")
+
+    @property
+    def outage(self) -> Outage:
+        """Return an outage that begins after some time."""
+        age_s = trio.current_time() - self._began_s - self._age_s
+        return Outage(max(age_s, 0.0), "refused", 0.0)
+
+    async def bounds(self) -> Any:
+        """Wait for the bucket."""
+        await trio.sleep_forever()
+
+
+async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
+    """Exchange the token; return the headers of later requests."""
+    host = {b"host": b"127.0.0.1:8080"}
+    token = access.url.partition("8080")[2].encode()
+    reply = await site.answer(Request("GET", token, host))
+    return {**host, b"cookie": reply.headers["set-cookie"].partition(";")[0].encode()}
+
+
+@pytest.mark.parametrize("fails_after_s", [0.0, 20.0])
+async def test_page_does_not_wait_for_a_bucket_that_is_out(
+    autojump_clock: trio.testing.MockClock, fails_after_s: float
+) -> None:
+    access = Access(Address("127.0.0.1", 8080), new_path())
+    render = templates.load(root=access.root, place="s3://away", has_mount=False)
+    site = Site(cast("Source", _Away(fails_after_s)), access, render)
+    headers = await _entered(site, access)
+    began_s = trio.current_time()
+    request = Request("GET", access.root.encode(), headers)
+    reply = await site.answer(request)
+    waited_s = trio.current_time() - began_s
+    assert reply.status == 502
+    assert b"s3://away has not answered for" in reply.content
+    assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
+
+
+class _Failing(_Away):
+    """A source of which several requests to the bucket fail at the same time."""
+
+    @override
+    async def bounds(self) -> Any:
+        """Fail."""
+
+        async def fail() -> None:
+            await trio.lowlevel.checkpoint()
+            raise StoreUnavailableError("log/1", 8, 60.0, "SlowDown")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+            nursery.start_soon(fail)
+
+
+async def test_several_failed_requests_are_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    access = Access(Address("127.0.0.1", 8080), new_path())
+    render = templates.load(root=access.root, place="s3://away", has_mount=False)
+    site = Site(cast("Source", _Failing(0.0)), access, render)
+    reply = await site.answer(Request("GET", access.root.encode(), await _entered(site, access)))
+    assert reply.status == 502
+    assert b"The bucket cannot be read" in reply.content
+    assert b"SlowDown" in reply.content
+    assert not caplog.records

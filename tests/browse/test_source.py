@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browse.conftest import Served
+from tests.browse.serving import Served
 
 pytestmark = pytest.mark.mount
 

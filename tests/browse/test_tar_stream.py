@@ -1,4 +1,4 @@
-"""Folders as archives."""
+"""Folders as tar archives."""
 
 import io
 import os
@@ -9,26 +9,78 @@ from pathlib import Path
 
 import pytest
 
-from tests.browse.conftest import Served
+from s3fs_meta.browse import tar_stream
+from s3fs_meta.browse.tar_stream import TarStream
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO
+from tests.browse import points
+from tests.browse.conftest import LONG
+from tests.browse.serving import Served
 
-pytestmark = pytest.mark.mount
 
-
+@pytest.mark.mount
 def test_archive_equals_the_tree(served: Served, tmp_path: Path) -> None:
     archive = served.ask(f"/tar/{served.txg}/").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
-    subprocess.run(
-        ["diff", "--recursive", "--no-dereference", tmp_path / "root", served.tree], check=True
-    )
+    compared = ["diff", "--recursive", "--no-dereference", "--exclude=strange"]
+    subprocess.run([*compared, tmp_path / "root", served.tree], check=True)
     for path in sorted(served.tree.rglob("*")):
-        there, here = os.lstat(tmp_path / "root" / path.relative_to(served.tree)), os.lstat(path)
+        here = os.lstat(path)
+        if stat.S_ISSOCK(here.st_mode):
+            continue
+        there = os.lstat(tmp_path / "root" / path.relative_to(served.tree))
         assert (there.st_mode, there.st_nlink) == (here.st_mode, here.st_nlink)
         if not stat.S_ISLNK(here.st_mode):
             assert there.st_mtime_ns == here.st_mtime_ns
     with tarfile.open(fileobj=io.BytesIO(served.ask("/tar/2/reports").content)) as old:
         assert sorted(old.getnames()) == [
             "reports",
+            "reports/former",
             "reports/notes",
             "reports/old name",
             "reports/report.txt",
         ]
+
+
+@pytest.mark.mount
+def test_strange_entries_are_only_what_they_are(served: Served) -> None:
+    """A socket is left out; a link that leads out is a link; times before 1970 have their sign."""
+    archive = served.ask(f"/tar/{served.txg}/strange").content
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        found = {one.name.removeprefix("strange/"): one for one in opened.getmembers()}
+    assert "socket" not in found
+    assert found["pipe"].isfifo()
+    assert (found["out"].issym(), found["out"].linkname) == (True, "../../../etc/passwd")
+    assert found["setuid"].mode == 0o4755
+    assert found["before 1970"].pax_headers["mtime"] == "-1.500000000"
+    assert found[LONG].size == 4
+    if os.geteuid() == 0:
+        assert (found["device"].ischr(), found["device"].devminor) == (True, 3)
+
+
+@pytest.mark.mount
+def test_hostile_names_stay_bytes(served: Served, tmp_path: Path) -> None:
+    archive = served.ask(f"/tar/{served.txg}/hostile").content
+    subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
+    wanted = os.fsencode(served.tree / "hostile")
+    assert sorted(os.listdir(os.fsencode(tmp_path / "hostile"))) == sorted(os.listdir(wanted))
+
+
+@pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
+async def test_content_of_a_file_is_repeated_only_beyond_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, contents: int
+) -> None:
+    monkeypatch.setattr(tar_stream, "BROWSE_LINKS_MAX", most)
+    db = points.made(tmp_path)
+    file = points.add(db, ROOT_INO, b"1")
+    points.link(db, ROOT_INO, b"2", file)
+    points.link(db, ROOT_INO, b"3", file)
+    db.commit()
+    sent = io.BytesIO()
+    await TarStream(points.point_of(db), points.into(sent)).send(inodes.get(db, ROOT_INO), b"top")
+    db.close()
+    sent.seek(0)
+    with tarfile.open(fileobj=sent) as opened:
+        types = [one.type for one in opened.getmembers() if one.name != "top"]
+    assert types.count(tarfile.REGTYPE) == contents
+    assert types.count(tarfile.LNKTYPE) == 3 - contents

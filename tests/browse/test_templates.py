@@ -16,6 +16,8 @@ def test_missing_library_is_one_line_that_says_what_to_install() -> None:
 
 
 def test_values_are_escaped() -> None:
-    page = templates.load()("error.html", title="<b>", why="<script>", place='"').decode()
+    page = templates.load(root="/r", place='"', has_mount=False)(
+        "error.html", title="<b>", why="<script>"
+    ).decode()
     assert "<script" not in page
     assert "&lt;script&gt;" in page

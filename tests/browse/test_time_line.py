@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browse.conftest import Served
+from tests.browse.serving import Served
 
 pytestmark = pytest.mark.mount
 
@@ -14,7 +14,7 @@ def test_each_txg_has_the_number_of_changed_files(served: Served) -> None:
     rows = re.findall(r'<td>(\d+)</td>\n<td class="number">([\d,]+)</td>', page)
     numbers = {int(txg): int(count.replace(",", "")) for txg, count in rows}
     assert sorted(numbers) == list(range(served.txg + 1))
-    assert numbers[2] == 5  # three files, their folder and the root
+    assert numbers[2] == 6  # four files, their folder and the root
     assert numbers[3] > 1200
     assert "photos" in page
 
@@ -23,3 +23,23 @@ def test_part_of_the_time_line_is_shown(served: Served) -> None:
     page = served.page("/?first=2&last=2")
     assert page.count("changes since") == 1
     assert "show everything" in page
+
+
+def test_plot_has_a_bar_for_each_run(served: Served) -> None:
+    page = served.page("/")
+    bars = re.findall(
+        r'class="bar[^>]* data-first="(\d+)" data-last="(\d+)" data-label="([^"]*)"', page
+    )
+    assert [int(first) for first, _, _ in bars] == list(range(served.txg + 1))
+    assert "6 changed files" in bars[2][2]
+    assert 'integrity="sha256-' in page
+    assert 'data-move="Wider"' not in page  # everything is shown
+    part = served.page("/?first=2&last=2")
+    assert set(re.findall(r'data-move="(\w+)"', part)) == {"Earlier", "Later", "Wider"}
+
+
+def test_time_line_is_the_same_when_it_is_shown_again(served: Served) -> None:
+    """The changes of a run are counted once."""
+    path = f"/?first=1&last={served.txg}"
+    assert served.page(path) == served.page(path)
+    assert served.page("/").count("changes since") == served.txg + 1

@@ -225,6 +225,62 @@ def is_open(fd: int) -> bool:
     return os.path.exists(f"/proc/self/fd/{fd}")
 
 
+def test_few_closed_files_are_synced_with_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel may forget the error of a lost page with the inode of a file that no process has open."""
+    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
+    files = BlockFiles(tmp_path / "few", tmp_path / "tmp")
+    synced = _count_syncfs(files, monkeypatch)
+    files.create(ONE, 0, b"one")
+    files.create(TWO, 0, b"two")
+    files.sync([ONE, TWO])
+    assert synced == []
+
+    files.write_within(ONE, 0, b"ONE", 3)
+    files.create(THREE, 0, b"three")  # closes ONE
+    files.sync([ONE, THREE])
+    assert len(synced) == 1
+
+    files.read_on_loop(ONE, 0, 3)  # closes TWO, which has nothing to sync
+    files.write_within(ONE, 0, b"One", 3)
+    files.sync([ONE])
+    assert len(synced) == 1
+
+
+def test_file_that_is_closed_during_a_sync_is_synced_with_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The thread of the sync may not have opened it yet."""
+    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 1)
+    files = BlockFiles(tmp_path / "one", tmp_path / "tmp")
+    synced = _count_syncfs(files, monkeypatch)
+    files.create(ONE, 0, b"one")
+    fdatasync = os.fdatasync
+
+    def close_first(fd: int) -> None:
+        files.create(TWO, 0, b"two")
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", close_first)
+    files.sync([ONE])
+
+    assert len(synced) == 1
+
+
+def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each later syncfs(2) is added."""
+    synced: list[str] = []
+    syncfs = files._syncfs  # noqa: SLF001 - the call is what matters
+
+    def note() -> None:
+        synced.append("syncfs")
+        syncfs()
+
+    monkeypatch.setattr(files, "_syncfs", note)
+    return synced
+
+
 def test_block_file_opened_first_is_closed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

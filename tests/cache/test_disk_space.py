@@ -96,3 +96,18 @@ def test_reservation_of_more_space_than_the_disk_has_is_refused(tmp_path: Path) 
         raise AssertionError("not reached")
 
     disk.spend(100)
+
+
+def test_reservation_can_be_raised_but_not_lowered(tmp_path: Path) -> None:
+    disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
+    path = tmp_path / "image.db"
+
+    with disk.holding(path, 60):
+        disk.hold_more(path, 50)
+        disk.hold_more(path, 80)
+        with pytest.raises(NoSpaceLeftError):
+            disk.hold_more(path, 101)
+        with pytest.raises(NoSpaceLeftError):
+            disk.spend(21)
+        disk.spend(20)
+    disk.spend(100)

@@ -22,7 +22,7 @@ def test_sums_are_recomputed_after_a_change(healthy: Healthy) -> None:
 
 
 def test_only_surveyed_parts_are_judged(healthy: Healthy) -> None:
-    """Without a listing no invariant about objects is judged, beside a mount none about orphans."""
+    """Invariants about objects need a listing, those about orphans an unmounted filesystem."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
     assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}
@@ -49,7 +49,7 @@ def test_new_inodes_belong_to_the_owner_of_the_root(healthy: Healthy) -> None:
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_one_clause_and_condition_build_every_query() -> None:
+def test_invariant_query_consists_of_one_source_and_one_condition() -> None:
     """One FROM clause and one condition of an invariant serve for counting and for repairs."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"
@@ -64,7 +64,7 @@ def test_listing_of_an_invariant_replaces_its_query() -> None:
     assert one.query == "SELECT 1"
 
 
-def test_needs_are_compared_with_the_surveys() -> None:
+def test_need_is_met_only_if_all_its_surveys_were_made() -> None:
     """A set of surveys contains a need only if that survey was made."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed

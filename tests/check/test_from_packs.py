@@ -6,17 +6,20 @@ from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.errors import FormatError, PreconditionError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries
-from s3fs_meta.model import Ino
+from s3fs_meta.model import Ino, Txg
+from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check.rebuilding import run
-from tests.sync.conftest import Power, power, read_file, write_file
+from tests.sync.conftest import Power, power, read_file, remove_file, write_file
+from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
 
@@ -126,7 +129,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
     assert packs[0] in power.store.objects
 
 
-async def test_newest_version_of_a_block_wins(power: Power) -> None:
+async def test_rebuilt_file_has_the_newest_version_of_an_overwritten_block(power: Power) -> None:
     """An overwritten block has its last content, although an older pack has an earlier one."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
@@ -160,7 +163,9 @@ async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
 
 
 @pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
-async def test_leftovers_of_metadata_are_harmless(power: Power, left: str) -> None:
+async def test_rebuild_ignores_leftover_changelogs_and_an_oversized_lease(
+    power: Power, left: str
+) -> None:
     """A rebuild overwrites no remaining changelog, and accepts an oversized lease."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"content")
@@ -251,7 +256,7 @@ async def test_remaining_objects_of_the_old_chain_do_not_mislead_readers(power: 
 
 
 async def test_blocks_of_a_fenced_host_get_separate_files(power: Power) -> None:
-    """If a fenced host and the next writer used one inode number, the rebuild makes two files."""
+    """If a fenced host and the next writer used one inode number, two files are rebuilt."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()
@@ -310,3 +315,31 @@ async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
     power.store.objects.update(packs)
     await make()
     assert moved == [1]  # one piece of the new image, whose manifest is not yet stored
+
+
+async def test_kept_point_survives_a_rebuild(power: Power) -> None:
+    """Packs get other numbers, and the point's metadata is put back from a copy afterwards."""
+    files: Files = {}
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            fill(session, files, b"%d" % number * 700)
+            await session.flush()
+        point = await PointKeeper(session).keep("kept")
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        for number in range(5):
+            fill(session, {}, b"later %d" % number * 700)
+            await session.flush()
+        await session.close()
+    keys = [key for key in power.store.objects if key.startswith("image/")]
+    lost = {key: power.store.objects.pop(key) for key in (*keys, key_of(Txg(1)))}
+    await run(power)
+    power.store.objects.update(lost)
+    await power.retain(0)
+    async with power.session("b", tasks=False) as session:
+        for ino in files:
+            remove_file(session, ino)
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > point.txg
+        assert await files_at(power, "kept") == files

@@ -12,7 +12,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
+def test_misplaced_names_are_found_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
     """The check finds misplaced names even if no second connection can read the database."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
@@ -27,7 +27,7 @@ def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: 
     db.close()
 
 
-def test_close_stops_a_check_in_progress(healthy: Healthy) -> None:
+def test_close_stops_a_running_check_of_name_hashes(healthy: Healthy) -> None:
     """A thread that reads names stops in the middle of its work."""
     for _ in range(5):
         NameHashes(healthy.db, beside=True).close()

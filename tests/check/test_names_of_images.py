@@ -227,7 +227,7 @@ async def test_image_whose_pieces_form_no_consistent_database_is_skipped(
 
     await run(power)
 
-    assert f"{key}' is damaged: its image pieces are no consistent database" in caplog.text
+    assert f"{key}' is damaged: the image pieces form no consistent database" in caplog.text
     assert await outcome(power, "b", files) == (FILES, 0)
 
 

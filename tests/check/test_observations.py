@@ -33,12 +33,13 @@ def test_new_run_has_no_observations(healthy: Healthy) -> None:
     first.note_sound_copies([BlockId(1)])
     first.note_chain_faults([("k", 0, "gone")])
     first.note_index_faults([("k", "torn")])
+    first.note_kept_faults([("k", "a name", "torn")])
 
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 17
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 17
+    assert len(tables) == 18
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 18
 
 
 def test_observations_are_not_in_the_database(healthy: Healthy) -> None:

@@ -11,9 +11,11 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, power, read_file, write_file
+from tests.sync.kept import Files, empty, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
 
@@ -176,3 +178,36 @@ async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: P
     offer = Offer(power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep)
     await offer.mend_metadata(None)
     assert power.store.objects == before
+
+
+async def test_objects_of_kept_points_are_restored_from_a_copy(power: Power) -> None:
+    """They lie before the first retained txg. A point that was dropped does not come back."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files: Files = {}
+        for number in range(3):
+            fill(session, files, b"%d" % number * 3000)
+            await session.flush()
+        keeper = PointKeeper(session)
+        await keeper.keep("dropped")
+        point = await keeper.keep("kept")
+        older = dict(power.store.objects)
+        await keeper.drop(["dropped"])
+        state = dict(files)
+        empty(session, files)
+        await forget(session)
+        await session.flush_at_end()
+        await session.close()
+    whole = dict(power.store.objects)
+    copies = {**older, **whole}
+    needed = [key for key in whole if key.startswith("image/") and key in older]
+    needed += [key_of(Txg(txg)) for txg in range(max(point.image_txg, 1), point.txg + 1)]
+    for key in (*needed, point.key):
+        power.store.objects[key] = flipped(whole[key], len(whole[key]) // 2)
+        await Mended(power, copies).run()
+        assert power.store.objects == whole
+        if key != point.key:
+            del power.store.objects[key]
+            await Mended(power, copies).run()
+            assert power.store.objects == whole
+    assert await files_at(power, "kept") == state

@@ -123,7 +123,9 @@ def test_only_filesystem_of_the_host_needs_no_url(known: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"damaged", b'{"version": 2}'])
-def test_what_only_the_bucket_knows_is_not_offered(known: Filesystem, data: bytes | None) -> None:
+def test_points_in_time_that_only_the_bucket_has_are_not_offered(
+    known: Filesystem, data: bytes | None
+) -> None:
     file = targets.of_url(URL, known.cachedir).state / "points.json"
     file.unlink()
     if data is not None:
@@ -133,7 +135,7 @@ def test_what_only_the_bucket_knows_is_not_offered(known: Filesystem, data: byte
 
 
 def test_only_the_command_that_is_completed_is_loaded() -> None:
-    """Without a shell there is nothing to complete."""
+    """The program is run without the variables of a shell, so it completes nothing."""
     assert completion.words_to_complete({"COMP_WORDS": "s3fs-meta mount"}) is None
     assert completion.words_to_complete(
         {completion.VARIABLE: "complete_bash", "COMP_WORDS": "s3fs-meta mount -o ro"}
@@ -160,7 +162,7 @@ def test_url_is_no_mountpoint() -> None:
 def test_paths_of_mountpoints_may_be_relative(
     monkeypatch: pytest.MonkeyPatch, incomplete: str, offered: list[str]
 ) -> None:
-    """Other filesystems are not offered."""
+    """Mountpoints of other kinds of filesystems are not offered."""
     found = [Mounted(path, "0:9", mount_table.FS_TYPE, URL) for path in ("/a/b", "/a/bc/d", "/x")]
     found.append(Mounted("/a/bd", "0:8", "ext4", "/dev/sda"))
     monkeypatch.setattr(mount_table, "read", lambda: found)

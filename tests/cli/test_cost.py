@@ -12,7 +12,7 @@ from tests.programs import Program
 
 @pytest.mark.mount
 def test_costs_of_a_mount_are_those_of_its_requests(program: Program, mounted: Place) -> None:
-    """The counts are fresh; after the unmount the URL shows them."""
+    """The command shows the latest counts; after the unmount it needs the URL."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
 

@@ -56,6 +56,10 @@ def test_changes_between_two_points_in_time_are_listed(program: Program, mounted
     assert differences(program, mounted.url, "txg=3", "txg=3") == {}
     assert program.ok("diff", mounted.url, "txg=3", "txg=3") == "no differences\n"
     assert "differences" not in totals
+    assert differences(program, "--path", "d", mounted.url, "txg=2") == {"e": everything["e"]}
+    refused = program.run("diff", "--path", "nothing", mounted.url, "txg=2")
+    assert refused.returncode == ExitStatus.USAGE
+    assert "'nothing' exists at neither point in time" in refused.stderr
     assert totals["totals"]["added"] == totals["totals"]["removed"] == 1
 
 

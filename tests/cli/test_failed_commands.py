@@ -44,7 +44,7 @@ def completed(words: tuple[str, ...], url: str, folder: Path) -> list[str]:
 def test_mistyped_url_leaves_nothing_behind(
     quick: QuickProgram, tmp_path: Path, words: tuple[str, ...], url: str
 ) -> None:
-    """No directory of state, no mountpoint, no target of a restore, no store."""
+    """The command creates no state directory, mountpoint, restore target or store."""
     done = quick.run(*completed(words, url.format(tmp_path), tmp_path))
 
     # Without a quarantined state recover-state needs no store.
@@ -71,10 +71,10 @@ def test_path_in_place_of_a_url_is_answered_with_the_url(quick: QuickProgram, em
         (("mkfs", "--plain"), "run mkfs again"),
     ],
 )
-def test_interrupted_command_prints_what_remains(
+def test_interrupted_command_prints_what_it_leaves(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str
 ) -> None:
-    """Ctrl-C while the store does not answer; nothing was made, so nothing is left."""
+    """Ctrl-C ends the command while the store does not answer; no directory remains."""
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*completed(words, "s3://bucket/home", tmp_path), *options)
     assert command.stderr is not None

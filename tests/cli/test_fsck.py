@@ -67,7 +67,7 @@ def test_foreign_objects_are_reported_and_stay(program: Program, place: Place) -
 
     said = program.ok("fsck", "-y", "--delete-unknown", place.url)
 
-    assert f"{len(before) + 1} objects are not of this filesystem and stay" in said
+    assert f"kept {len(before) + 1} objects that do not belong to this filesystem: " in said
     assert sorted(path.relative_to(below) for path in below.rglob("*") if path.is_file()) == before
     assert (place.bucket / "holiday.jpg").exists()
 
@@ -277,7 +277,7 @@ def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted
     made = program.run("fsck", "--rebuild", "-y", mounted.url)
 
     assert made.returncode == 1
-    assert "found 1 files in 1 packs; all are in lost+found" in made.stdout
+    assert "found 1 file in 1 pack; all are in lost+found" in made.stdout
     assert "recover-state" in made.stderr
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "lost+found" / f"#{ino}").read_bytes() == content

@@ -93,7 +93,7 @@ def test_database_with_a_damaged_page_is_replaced(program: Program, place: Place
         file.seek((row[0] - 1) * size[0])
         file.write(b"\xff" * size[0])
 
-    with pytest.raises(CorruptionError, match="fsck -y quarantines it"):
+    with pytest.raises(CorruptionError, match=r"fsck -y local:\S+ quarantines it"):
         _check(place, program.cachedir, Mode.REPORT)
     assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
 
@@ -178,7 +178,7 @@ def test_superblock_is_repaired_from_this_host(program: Program, place: Place, d
     for words in (["fsck", "-y"], ["fsck", "-n"], ["log"], ["reclaim"], ["retention"], ["status"]):
         refused = elsewhere.run(*words, place.url)
         assert refused.returncode not in {0, 1}
-        assert "fsck -y on a host that has mounted it" in refused.stderr
+        assert f"fsck -y {place.url} on a host that has mounted it" in refused.stderr
         assert "mkfs" not in refused.stderr
     assert program.run("fsck", "-n", place.url).returncode == 4
     assert program.run("fsck", "-y", place.url).returncode == 1

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def txgs(program: Program, place: Place, *words: str) -> list[dict[str, Any]]:
+def txgs(program: Program, place: Place, *words: str, path: str = "") -> list[dict[str, Any]]:
     """Return the txgs that the log command prints as JSON."""
-    found = json.loads(program.ok("log", "--json", *words, place.url))["txgs"]
+    found = json.loads(program.ok("log", "--json", *words, place.url, path))["txgs"]
     assert isinstance(found, list)
     return found
 
@@ -28,8 +29,11 @@ def test_log_of_a_filesystem_that_was_never_mounted_is_empty(
 
 def test_invalid_arguments_of_log_are_refused(program: Program, place: Place) -> None:
     """Times, paths and counts that are invalid have status 2 or 3."""
-    for words in (["--since", "x"], ["--until", "1999-01-01"], ["--path", "../x"], ["-n", "0"]):
+    for words in (["--since", "x"], ["--until", "1999-01-01"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
+    for path in ("../x", "missing"):
+        assert program.run("log", place.url, path).returncode == ExitStatus.USAGE
+    assert program.run("log", "/").returncode == ExitStatus.NOT_MOUNTED
 
 
 @pytest.mark.mount
@@ -46,7 +50,7 @@ def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) ->
     program.ok("flush", mnt)
 
     everything = txgs(program, mounted)
-    removed, made = txgs(program, mounted, "--path", "/thesis/draft")
+    removed, made = txgs(program, mounted, path="/thesis/draft")
     states = os.listdir(program.cachedir)
 
     assert [one["txg"] for one in everything] == [6, 5, 4, 3, 2, 1]
@@ -56,7 +60,7 @@ def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) ->
     assert [one["txg"] for one in txgs(program, mounted, "-n", "2")] == [6, 5]
     between = ("--since", "txg=3", "--until", everything[2]["time"])
     assert [one["txg"] for one in txgs(program, mounted, *between)] == [4, 3]
-    printed = program.ok("log", "--path", "thesis", mounted.url).splitlines()
+    printed = program.ok("log", mnt / "thesis").splitlines()
     assert [line.split()[0] for line in printed] == ["6", "2"]
     assert "2 removed" in printed[0]
     assert len(states) == 1

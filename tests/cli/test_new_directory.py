@@ -62,7 +62,7 @@ def test_directories_that_another_process_uses_are_kept(tmp_path: Path, used: st
 
 
 def test_directory_that_another_process_has_made_anew_is_kept(tmp_path: Path) -> None:
-    """The kernel may give it the same inode number."""
+    """The directory of the other process may get the same inode number."""
     path = tmp_path / "a"
     fail(path, meanwhile=path)
 
@@ -78,7 +78,7 @@ def test_directory_that_cannot_be_created_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_directories_are_removed_once(tmp_path: Path) -> None:
-    """A later directory of that name is of another process."""
+    """A directory of the same name that appears later belongs to another process."""
     made = NewDirectory(tmp_path / "a")
     made.remove_unused()
     assert os.listdir(tmp_path) == []

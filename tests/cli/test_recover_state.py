@@ -69,7 +69,7 @@ def test_block_files_without_a_database_cannot_be_copied(
 
     done = program.run("recover-state", "--to", tmp_path / "o", place.url)
 
-    assert (done.returncode, "no database, only 1 block files" in done.stderr) == (3, True)
+    assert (done.returncode, "no database, only 1 block file" in done.stderr) == (3, True)
 
 
 def test_one_of_several_quarantined_states_must_be_chosen(

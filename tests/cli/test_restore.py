@@ -123,7 +123,8 @@ def test_impossible_restore_is_refused_before_any_change(
     """A wrong time, a missing txg, a missing path and a used target are refused."""
     words, out = ["restore", place.url], tmp_path / "out"
 
-    assert program.run(*words, "--to", out, "--at", "then").returncode == 2
+    assert program.run(*words, "--to", out, "--at", "10x").returncode == 2
+    assert program.run(*words, "--to", out, "--at", "unknown").returncode == 3
     assert program.run(*words, "--to", out, "--at", "txg=7").returncode == 3
     done = program.run(*words, "x", "--to", out)
     assert (done.returncode, "'x' did not exist at that point in time" in done.stderr) == (2, True)

@@ -104,7 +104,7 @@ def test_wait_ends_when_all_rows_are_deleted(program: Program, mounted: Place) -
 
     figures = os.statvfs(mnt)
     assert figures.f_files - figures.f_ffree == 1
-    nothing = {"copying": None, "locking": None, "removing": None, "held_back": 0}
+    nothing = {"copying": None, "locking": None, "removing": None}
     assert program.status(mnt)["trees"] == nothing
 
 

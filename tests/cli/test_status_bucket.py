@@ -97,7 +97,7 @@ def test_missing_changelog_has_status_12_and_is_named(program: Program, mounted:
 
     assert done.returncode == ExitStatus.CORRUPTION
     assert rows["missing"] == "changelog 3 is missing"
-    assert rows["newest state"].endswith("but the bucket leads only to txg 2")
+    assert rows["newest state"].endswith("but the bucket has changelogs only up to txg 2")
     assert rows["next"] == f"s3fs-meta fsck -n --cachedir {program.cachedir} {mounted.url}"
 
 
@@ -105,7 +105,7 @@ def test_new_filesystem_was_never_mounted(program: Program, place: Place) -> Non
     rows = table(program, place.url)
     assert rows["lease"] == "free; no host has ever mounted the filesystem for writing"
     assert rows["last image"].endswith("0 changelogs after it")
-    assert rows["size"] == "1 inodes, 0 B, as of the last image"
+    assert rows["size"] == "1 inode, 0 B, as of the last image"
 
 
 def test_encrypted_filesystem_is_described_by_names_without_the_passphrase(

@@ -43,7 +43,7 @@ def test_figures_of_a_mount_are_printed_as_metrics(program: Program, mounted: Pl
 
 @pytest.mark.mount
 def test_killed_mount_is_down(program: Program, mounted: Place) -> None:
-    """The command succeeds, so that cron replaces the file with the figures of before."""
+    """The command succeeds, so that a cron job replaces its file with the old figures."""
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)

@@ -44,7 +44,7 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
 
 
 def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) -> None:
-    """Without --force the mount stays. With it unshipped changes stay on this host."""
+    """Without --force the mount stays; with --force unshipped changes stay on this host."""
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
@@ -77,7 +77,7 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
 def test_bind_mount_that_keeps_the_filesystem_in_use_is_named(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The printed command ends the use; the daemon ends then."""
+    """The printed command unmounts the bind mount; then the daemon ends."""
     other = tmp_path / "other place"
     other.mkdir()
     subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)

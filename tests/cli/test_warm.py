@@ -54,7 +54,7 @@ def _away(place: Place) -> Iterator[None]:
 
 
 def test_warmed_tree_is_cached(program: Program, mounted: Place) -> None:
-    """Only the given tree; a second run downloads nothing; a pipe gets one line."""
+    """Other trees are not downloaded; a second run downloads nothing."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     assert _warm(program, mnt / "top") == {
@@ -86,7 +86,7 @@ def test_several_paths_and_links_are_followed(
 def test_missing_and_unreadable_paths_are_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Each is one line; nothing is downloaded."""
+    """The command prints one line for each such path, and downloads nothing."""
     done = program.run("warm", mounted.mountpoint / "absent")
     assert (done.returncode, done.stderr.count("\n")) == (ExitStatus.USAGE, 1)
     assert "No such file" in done.stderr
@@ -106,7 +106,7 @@ def test_without_the_bucket_the_missing_files_are_listed(program: Program, mount
         done = program.run("warm", mnt / "top")
         assert done.returncode == ExitStatus.STORE
         assert done.stdout == "0 B downloaded, 5 B of 3 MiB cached\n"
-        assert f"3 MiB in 1 file is not cached:\ns3fs-meta:   {mnt}/top/big\n" in done.stderr
+        assert f"not cached: 3 MiB in 1 file:\ns3fs-meta:   {mnt}/top/big\n" in done.stderr
         assert _warm(program, mnt / "top" / "d")["missing_bytes"] == 0
 
 
@@ -125,7 +125,7 @@ def test_missing_files_are_listed_for_programs(program: Program, mounted: Place)
 
 
 def test_tree_that_does_not_fit_is_refused(program: Program, place: Place) -> None:
-    """Before anything is downloaded, with both sizes; pins may use half of the smallest cache."""
+    """The refusal shows both sizes, and nothing is downloaded before it."""
     program.ok("mount", "-o", "cachesize=64M", place.url, place.mountpoint)
     mnt = place.mountpoint
     for name in range(2):
@@ -176,7 +176,7 @@ def test_pinned_tree_stays_through_kill_remount_and_a_full_cache(
 def test_follower_keeps_pinned_content_current(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """It downloads what the writer changes, without a request of a program."""
+    """A follower downloads pinned files that the writer changes, before a program reads them."""
     follower = Program(tmp_path / "follower")
     mnt = tmp_path / "follow"
     mnt.mkdir()
@@ -198,7 +198,7 @@ def test_follower_keeps_pinned_content_current(
 
 
 def test_point_in_time_can_be_warmed(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """Pins of it end with its mount, whose state directory is removed."""
+    """Pins of a point in time end with its mount, because its state directory is removed."""
     _cold_tree(program, mounted)
     mnt = tmp_path / "past"
     mnt.mkdir()
@@ -241,6 +241,6 @@ def test_terminal_shows_progress_until_an_interruption(program: Program, mounted
         os.close(ours)
     assert running.returncode == ExitStatus.INTERRUPTED
     assert b"0%" in shown
-    assert b"run it again to continue" in shown
+    assert b"run the command again" in shown
     program.ok("set", mounted.mountpoint, "download_limit=off")
     assert _warm(program, mounted.mountpoint / "top")["fetched_bytes"] == 3 * MIB + 5

@@ -171,7 +171,7 @@ def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
 ) -> None:
     link = replace(FENCE if kind is Kind.FENCE else IMAGE, **wrong)
 
-    with pytest.raises(FormatError, match="unexpected changes"):
+    with pytest.raises(FormatError, match="must not contain changes"):
         encode(link, PLAIN)
 
 

@@ -66,7 +66,7 @@ def test_only_json_booleans_are_accepted_as_booleans(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["1", '"too long"', r'"\ud800"', r'"\n"', r'"\u0000"', "null"])
 def test_too_long_or_unprintable_json_text_is_refused(value: str) -> None:
-    """Text that would garble a terminal or cannot be encoded is refused."""
+    """Text with control characters or lone surrogates is refused."""
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').text("a", 3)
 

@@ -1,5 +1,6 @@
 """The error boundary, which turns an exception into one line and an exit status."""
 
+import os
 import subprocess
 import sys
 
@@ -47,7 +48,7 @@ def test_interrupt_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_interrupt_of_a_described_command_prints_what_remains(
+def test_interrupt_prints_what_the_command_leaves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     body = _raising(InterruptedCommandError("nothing was changed"))
@@ -113,7 +114,25 @@ def test_python_without_assertions_is_refused() -> None:
 def test_error_with_control_characters_shows_them_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A key in a bucket or the name of a process may have them."""
+    """A key in a bucket or the name of a process may have control characters."""
     boundary.print_line("s3fs-meta", "used by x\x1b[2J\nsecond line")
 
     assert capsys.readouterr().err == "s3fs-meta: used by x\\x1b[2J\nsecond line\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["log", "--help"], ["version"], ["version", "--json"]]
+)
+def test_closed_pipe_is_no_error(words: list[str]) -> None:
+    """The reader has ended before the program writes, as ``head`` does after its lines."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "s3fs_meta", *words],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (0, b"")

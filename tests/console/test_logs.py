@@ -49,3 +49,12 @@ def test_debug_lines_of_libraries_are_not_logged() -> None:
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
     assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)
+
+
+def test_advised_commands_are_completed(tmp_path: Path) -> None:
+    """A module that logs may not know the URL of the filesystem."""
+    logs.to_file(tmp_path / "mount.log", logging.INFO, lambda text: text.replace("fsck", "fsck x"))
+
+    logging.getLogger("x").info("unmount, and run %s", "fsck")
+
+    assert "unmount, and run fsck x\n" in (tmp_path / "mount.log").read_text()

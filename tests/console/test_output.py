@@ -69,11 +69,3 @@ def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
 )
 def test_durations_are_printed_with_a_unit(time_s: float, expected: str) -> None:
     assert output.human_duration(time_s) == expected
-
-
-def test_counted_noun_has_its_plural() -> None:
-    assert [output.counted(number, "file") for number in range(3)] == [
-        "0 files",
-        "1 file",
-        "2 files",
-    ]

@@ -27,7 +27,7 @@ def test_passphrase_file_precedes_environment_and_terminal(tmp_path: Path) -> No
     assert passphrase_source.existing(None, None, _typing("typed")) == b"typed"
 
 
-def test_only_the_first_line_of_a_file_counts(tmp_path: Path) -> None:
+def test_passphrase_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     """The line end and all later lines of a passphrase file are ignored."""
     file = tmp_path / "p"
     file.write_bytes(b" pass word \r\nnote\n")

@@ -45,6 +45,7 @@ def test_commands_of_the_page_on_time_travel_run(tmp_path: Path) -> None:
     """The page finds a txg, mounts it, copies from it, rolls back to it, and undoes that."""
     printed = run_page(GUIDE / "time-travel.md", tmp_path)
 
+    assert re.search(r"^- .*thesis", printed, re.MULTILINE), printed
     assert printed.count("Chapter one") == 3
     assert "to undo it: s3fs-meta rollback --at txg=" in printed
     assert "\nthesis\n" in printed
@@ -89,7 +90,7 @@ def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
     """The page copies, locks and removes trees; its commands print what its comments promise."""
     page = GUIDE / "trees.md"
     promised = re.findall(r" # (.+)$", "\n".join(blocks_of(page)), re.MULTILINE)
-    assert len(promised) == 3
+    assert len(promised) == 4
 
     printed = run_page(page, tmp_path).splitlines()[1:]
 
@@ -124,8 +125,12 @@ def test_commands_of_the_page_on_backups_run(tmp_path: Path) -> None:
     """Each day keeps its content, a frozen copy is backed up, and a locked day is removed."""
     printed = run_page(GUIDE / "backup.md", tmp_path)
 
-    assert printed.endswith("Dear reader,\nrow 1\nDear reader,\n2026-11-23\nlatest\nwork\n")
-    assert "Yours" not in printed
+    before, kept, after = printed.partition("kept first-night: ")
+    assert "Yours" not in before
+    assert kept
+    assert "Dear reader,\nYours\ndropped first-night" in after
+    assert after.endswith("row 1\nDear reader,\n2026-11-23\nlatest\nwork\n")
+    assert "dropped 0 of 1 point" in before
     assert (tmp_path / "restored/letter").read_text() == "Dear reader,\n"
 
 

@@ -68,7 +68,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
     ("read", lambda path: _read(path.with_suffix(".w")), {"open": 1, "release": 1}),
     ("stat after a read", lambda path: path.with_suffix(".w").stat(), {"getattr": 1}),
     ("stat", lambda path: path.with_suffix(".w").stat(), {}),
-    ("stat of no name", lambda path: path.with_suffix(".none").exists(), {"lookup": 1}),
+    ("stat of a missing name", lambda path: path.with_suffix(".none").exists(), {"lookup": 1}),
     ("the same again", lambda path: path.with_suffix(".none").exists(), {}),
     (
         "rename",

@@ -210,3 +210,22 @@ def test_file_handle_opens_a_file_on_a_follower(tmp_path: Path) -> None:
         follower.program.ok("umount", follower.mnt)
         follower.program.ok("mount", "-o", "ro,follow", url, follower.mnt)
         assert handle.read(follower.mnt) == b"second"
+
+
+def test_file_handle_of_the_past_never_opens_the_file_of_another_txg(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """Each mount gives its own inode numbers to points in time."""
+    path, past = mounted.mountpoint / "f", mounted.mountpoint / ".snapshots"
+    path.write_bytes(b"first")
+    program.ok("flush", mounted.mountpoint)
+    path.write_bytes(b"second")
+    program.ok("flush", mounted.mountpoint)
+    handle = _Handle.of(past / "txg=2" / "f")
+    assert handle.read(mounted.mountpoint) == b"first"
+
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    assert (past / "txg=3" / "f").read_bytes() == b"second"
+    with refused(errno.ESTALE):
+        handle.open(mounted.mountpoint)

@@ -185,7 +185,7 @@ def test_holes_of_fsck_are_healed_by_a_host_with_cached_copies(
         assert os.listxattr(mnt / "file") == ["user.s3fs-meta.lost"]
 
     done = program.run("mount", place.url, place.mountpoint)
-    assert "4 blocks of 1 files that fsck had replaced by holes" in done.stderr
+    assert "4 blocks of 1 file that fsck had replaced by holes" in done.stderr
     assert (place.mountpoint / "file").read_bytes() == content
     assert os.listxattr(place.mountpoint / "file") == []
     program.ok("umount", place.mountpoint)

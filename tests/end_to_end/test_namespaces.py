@@ -196,7 +196,7 @@ def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: Qu
         done = program.run("umount", mnt)
 
         assert done.returncode == ExitStatus.IN_USE
-        assert "by 1 open files" in done.stderr
+        assert "by 1 open file" in done.stderr
     finally:
         holder.end()
     wait_until_gone(pid)

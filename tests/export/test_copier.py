@@ -111,7 +111,7 @@ async def test_privileges_can_be_omitted(
     assert set_attributes == [b"user.colour"]
     assert sorted(os.listdir(target)) == ["d", "fifo", "program"]
     assert [*Tally().lines(copier)] == [
-        "  left out because of --no-privileges: devices (2), file capabilities (1),"
+        "  omitted because of --no-privileges: devices (2), file capabilities (1),"
         " set-user-ID and set-group-ID bits (1)"
     ]
     assert not copier.refused

@@ -55,7 +55,7 @@ def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
 
     assert [one["name"] for one in found] == ["kept-1", "kept-2"]
     assert all(one["why_unreadable"] for one in found)
-    assert "1 block files, 7 bytes" in found[0]["why_unreadable"]
+    assert "1 block file, 7 bytes" in found[0]["why_unreadable"]
 
 
 def test_summary_needs_only_the_rows(db: Database, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
 
 
 def test_setting_a_named_acl_puts_the_mask_into_the_group_bits() -> None:
-    """The group bits of the mode show the mask."""
+    """With a mask, the group bits of the mode are those of the mask."""
     assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
 
 

@@ -105,7 +105,7 @@ async def test_each_operation_executes_its_number_of_statements(
 async def test_statements_of_removing_small_files(
     volume: Volume, fs: Filesystem, is_uploaded: bool, most: float
 ) -> None:
-    """A file of one block: each of its rows is read once and deleted once."""
+    """Each row of a file with one block is read once and deleted once."""
     for number in range(COUNT):
         ino = make_file(fs, name_of(number))
         await fs.write(ino, 0, b"content of %d" % number)

@@ -4,7 +4,7 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Ino
 
 
-def test_record_lives_from_first_open_to_last_release() -> None:
+def test_record_of_an_inode_exists_from_first_open_to_last_release() -> None:
     """Two opens of an inode have one record; the second release removes it."""
     files = OpenFiles()
     first = files.opened(Ino(3))
@@ -51,21 +51,8 @@ def test_file_is_open_from_its_first_read_if_opens_are_not_reported() -> None:
     assert files.find(Ino(3)) is None
 
 
-def test_files_open_for_writing_are_listed() -> None:
-    """A file is listed until the last process that writes has closed it."""
-    files = OpenFiles()
-    files.opened(Ino(3))
-    files.opened(Ino(4), writes=True)
-    files.opened(Ino(4))
-    assert files.written() == [4]
-    files.closed(Ino(4))
-    assert files.written() == [4]
-    files.closed(Ino(4))
-    assert files.written() == []
-
-
-def test_age_of_the_first_writer_is_known() -> None:
-    """The time of the first open for writing is known until no file is open for writing."""
+def test_time_of_the_first_open_for_writing_is_recorded() -> None:
+    """The time since which any file is open for writing is recorded."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

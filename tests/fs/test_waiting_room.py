@@ -57,7 +57,7 @@ def test_all_users_together_stay_below_the_bound() -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_write_back_has_separate_slots(is_shared: bool) -> None:
-    """A refused write-back would lose data, so it has slots of its own, and then uses others."""
+    """A refused write-back would lose data, so it has separate slots and may use all others."""
     room = WaitingRoom(is_shared=is_shared)
     with filled(room, UNKNOWN) as readers:
         assert readers == WAITING_HANDLERS_MAX

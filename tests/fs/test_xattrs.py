@@ -24,7 +24,9 @@ MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OT
 
 
 @pytest.mark.parametrize("name", [b"user.a", b"trusted.a", b"security.a"])
-async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> None:
+async def test_xattr_value_is_read_back_unchanged(
+    fs: Filesystem, volume: Volume, name: bytes
+) -> None:
     """Any bytes are stored; ctime changes, and mtime stays."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()

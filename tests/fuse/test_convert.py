@@ -23,7 +23,7 @@ def test_attributes_are_passed_unchanged() -> None:
 
 
 def test_generation_depends_on_the_birth_time_alone() -> None:
-    """A file handle has 32 bits of it. The kernel requires generation 0 for the root."""
+    """A file handle contains 32 bits of the generation; the root must have generation 0."""
     converter, birth = Converter(MIB), FILE._replace(btime_ns=(7 << 32) + 5)
     changed = birth._replace(ctime_ns=1, mode=0o100600, nlink=1)
     root = birth._replace(ino=ROOT_INO, mode=0o040755)

@@ -1,7 +1,7 @@
 """Each request costs a fixed number of calls and of moves between files.
 
-The numbers are those of docs/design/architecture.md. A request that costs more fails its test. So
-does one that costs much less, because it could grow again unnoticed: then the page must be updated.
+The numbers are those of docs/design/architecture.md. A test fails if its request costs more, or if it
+costs much less: then the page must be updated, because the cost could grow again unnoticed.
 """
 
 import os
@@ -135,7 +135,7 @@ async def test_cost_of_a_copy_of_a_small_file(handlers: Handlers, is_uploaded: b
 
 
 async def test_cost_of_setting_permissions_as_an_acl(handlers: Handlers) -> None:
-    """As cp(1) does with -a for each file: the ACL is equivalent to a mode, and so not stored."""
+    """cp -a sets such an ACL for each file; a mode expresses it, so the ACL is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(
         [AclEntry(acl.USER_OBJ, 6), AclEntry(acl.GROUP_OBJ, 4), AclEntry(acl.OTHER, 4)]
@@ -150,7 +150,7 @@ async def test_cost_of_setting_permissions_as_an_acl(handlers: Handlers) -> None
 
 
 async def test_cost_of_setting_times(handlers: Handlers) -> None:
-    """Extracting an archive sets them for each file: three requests with owner and mode."""
+    """Extracting an archive sets times, owner and mode of each file with three requests."""
     ino = await make_file(handlers, b"f")
     content = SETATTR.pack(SET_ATIME | SET_MTIME | SET_CTIME, 1, 2, 3, 0, 0, 0, 0, 0, 0)
     async with trio.open_nursery() as nursery:
@@ -169,14 +169,14 @@ async def test_cost_of_a_read_of_an_uncached_block(handlers: Handlers) -> None:
     await handlers.session.durability.sync_all()
     await handlers.fs.read(ino, 0, 1)  # sets atime, so that the counted read does not
     cache = handlers.session.cache
-    # No disk has so much room, so every clean block is evicted.
+    # No disk has this much room, so every clean block is evicted.
     cache.disk.has_room(1 << 60)
     counted = await cost_of(handlers, lambda: handlers.operations.read(ino, 0, 4096))
     require(counted, "cold read of one block, without its threads")
     assert cache.misses == 1
 
 
-def test_page_lists_only_counted_requests() -> None:
+def test_table_of_costs_lists_only_tested_requests() -> None:
     """Each row of the table is counted by a test of this module."""
     counted = re.findall(r'require\(.*?"([^"]+)"\)', Path(__file__).read_text(), re.DOTALL)
     assert sorted(stated()) == sorted(one for one in counted if one in stated())

@@ -163,7 +163,7 @@ def mode_after(root: Path, command: str) -> int:
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
-    """The kernel requests it before write(2); for O_TRUNC the daemon does it."""
+    """For write(2) the kernel requests the clearing; for O_TRUNC the daemon clears the bits."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 

@@ -11,7 +11,6 @@ import trio
 from s3fs_meta.fuse import request_times
 from s3fs_meta.fuse.operations import _HANDLERS, RAW_HANDLERS
 from s3fs_meta.fuse.request_times import OPERATIONS, Recent, Sender, senders
-from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import Mounted
 
 SECOND_NS = 10**9
@@ -75,30 +74,40 @@ async def test_every_answered_request_is_in_one_bucket_of_its_operation(mounted:
 
 @pytest.mark.mount
 async def test_request_without_an_answer_is_waiting_and_is_measured_when_answered(
-    mounted: Mounted,
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    freeze = mounted.handlers.fs.freeze
-    answered = trio.Event()
+    waits, goes_on, answered = trio.Event(), trio.Event(), trio.Event()
+    path = mounted.path / "f"
+    await mounted.run(path.touch)
 
-    async def make() -> None:
-        await mounted.run((mounted.path / "d").mkdir)
+    async def wait(*_arguments: object) -> None:
+        waits.set()
+        await goes_on.wait()
+
+    def allocate() -> None:
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, 10)
+
+    async def run() -> None:
+        await mounted.run(allocate)
         answered.set()
 
+    monkeypatch.setattr(mounted.handlers.fs.ranges, "allocate", wait)
     async with trio.open_nursery() as nursery:
-        with freeze.hold(ROOT_INO, 100):
-            nursery.start_soon(make)
-            with trio.fail_after(10):
-                while not request_times.figures()["waiting"]:  # noqa: ASYNC110 - no event
-                    await trio.sleep(0.01)
-            first = request_times.figures()
+        nursery.start_soon(run)
+        with trio.fail_after(10):
+            await waits.wait()
+            await trio.sleep(0.01)  # the request has an age
+        first = request_times.figures()
+        goes_on.set()
         await answered.wait()
 
     last = request_times.figures()
     assert first["waiting"] == 1
     assert first["oldest_s"] > 0
-    assert "mkdir" not in first["operations"]
+    assert "fallocate" not in first["operations"]
     assert last["waiting"] == 0
-    assert last["operations"]["mkdir"]["total_s"] >= first["oldest_s"]
+    assert last["operations"]["fallocate"]["total_s"] >= first["oldest_s"]
 
 
 @pytest.mark.mount
@@ -123,7 +132,7 @@ def test_older_requests_are_not_counted() -> None:
 
 
 def test_span_is_shorter_if_requests_of_it_were_forgotten() -> None:
-    """Otherwise the rate of a busy mount would be too low."""
+    """If old requests were overwritten, the time span is shortened, so that rates are correct."""
     copy = _copy((97, 1, 0), (98, 1, 0), (99, 2, 0), received=1000)
 
     assert senders(copy, 10) == (3, {Sender(1, 0): 2, Sender(2, 0): 1})

@@ -24,10 +24,10 @@ def insert(database: Path, journal_mode: str) -> None:
 
 
 async def test_transaction_of_sqlite_syncs_rows_once(mounted: Mounted) -> None:
-    """Of its four syncs only that of the new journal has changes of rows.
+    """Of the four syncs of a transaction, only the sync of the new journal finds changed rows.
 
-    The directory has not changed since, and the header of the journal and the page of the database
-    are overwritten in place. Before, each of the four synced rows.
+    The directory has not changed since then, and the header of the journal and the page of the
+    database are overwritten in place. In an earlier version each of the four syncs synced rows.
     """
     session = mounted.handlers.session
     await mounted.run(insert, mounted.path / "db", "delete")

@@ -45,7 +45,7 @@ def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def write(process: "subprocess.Popen[str]", line: str) -> None:
-    """Let the process write a line, and wait until it has."""
+    """Make the process write a line, and wait until it has done so."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{line}\n")
@@ -83,7 +83,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
     await mounted.run(make)
     try:
-        assert await operations.write_back.collect()  # one lookup, of the name of the barrier
+        assert await operations.write_back.collect()  # one lookup, for the name of the barrier
         before = dict(operations.requests)
         assert await operations.write_back.collect()
         grown = {

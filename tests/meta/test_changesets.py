@@ -136,23 +136,6 @@ def test_merged_changeset_has_no_row_that_was_added_and_removed(source: Recorded
     assert not changesets.is_news(merged)
 
 
-def test_inverted_changeset_undoes_its_changes(source: Recorded) -> None:
-    """Inverting undoes a single changeset and a merged one."""
-    before = contents(source.copy)
-    for _ in range(GROUPS):
-        source.group()
-    apply_in_transaction(source.copy, *source.changesets)
-
-    apply_in_transaction(source.copy, *map(changesets.invert, reversed(source.changesets)))
-    assert contents(source.copy) == before
-
-    merged = changesets.merge(iter(source.changesets))
-    apply_in_transaction(source.copy, merged, changesets.invert(merged), changesets.invert(b""))
-    assert contents(source.copy) == before
-    with pytest.raises(FormatError):
-        changesets.invert(b"nonsense")
-
-
 def test_empty_changeset_can_be_merged_applied_and_queried(source: Recorded) -> None:
     assert changesets.merge([]) == b""
     assert changesets.merge([b"", b""]) == b""

@@ -183,5 +183,5 @@ def test_replica_refuses_a_pack_with_the_number_of_another_pack(pair: Pair) -> N
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
 
-    with pytest.raises(FormatError, match="names another object for pack"):
+    with pytest.raises(FormatError, match="the key of pack 1 differs"):
         pair.apply_note(1, locations=(place(block),), notes=(note(),))

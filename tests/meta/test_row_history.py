@@ -8,7 +8,8 @@ import pytest
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.row_history import INODE_COLUMNS, ChangedRows, InodeChange, LostName
+from s3fs_meta.meta.db.schema import INODE_COLUMNS
+from s3fs_meta.meta.row_history import ChangedRows, InodeChange, LostName
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
 from tests.damage import flipped

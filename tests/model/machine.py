@@ -16,11 +16,12 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.group_listeners import Recorder
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import AccessTime, Epoch, Ino, Txg
+from s3fs_meta.model import ROOT_INO, AccessTime, Epoch, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
@@ -38,6 +39,7 @@ from s3fs_meta.testing.model_fs import ModelFilesystem
 from s3fs_meta.testing.observation import seen, tree_of
 from s3fs_meta.testing.operations import BLOCK_BYTES, Act, Operation, Wish, apply, choose, perform
 from s3fs_meta.testing.sudden_end import kill
+from tests.fs.past.copying import Copier, at_path
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
@@ -62,6 +64,7 @@ class Event(enum.Enum):
     EVICT = "everything clean is evicted"
     COMPACT = "mostly dead packs are emptied"
     READ = "everything is read"
+    COPY_PAST = "an entry of the root comes back as it was at a txg in the bucket"
     KILL = "the daemon is killed"
     KILL_IN_IMAGE = "the daemon is killed at one step of a flush or an image"
     HICCUP = "one request fails, then a flush"
@@ -118,6 +121,7 @@ class Machine:
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
         self._births: dict[Ino, int] = {}  # creation times of inodes, as first observed
         self._kill_at = ""
+        self._copies = 0  # copies of the past
         self.session: Session
         self.fs: Filesystem
 
@@ -241,6 +245,29 @@ class Machine:
         await self.session.compactor.run_once()
 
     async def _read(self, _: Happening) -> None:
+        await self._compare(content=True)
+
+    async def _copy_past(self, happening: Happening) -> None:
+        """Copy an entry of the root as it was at the end of a txg to an unused name."""
+        links = [link for link in self._links() if link.kind is not Kind.FENCE]
+        if not links:
+            return
+        link = links[happening.a % len(links)]
+        past, after = self._cuts[link.epoch, link.txg], self.model.copy()
+        names = sorted(past.nodes[ROOT_INO].entries)
+        if not names:
+            return
+        name, self._copies = names[happening.b % len(names)], self._copies + 1
+        target = CloneTarget(ROOT_INO, b"past %d" % self._copies)
+        operation = Operation(Act.CLONE, ROOT_INO, name, *target)
+        after.clone(ROOT_INO, name, *target, past)
+        copier = Copier(self.fs, self.session)
+        await copier.copy(link.txg, at_path(name), target)
+        await copier.close()
+        self._take_numbers(operation, after)
+        self.history.add(operation, after)
+        self.session.durability.commit()  # a copy is several groups
+        self.history.note_commit()
         await self._compare(content=True)
 
     # --- the store fails -------------------------------------------------------------------------
@@ -465,6 +492,7 @@ class Machine:
         Event.EVICT: _evict,
         Event.COMPACT: _compact,
         Event.READ: _read,
+        Event.COPY_PAST: _copy_past,
         Event.KILL: _kill,
         Event.KILL_IN_IMAGE: _kill_in_image,
         Event.HICCUP: _flush_with_a_failed_request,

@@ -24,6 +24,7 @@ _OFTEN: Final[Mapping[Act | Event, int]] = {
     Act.MAKE_FILE: 2,
     Event.KILL: 6,
     Event.COMMIT: 2,
+    Event.COPY_PAST: 2,
 }
 ACTS: Final = [act for act in Act for _ in range(_OFTEN.get(act, 1))]
 EVENTS: Final = [event for event in Event for _ in range(_OFTEN.get(event, 1))]

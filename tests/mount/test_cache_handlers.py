@@ -1,4 +1,4 @@
-"""Handlers and requests about the cache without a mount: names and values are checked first."""
+"""Control requests about the cache, handled without a mount: names and values are checked."""
 
 import os
 
@@ -35,7 +35,7 @@ async def test_no_value_applies_if_one_is_wrong(plain: Power) -> None:
 
 
 async def test_two_changes_at_once_do_not_mix(plain: Power) -> None:
-    """All values of one request apply together, also while a smaller cache is being emptied."""
+    """All values of a request apply together, even while blocks are evicted from a smaller cache."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(70):
@@ -56,7 +56,7 @@ async def test_two_changes_at_once_do_not_mix(plain: Power) -> None:
 
 
 async def test_cache_smaller_than_its_dirty_content_keeps_all_of_it(plain: Power) -> None:
-    """The answer says how much is above the new size; writers wait until it is uploaded."""
+    """The reply contains the size above the new limit; writers wait for its upload."""
     options = parse_mount_options(["cachesize=1G", "sync_interval=1h"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(66):
@@ -75,7 +75,7 @@ async def test_cache_smaller_than_its_dirty_content_keeps_all_of_it(plain: Power
 
 
 async def test_cache_too_small_for_the_pins_is_refused(plain: Power) -> None:
-    """No other value is applied, and the message names the command that helps."""
+    """No other value of the request is applied, and the error names a command that helps."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         session.cache.index.pin(BlockId(1), 33 * MIB)
@@ -100,7 +100,7 @@ async def test_request_without_valid_inodes_is_refused(plain: Power, inodes: obj
 
 
 async def test_long_list_of_pins_fits_into_a_message(plain: Power) -> None:
-    """The rest is counted."""
+    """Pins that do not fit into the message are only counted."""
     options = parse_mount_options([])
     long = b"/".join([b"\xff" * 200] * 20)
     async with plain.session(session_options=options, tasks=False) as session:

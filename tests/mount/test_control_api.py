@@ -43,7 +43,7 @@ async def test_error_about_an_absent_daemon_repeats_the_mountpoint_as_given(tmp_
 async def test_status_of_a_stopped_daemon_fails_in_time(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A daemon that listens but never answers does not block the command for ever."""
+    """A daemon that listens but never replies does not block the command forever."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / SOCKET_NAME))
         listener.listen()

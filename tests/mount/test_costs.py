@@ -22,7 +22,7 @@ USAGE: Usage = {
 
 
 def test_costs_are_summed_by_cause_for_today_and_for_thirty_days() -> None:
-    """Days before the last thirty do not count; a cause of a newer program does."""
+    """Days before the last thirty are ignored; causes of a newer program are counted."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 
     today, last = report["today"], report["last_30_days"]
@@ -45,7 +45,7 @@ def test_costs_are_summed_by_cause_for_today_and_for_thirty_days() -> None:
 
 
 def test_month_is_extrapolated_from_the_counted_time() -> None:
-    """Two days of counts are a fifteenth of a month; stored bytes are paid for a whole month."""
+    """Counts of two days are multiplied by 15; stored bytes are charged for a complete month."""
     ledger = Ledger(NOON - 2 * DAY_NS, USAGE, {TODAY: 7})
     report = costs.report(ledger, PRICES, NOON)
 
@@ -75,7 +75,7 @@ def test_days_after_today_are_of_a_wrong_clock_and_do_not_count() -> None:
 
 
 def test_stored_bytes_are_paid_by_the_day() -> None:
-    """A day without a record has the size of the day before; today counts until now."""
+    """A day without a record has the size of the previous day; today counts in part."""
     stored = {TODAY - 3: 10, TODAY - 1: 30}
     report = costs.report(Ledger(0, {}, stored), PRICES, NOON)
 

@@ -1,4 +1,4 @@
-"""Telling the mount of a killed daemon from that of a running one."""
+"""Distinguishing the mount of a killed daemon from a running mount."""
 
 import os
 import signal

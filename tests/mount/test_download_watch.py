@@ -48,7 +48,7 @@ def watch(lines: Lines) -> DownloadWatch:
 async def test_nothing_is_printed_while_the_bucket_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Changes to upload and a short failure are no reason for a line."""
+    """Neither changes to upload nor a short failure cause a line."""
     lines = Lines()
     watched = watch(lines)
 
@@ -78,8 +78,8 @@ async def test_silent_bucket_is_named_with_growing_pauses_until_it_answers(
         20,
     ]
     assert lines.seen[0][1] == (
-        f"no answer from {WHERE} since 5 s; the download continues when it answers, and what is "
-        "cached stays"
+        f"no answer from {WHERE} since 5 s; the download continues when it answers; "
+        "cached content is kept"
     )
     assert lines.seen[-1][1] == f"{WHERE} answers again"
 

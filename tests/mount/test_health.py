@@ -39,7 +39,11 @@ def figures(**changes: Any) -> dict[str, Any]:
             "fenced: host b took over",
         ),
         ({"state": "degraded", "why": "disk"}, Level.CRITICAL, "degraded: disk"),
-        ({"upload": {"lost_blocks": 2}}, Level.CRITICAL, "2 blocks are lost: run fsck"),
+        (
+            {"upload": {"lost_blocks": 2}},
+            Level.CRITICAL,
+            "2 blocks lost: unmount, and run s3fs-meta fsck -y s3://",
+        ),
         ({"upload": {"last_error": "refused"}}, Level.WARNING, "upload: refused"),
         (
             {"outage": {"age_s": 25.2, "why": "refused", "silent_s": 0.0}},
@@ -57,7 +61,7 @@ def figures(**changes: Any) -> dict[str, Any]:
         ({"upload": {"pending_bytes": 1001}}, Level.WARNING, "1001 bytes are only on this host"),
     ],
 )
-def test_each_doubt_has_its_level_and_reason(
+def test_each_problem_has_its_level_and_reason(
     changes: dict[str, Any], level: Level, text: str
 ) -> None:
     found = judge(figures(**changes), 50.0, STRICT)
@@ -66,13 +70,13 @@ def test_each_doubt_has_its_level_and_reason(
     assert text in found.text
 
 
-def test_full_disk_is_doubtful() -> None:
+def test_full_disk_is_a_problem() -> None:
     found = judge(figures(), 4.0, STRICT)
     assert found.level is Level.WARNING
     assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
 
 
-def test_without_limits_no_age_and_no_size_is_doubtful() -> None:
+def test_without_limits_no_age_and_no_size_is_a_problem() -> None:
     old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
     assert judge(old, 0.0, Limits()).level is Level.OK
     assert exposure(old) == (1e6, 1 << 40)

@@ -1,4 +1,4 @@
-"""Versions that a running mount lists: those in the bucket, and changes that are not uploaded."""
+"""A running mount lists the versions in the bucket, and changes that are not uploaded."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ async def test_too_many_unshipped_changes_give_a_notice(
 
 
 async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -> None:
-    """A pattern matches names that only the past had, and one that is not uploaded yet."""
+    """A pattern also matches names that were removed, and a name that is not uploaded yet."""
     async with plain.session(tasks=False) as session:
         for name in (b"a.pdf", b"b.pdf", b"c.txt"):
             named(session, name, b"x")
@@ -106,7 +106,7 @@ async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -
         found = await handler({**wanted, "names": ["*.pdf"]}, no_report)
         with pytest.raises(UsageError, match="no file matches"):
             await handler({**wanted, "names": ["*.doc"]}, no_report)
-        with pytest.raises(UsageError, match="must end in the pattern"):
+        with pytest.raises(UsageError, match="must end with a pattern"):
             await handler({**wanted, "names": []}, no_report)
 
     assert [one["path"] for one in found["files"]] == ["a.pdf", "b.pdf", "d.pdf"]

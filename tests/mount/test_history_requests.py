@@ -1,4 +1,4 @@
-"""Where a path is in a mounted filesystem, although no file may be there."""
+"""Finding the mount of a path, even if the file of the path was removed."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ def test_changes_are_described_with_their_size() -> None:
 
 
 def test_state_that_cannot_be_read_has_unknown_changes(tmp_path: Path) -> None:
-    """A directory that does not exist is not made."""
+    """A missing state directory is not created."""
     assert killed_state.unshipped(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()
     (tmp_path / "meta.db").write_bytes(b"no database")

@@ -36,4 +36,4 @@ def test_text_about_holders_names_processes_or_open_files() -> None:
     )
     assert mount_holders.described([holder] * 10, 0).endswith(" and more")
     assert mount_holders.described([], 3) == "by 3 open files of a mountpoint that was detached"
-    assert "cannot be seen" in mount_holders.described([], 0)
+    assert "not visible" in mount_holders.described([], 0)

@@ -158,14 +158,14 @@ def test_effect_that_never_becomes_visible_is_an_error(
     monkeypatch.setattr(mount_paths, "KERNEL_FORGET_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
-    with pytest.raises(ControlError, match="is made, but the kernel"):
+    with pytest.raises(ControlError, match="is created, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path / "new", 0)], there=True)
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize(
     ("words", "what"),
-    [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "made")],
+    [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "created")],
     ids=["plain", "rm", "clone"],
 )
 def test_rm_and_clone_require_a_visible_effect(
@@ -184,7 +184,7 @@ def test_rm_and_clone_require_a_visible_effect(
 
     assert done.returncode == ExitStatus.CONTROL
     assert done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show it yet\n"
-    assert paths[-1].exists() == (what == "made")
+    assert paths[-1].exists() == (what == "created")
 
 
 def test_error_about_an_unmounted_path_repeats_the_path_as_given(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
 def test_running_mount_is_not_replaced(
     program: Program, mounted: Place, tmp_path: Path, again: list[str]
 ) -> None:
-    """Another state directory, as a point in time has, is no sign that the daemon was killed."""
+    """A daemon with another state directory, as for a point in time, was not killed."""
     (mounted.mountpoint / "f").write_text("served")
     words = [word if word != "other" else str(tmp_path / "other") for word in again]
 
@@ -117,13 +117,13 @@ def test_port_of_the_figures_that_is_in_use_changes_nothing(program: Program, pl
         done = program.run("mount", "-o", f"metrics={port}", place.url, place.mountpoint)
 
     assert done.returncode == ExitStatus.SETTINGS
-    assert f"cannot serve metrics=127.0.0.1:{port}" in done.stderr
+    assert f"cannot listen on metrics=127.0.0.1:{port}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*")} == before
 
 
 @pytest.mark.mount
 def test_mount_of_the_past_changes_no_known_points_in_time(program: Program, place: Place) -> None:
-    """Later points are not of another history."""
+    """The list of known points keeps those that are later than the mounted one."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
     program.ok("umount", place.mountpoint)

@@ -47,7 +47,7 @@ async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
     ],
 )
 async def test_error_about_a_store_names_it_once(error: S3fsError, is_named: bool) -> None:
-    """Also in a group of errors; an error of another kind is not changed."""
+    """The same holds in a group of errors. An error of another kind is not changed."""
     before = str(error)
 
     with pytest.RaisesGroup(type(error)), naming_store("local:///b"):
@@ -72,3 +72,28 @@ def test_advised_command_has_the_s3_options_of_the_failed_command() -> None:
         f"s3fs-meta umount --force /mnt; s3fs-meta fsck -n {flags} s3://bucket/home"
     )
     assert with_options(text, "s3://bucket/home", S3Options()) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("unmount, and run s3fs-meta fsck -y", "unmount, and run s3fs-meta fsck -y {url}"),
+        ("s3fs-meta fsck -y on a host repairs it", "s3fs-meta fsck -y {url} on a host repairs it"),
+        ("s3fs-meta fsck -y --end-at=12.", "s3fs-meta fsck -y --end-at=12 {url}."),
+        (
+            "s3fs-meta fsck -n --deep, s3fs-meta umount",
+            "s3fs-meta fsck -n --deep {url}, s3fs-meta umount",
+        ),
+        ("s3fs-meta fsck -n --deep {url}", "s3fs-meta fsck -n --deep {url}"),
+        ("s3fs-meta fsck -y local:///other", "s3fs-meta fsck -y local:///other"),
+        ("mount -o ro; fsck", "mount -o ro; fsck"),
+    ],
+)
+def test_advised_check_has_the_url(text: str, expected: str) -> None:
+    """Modules that do not know the URL advise the command without it."""
+    url = "s3://bucket/home"
+
+    assert with_options(text.format(url=url), url) == expected.format(url=url)
+    flags = "--endpoint-url http://nas:9000"
+    completed = expected.format(url=f"{flags} {url}")
+    assert with_options(text.format(url=url), url, S3Options("http://nas:9000")) == completed

@@ -148,7 +148,7 @@ async def test_changed_status_is_sent(
     assert manager.received() == [["STATUS=degraded; disk full; everything is in the bucket"]]
 
 
-async def test_without_a_service_manager_no_task_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_service_manager_the_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
 
     await Supervisor(figures).run()

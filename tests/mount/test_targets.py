@@ -103,7 +103,7 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
 
 
 def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
-    """Other files are kept, and no command stumbles over them."""
+    """Other files in the directory are kept, and commands ignore them."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     names = ("4194305.new", f"{os.getpid()}.new", "x.new", "\N{SUPERSCRIPT TWO}")
@@ -155,7 +155,7 @@ def test_namespace_with_a_process_is_found() -> None:
 
 
 def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
-    """A container that shares the directory has ended."""
+    """The notes were written by a container that shared the directory and has ended."""
     for name in ("namespace-7", "namespace-8", "4194305"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1").touch()

@@ -92,20 +92,14 @@ async def test_wait_for_a_removal_ends_if_the_mount_refuses_changes(fs: Filesyst
         await trees.wait_for_removal(lambda _progress: None)
 
 
-async def test_settled_request_after_the_end_of_a_freeze_is_ignored(fs: Filesystem) -> None:
-    """The answer to the clone reports how the freeze ended, so a late request is ignored."""
-    assert (
-        await TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint).handlers()[
-            "settled"
-        ]({"number": 1}, print)
-        == {}
-    )
-
-
-async def test_frozen_copy_needs_a_valid_time_limit(fs: Filesystem) -> None:
-    """A frozen copy without a time limit, or beyond the maximum, is refused."""
-    handlers = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint).handlers()
-    for limit_s in (None, 0, 1e9, "60"):
-        wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}
-        with pytest.raises(UsageError):
-            await handlers["clone_frozen"](wish, print)
+async def test_malformed_copy_is_refused(fs: Filesystem) -> None:
+    """Also a copy of the past while the mount does not serve its files yet."""
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    handlers = trees.handlers()
+    target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
+    for arguments in ({}, {"source": _tree(fs)}, {"target": target}, {"source": 1, "target": 2}):
+        for command in ("clone", "clone_past"):
+            with pytest.raises(UsageError):
+                await handlers[command](arguments, print)
+    with pytest.raises(UsageError, match="does not serve"):
+        await handlers["clone_past"]({"source": {"ino": 1}, "target": target}, print)

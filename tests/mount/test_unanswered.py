@@ -68,7 +68,7 @@ def test_killed_mount_without_unshipped_changes_has_everything_in_the_bucket(
 
 
 def test_killed_mount_at_rest_has_everything_in_the_bucket(program: Program, place: Place) -> None:
-    """Nothing was flushed; the daemon uploaded by itself."""
+    """The daemon has uploaded all changes without a flush command."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     os.sync()

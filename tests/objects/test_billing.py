@@ -65,7 +65,7 @@ def counted(meter: Meter, day: int = DAY) -> dict[str, int]:
 
 
 def test_cause_of_a_write_is_the_kind_of_its_object() -> None:
-    """The keys are those that the formats make."""
+    """The cause of a write follows from the key of the object."""
     for cause, key in KEYS.items():
         assert cause_of(RequestClass.PUT, key) is cause
     part_key = changelog.part_key(changelog.part_prefix(Txg(3), Epoch(1), bytes(8)), 0)
@@ -151,7 +151,7 @@ async def test_attempts_and_missing_keys_are_counted() -> None:
     assert counted(meter) == {"data put": 3, "lease get": 1}
 
 
-def test_days_are_counted_apart_and_counts_can_be_put_back() -> None:
+def test_requests_are_counted_by_day_and_counts_can_be_added_again() -> None:
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.GET, KEY)
@@ -179,7 +179,7 @@ def bucket(double: S3Double, meter: Meter) -> RetryingStore:
 
 
 async def test_answers_of_a_bucket_are_counted_unless_they_are_free(double: S3Double) -> None:
-    """Errors of the server and lost connections are not billed; the retry is. A 404 is billed."""
+    """Server errors and lost connections are not billed; retries and a 404 are billed."""
     meter = Meter(DayClock())
     store = bucket(double, meter)
     double.answer(error(503, "SlowDown"), Drop(), PUT_DONE, error(404, "NoSuchKey"))
@@ -241,7 +241,7 @@ async def test_probe_of_conditional_writes_belongs_to_the_mount() -> None:
 
 
 def test_totals_of_a_process_only_grow() -> None:
-    """Counts that were taken to be saved, or added again, change nothing; days are summed."""
+    """The totals sum all days; saving or restoring counts does not change them."""
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)

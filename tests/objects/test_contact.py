@@ -1,4 +1,4 @@
-"""The outage of a store, as its answers show it. Reports before the first answer: test_retry."""
+"""Detection of a store's outages. tests/objects/test_retry.py tests outages at the start."""
 
 import pytest
 import trio
@@ -42,10 +42,10 @@ async def test_outage_begins_with_the_first_failed_request(
     assert contact.outage() == (25.0, "connection refused", 0.0)
 
 
-async def test_answer_ends_an_outage(
+async def test_any_answer_of_the_store_ends_an_outage(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An error that is no failure of the store is an answer, too."""
+    """An error such as a missing object is an answer, too."""
     await attempt(contact)
 
     with pytest.raises(ObjectMissingError):
@@ -57,7 +57,7 @@ async def test_answer_ends_an_outage(
 async def test_time_without_any_answer_is_counted_while_requests_wait(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An answer to any of the waiting requests begins the time anew."""
+    """An answer to any waiting request resets the time without an answer."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(contact.watched, trio.sleep_forever)
         await trio.sleep(30.0)

@@ -228,7 +228,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
         patch.setattr(os, "fsync", never)
         try:
             async with trio.open_nursery() as nursery:
-                # one request more than there are threads
+                # one request more than the number of threads
                 for number in range(STORE_THREADS_MAX + 1):
                     nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
                 for _ in range(STORE_THREADS_MAX):

@@ -48,7 +48,7 @@ async def test_failed_request_is_counted_without_bytes() -> None:
 
 
 async def test_refused_condition_is_no_error() -> None:
-    """Each mount asks the store to refuse two conditional writes, so a refusal is an answer."""
+    """A refused conditional write is a normal answer: each mount tests two of them."""
     store = CountingStore(MemoryStore())
     first = await store.create(KEY, b"first")
     await store.replace(KEY, b"second", first)

@@ -193,7 +193,7 @@ async def test_lost_reply_of_replace_is_recognised(
     assert await retrying.get(KEY, PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_taken_key_after_a_lost_reply_is_a_lost_race(
+async def test_taken_key_after_a_lost_reply_means_another_writer_was_first(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """The retry finds other content, so another host has created the object."""
@@ -203,13 +203,15 @@ async def test_taken_key_after_a_lost_reply_is_a_lost_race(
         await retrying.create(KEY, b"nonce")
 
 
-async def test_refusal_without_a_lost_reply_is_a_lost_race(retrying: RetryingStore) -> None:
+async def test_refusal_without_a_lost_reply_means_another_writer_was_first(
+    retrying: RetryingStore,
+) -> None:
     """Without a lost answer a refusal is trusted, even if the content is equal."""
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"content")
 
 
-async def test_replace_of_a_deleted_object_after_a_lost_reply_is_a_lost_race(
+async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """The retry finds no object, so another host has deleted it."""
@@ -429,7 +431,7 @@ async def test_refused_connection_ends_the_first_request_within_seconds(
 async def test_store_that_has_answered_is_retried_longer(
     autojump_clock: trio.testing.MockClock, retrying: RetryingStore
 ) -> None:
-    """A running mount is patient with a server that restarts."""
+    """A store that has answered before is retried longer, because its server may restart."""
     store = _Distant(unconnected=True)
     retrying = RetryingStore(store)
     await retrying.get(KEY, PACK_BYTES_MAX)

@@ -207,7 +207,7 @@ async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_stor
 
 
 @pytest.mark.s3
-async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
+async def test_write_by_another_host_after_a_lost_answer_is_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
     """The retried write finds content of another host, so it has lost the race."""

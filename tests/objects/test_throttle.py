@@ -1,4 +1,4 @@
-"""Limits of transfer rates: which transfer waits how long."""
+"""Limits of transfer rates: the waiting times and the order of transfers."""
 
 import time
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ async def _took_s(throttle: Throttle, *sizes: int) -> float:
 
 
 async def test_transfers_have_the_rate_of_the_limit(autojump_clock: trio.testing.MockClock) -> None:
-    """Only unused bytes of one second can be used at once."""
+    """After a pause, only the unused bytes of one second can be used at once."""
     assert await _took_s(_throttle("1M"), *[MIB] * 11) == pytest.approx(10, abs=0.01)
 
 
@@ -48,7 +48,7 @@ async def test_transfers_do_not_wait_without_a_limit(
     assert await _took_s(_throttle("off"), *[1 << 40] * 10) == 0
 
 
-async def test_pause_allows_no_burst(autojump_clock: trio.testing.MockClock) -> None:
+async def test_long_pause_allows_no_larger_burst(autojump_clock: trio.testing.MockClock) -> None:
     """Bytes that were not used in an hour cannot be used afterwards."""
     throttle = _throttle("1M")
     await throttle.take(MIB)
@@ -183,10 +183,10 @@ async def test_timetable_applies_to_waiting_transfers(
 
 
 @pytest.mark.parametrize("hour", [0, 19])
-async def test_jump_of_the_clock_causes_no_burst(
+async def test_jump_of_the_wall_clock_causes_no_burst(
     hour: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The wall clock selects only the rate; bytes are counted by time that really passed."""
+    """The wall clock only selects the rate; the monotonic clock measures the time."""
     local_time = LocalTime()
     throttle = Throttle(rate_limit("upload_limit", "08:00,1K 18:00,2K"), local_time)
     await throttle.take(KIB)
@@ -195,8 +195,10 @@ async def test_jump_of_the_clock_causes_no_burst(
     assert await _took_s(throttle, 20 * KIB) == pytest.approx(10, abs=0.6)
 
 
-async def test_repeated_attempts_count(autojump_clock: trio.testing.MockClock) -> None:
-    """The bytes of an attempt that failed delay later transfers; other objects do not."""
+async def test_bytes_of_repeated_uploads_count_against_the_limit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The bytes of a failed attempt delay later transfers; small objects are not limited."""
     throttles = throttles_of(CacheOptions(upload_limit=rate_limit("upload_limit", "1M")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)
@@ -211,7 +213,9 @@ async def test_repeated_attempts_count(autojump_clock: trio.testing.MockClock) -
         await trio.sleep(60)
 
 
-async def test_repeated_download_counts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bytes_of_a_repeated_download_count_against_the_limit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """The range of a repeated request delays later downloads."""
     throttles = throttles_of(CacheOptions(download_limit=rate_limit("download_limit", "1K")))
     faulty = FaultyStore(MemoryStore())
@@ -241,7 +245,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_timetable_follows_a_change_of_the_time_zone(zone: pytest.MonkeyPatch) -> None:
-    """A laptop that travels has another local time without a new mount."""
+    """After a change of the machine's time zone, the timetable uses the new local time."""
     zone.setenv("TZ", "XXX+00:00")
     hour = local_time().tm_hour
     limits = [f"{h:02d}:00,{h + 1}K" for h in range(24)]

@@ -180,6 +180,7 @@ class FailedSync(NamedTuple):
     """A sync that fails once; then the daemon is killed."""
 
     path: str  # part of the path of the file whose sync fails
+    at_end: bool = False  # the sync of an unmount fails
 
 
 class CancelledFlush(NamedTuple):
@@ -301,14 +302,18 @@ class _Recorded:
 
     async def _failed_sync(self, step: FailedSync) -> None:
         done = len(self._run.operations)
+        if step.at_end:
+            self._release_all()
         self._recorder.failing = step.path
         try:
-            await self.session.durability.sync_all()
+            await (self.session.close() if step.at_end else self.session.durability.sync_all())
         except OSError:
             await self._kill_uncommitted()
         else:  # nothing to sync in such a file
             self._recorder.failing = ""
             self._recorder.note(Promised(done))
+            if step.at_end:
+                await self.open()
 
     async def _evict(self) -> None:
         self.session.cache.evictor.evict_bytes(1 << 60)
@@ -317,12 +322,16 @@ class _Recorded:
         await tree_of(self.fs)
 
     async def _remount(self) -> None:
+        self._release_all()
+        await self.session.close()
+        await self.open()
+
+    def _release_all(self) -> None:
+        """Close all open files, as an unmount requires."""
         for ino, count in self._run.states[-1].opens.items():
             for _ in range(count):
                 self.fs.release(ino)
         self._run.states[-1] = self._run.states[-1].crashed()
-        await self.session.close()
-        await self.open()
 
     async def _kill(self) -> None:
         """Kill the daemon after a commit, and mount again."""

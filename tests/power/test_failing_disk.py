@@ -10,14 +10,17 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from s3fs_meta.cache import block_files
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.limits import SYNCFS_FILES_MIN
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.limits import SYNCFS_FILES_MIN, WAL_ROOM_BYTES
 from s3fs_meta.model import BlockId
 from tests.cli.conftest import Place
 from tests.conftest import REQUIRED
@@ -118,6 +121,14 @@ class Host:
         """Unmount the filesystem; a degraded mount uploads nothing."""
         self._program.run("umount", self._place.mountpoint)
 
+    def wait_for_room(self) -> None:
+        """Wait until the log of the database has room, which the mount makes after an fsync."""
+        [log] = self._disk.mountpoint.glob("state/*/meta.db-wal")
+        deadline_s = time.monotonic() + PROCESS_S_MAX
+        while log.stat().st_size < WAL_ROOM_BYTES:
+            assert time.monotonic() < deadline_s, "the log got no room"
+            time.sleep(0.01)
+
     def lose_power(self) -> None:
         """Kill the daemon, and let the memory forget the files of the disk."""
         pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
@@ -183,4 +194,122 @@ def test_fsync_of_the_mount_after_a_failed_one_is_durable(
 
     assert path.read_bytes() == BLOCK
     assert earlier.read_bytes() == BLOCK[::-1]
+    host.unmount()
+
+
+def test_bytes_that_the_memory_has_dropped_after_a_failed_sync_are_no_zeros(
+    empty: Place, thin_disk: ThinDisk, tmp_path: Path
+) -> None:
+    """The kernel counts the lost pages as written, so it drops them when it needs memory."""
+    host = Host(empty, thin_disk, tmp_path)
+    host.boot()
+    host.make()
+    host.mount()
+    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
+    earlier.write_bytes(BLOCK[::-1])
+    _fsync(earlier)
+    with thin_disk.full():
+        path.write_bytes(BLOCK)
+        with pytest.raises(OSError, match="Input/output error"):
+            _fsync(path)
+        _drop_pages(thin_disk.mountpoint / "state")
+    host.unmount()
+
+    host.mount()
+    assert earlier.read_bytes() == BLOCK[::-1]
+    with pytest.raises(OSError, match="Input/output error"):
+        path.read_bytes()
+    host.unmount()
+
+
+def test_bytes_that_were_lost_are_no_zeros_in_the_mount_that_lost_them(
+    thin_disk: ThinDisk,
+) -> None:
+    thin_disk.mount()
+    files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
+    first, second = BlockId(1), BlockId(2)
+    files.create(first, 0, BLOCK)
+    files.sync([first])
+    files.create(second, 0, b"")
+    files.sync([second])
+    with thin_disk.full():
+        files.write_within(second, 0, BLOCK * 16, 0)
+        with pytest.raises(OSError, match=r"Input/output error|No space left"):
+            files.sync([second])
+        assert files.read_on_loop(second, 0, 16 * len(BLOCK)) == BLOCK * 16, (
+            "the memory still has them"
+        )
+        _drop_pages(thin_disk.mountpoint)
+
+    for read in (files.read, files.read_on_loop):
+        with pytest.raises(LostBlockError, match="the disk has lost its bytes from 0 on"):
+            read(second, 0, 16 * len(BLOCK))
+        assert read(first, 0, len(BLOCK)) == BLOCK
+    del files, read
+    gc.collect()
+
+
+def test_lost_pages_of_a_file_that_the_kernel_has_forgotten_are_reported(
+    thin_disk: ThinDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inode that leaves the memory takes its error along; only that of the disk stays."""
+    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 1)
+    thin_disk.mount()
+    files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
+    first, second = BlockId(1), BlockId(2)
+    files.create(first, 0, b"old")
+    files.sync([first])
+    with thin_disk.full():
+        files.write_within(first, 0, BLOCK, 3)
+        files.create(second, 0, b"")  # closes the first one
+        subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
+        _forget_inodes(thin_disk.mountpoint)
+
+    with pytest.raises(OSError, match=r"Input/output error|No space left"):
+        files.sync([first])
+    del files
+    gc.collect()
+
+
+def _drop_pages(root: Path) -> None:
+    """Let the kernel forget the pages of files, as if it needed the memory."""
+    for path in root.glob("**/xxx/*"):
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def _forget_inodes(root: Path) -> None:
+    """Let the kernel forget the pages and the inodes of block files that no process has open."""
+    _drop_pages(root)
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # inodes and names, not pages
+    except OSError as exc:
+        pytest.skip(f"the kernel cannot be asked to forget inodes: {exc}")
+
+
+def test_disk_that_was_attached_again_on_the_same_boot_serves_no_zeros(
+    empty: Place, thin_disk: ThinDisk, tmp_path: Path
+) -> None:
+    """The memory lost what the kernel could not write, as in a power cut."""
+    if not Path("/sys/block/loop0/diskseq").exists():
+        pytest.skip("disks have numbers since Linux 5.15")
+    host = Host(empty, thin_disk, tmp_path)
+    host.boot()
+    host.make()
+    host.mount()
+    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
+    earlier.write_bytes(BLOCK[::-1])
+    _fsync(earlier)
+    host.wait_for_room()  # the next rows need no new blocks of the disk
+    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # inodes made ahead
+    with thin_disk.full():
+        path.write_bytes(BLOCK)
+        host.lose_power()
+    thin_disk.mount()
+    host.mount()
+
+    assert earlier.read_bytes() == BLOCK[::-1]
+    with pytest.raises(OSError, match="Input/output error"):
+        path.read_bytes()
     host.unmount()

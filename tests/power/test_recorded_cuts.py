@@ -186,8 +186,12 @@ async def test_copies_of_ranges_keep_all_promises(
     await judge_random_states(run, seed, 8, boots)
 
 
-def make_failures(seed: int, steps: int) -> list[Step]:
-    """Return a program with syncs that fail, each followed by a mount on the same boot."""
+def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
+    """Return a program with syncs that fail, each followed by a mount on the same boot.
+
+    Args:
+        at_end: the probability that the sync of an unmount fails.
+    """
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
     for _ in range(steps):
@@ -195,17 +199,20 @@ def make_failures(seed: int, steps: int) -> list[Step]:
         write = Wish(Act.WRITE, 0, a % 3, b % 3, c)
         changes = (write, write, Wish(Act.APPEND, 0, 0, c, d), Wish(Act.MAKE_FILE, 0, b))
         failure = FailedSync(dice.choice(("/blocks/", "-wal")))
+        if dice.random() < at_end:
+            failure = FailedSync("-wal", at_end=True)
         program.append(dice.choice((*changes, *changes, COMMIT, failure, Wish(Act.FSYNC), UPLOAD)))
-    last = FailedSync(("/blocks/", "-wal")[seed % 2])
+    last = FailedSync(("/blocks/", "-wal")[seed % 2], at_end=at_end > 0 and seed % 2 == 1)
     return [*program, Wish(Act.WRITE, 0, 1, 1, 7), COMMIT, last, Wish(Act.FSYNC)]
 
 
+@pytest.mark.parametrize("at_end", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(400, 406))
 async def test_mounts_after_failed_syncs_keep_all_promises(
-    template: MemoryStore, boots: Boots, seed: int
+    template: MemoryStore, boots: Boots, seed: int, at_end: float
 ) -> None:
     """Bytes that a failed sync lost are on the disk after the next fsync of a later mount."""
-    run = await record(make_failures(seed, 16), boots.next_home(), template, Pragmas())
+    run = await record(make_failures(seed, 16, at_end), boots.next_home(), template, Pragmas())
 
     await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
     await judge_random_states(run, seed, 8, boots)

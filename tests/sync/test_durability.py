@@ -146,7 +146,7 @@ async def test_group_commits_while_the_block_files_are_synced(power: Power) -> N
 
 
 async def test_group_commits_after_its_content_under_a_rollback_journal(power: Power) -> None:
-    """Its commit syncs the database, so an earlier one would be synced twice."""
+    """The commit syncs the database; a commit before the content would cause a second sync."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="delete", synchronous="full"))
     order: list[str] = []
     async with power.session("a", tasks=False, options=options) as session:
@@ -161,7 +161,7 @@ async def test_group_commits_after_its_content_under_a_rollback_journal(power: P
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            trio.from_thread.run_sync(order.copy, trio_token=token)  # the loop waits for nothing
+            trio.from_thread.run_sync(order.copy, trio_token=token)  # the loop does not wait
             order.append("files")
 
         session.files.sync = note  # type: ignore[method-assign]
@@ -172,7 +172,7 @@ async def test_group_commits_after_its_content_under_a_rollback_journal(power: P
 
 
 async def test_log_gets_room_while_programs_call_fsync(power: Power) -> None:
-    """Without it each sync of the log waits for the filesystem's journal, too."""
+    """Without room, each sync of the log also waits for the journal of the host's filesystem."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_all()
@@ -243,7 +243,7 @@ async def test_reserve_of_the_disk_is_not_used_for_room(
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
 
-        assert not _lacks_room(session)  # not tried again at the next fsync
+        assert not _lacks_room(session)  # The next fsync does not try to add room again.
         log = session.db.path.with_name("meta.db-wal")
         assert log.stat().st_size < session.db.wal_bytes + WAL_ROOM_BYTES
 
@@ -327,7 +327,7 @@ def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
 
 
 async def test_callers_of_fsync_share_syncs_of_the_log(power: Power) -> None:
-    """One may be running; all that wait then share the next one, which begins after their commits."""
+    """All callers that wait during a sync share the next one, which begins after their commits."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync()
         synced = _count_row_syncs(session)

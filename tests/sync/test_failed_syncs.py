@@ -1,4 +1,4 @@
-"""Syncs that fail: none may count as done, then or later.
+"""A failed sync is never taken for a successful one, even if a later sync succeeds.
 
 The kernel reports a lost page to one fsync(2) only, and later ones succeed.
 """
@@ -26,7 +26,7 @@ CONTENT = b"hello" * 1000
 async def test_failed_checkpoint_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It syncs the log first; no fsync may succeed after that failed, not even of old changes."""
+    """A checkpoint syncs the log first. If that fails, every later fsync must fail, too."""
     monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -43,7 +43,7 @@ async def test_failed_checkpoint_turns_the_mount_read_only(
 async def test_failed_restart_of_the_log_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group that precedes it is committed, but may not be durable."""
+    """The group before the restart is committed, but may not be durable."""
     monkeypatch.setattr(wal, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -56,7 +56,7 @@ async def test_failed_restart_of_the_log_turns_the_mount_read_only(
             assert session.status.state is MountState.DEGRADED
 
 
-async def test_failed_sync_of_the_log_s_room_fails_later_fsyncs(
+async def test_failed_sync_of_room_in_the_log_fails_later_fsyncs(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel reports lost pages of the log to one sync only, which may be that of the room."""
@@ -156,7 +156,7 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["xxx", "blocks"])
-async def test_name_that_was_not_synced_when_made_ahead_is_not_synced_later(
+async def test_failed_directory_sync_of_a_file_made_ahead_fails_fsync(
     power: Power, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The kernel may report a lost directory only to the thread that makes files ahead."""
@@ -169,3 +169,26 @@ async def test_name_that_was_not_synced_when_made_ahead_is_not_synced_later(
 
         with pytest.raises(OSError, match="earlier sync failed"):
             await session.durability.sync_file(ino)
+
+
+async def test_first_sync_after_a_kill_asks_for_the_errors_of_closed_files(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have lost pages of the killed daemon, and forgotten the inode with the error."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+    async with power.session("a", tasks=False) as session:
+        syncfs = session.files._syncfs  # noqa: SLF001 - the call is what matters
+        synced: list[str] = []
+
+        def note() -> None:
+            synced.append("syncfs")
+            syncfs()
+
+        monkeypatch.setattr(session.files, "_syncfs", note)
+        await session.durability.sync()
+        assert synced == ["syncfs"]
+        write_file(session, CONTENT)
+        await session.durability.sync()
+        assert synced == ["syncfs"]

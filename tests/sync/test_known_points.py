@@ -41,8 +41,8 @@ def after(*steps_ns: int) -> Known:
     return known
 
 
-def test_of_older_points_fewer_are_kept() -> None:
-    """After months with two points a day and a week with many: latest, hours, days, 30 days."""
+def test_fewer_of_the_older_points_are_kept() -> None:
+    """The latest points are kept, then one an hour, one a day, and one every 30 days."""
     points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
     ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
     gaps_ns = [older - newer for newer, older in itertools.pairwise(ages_ns)]
@@ -58,7 +58,7 @@ def test_of_older_points_fewer_are_kept() -> None:
 
 
 def test_number_of_points_is_bounded(tmp_path: Path) -> None:
-    """Also with a wrong clock, and in a file of another program."""
+    """The number is bounded even with a wrong clock, or in a file of another program."""
     assert len(after(*[-40 * DAY_NS] * 300).points) <= KNOWN_POINTS_MAX
     many = Known("u", tuple(Point(txg, START_NS + txg * DAY_NS) for txg in range(500)))
     known_points.write(tmp_path, many)
@@ -71,7 +71,7 @@ def test_number_of_points_is_bounded(tmp_path: Path) -> None:
 
 
 def test_points_that_are_not_available_are_removed() -> None:
-    """Those below the floor of retention, and those of another history."""
+    """Points below the floor of retention and points of another history are removed."""
     known = Known("u", tuple(Point(txg, START_NS + txg) for txg in (1, 2, 3, 7, 9)))
 
     found = with_link(known, link(8, START_NS + 8, floor=2))
@@ -145,7 +145,7 @@ async def test_mount_saves_its_point_at_intervals(tmp_path: Path, mock_clock: Mo
         b'{"version": "1", "uuid": "u", "points": []}',
     ],
 )
-async def test_damaged_file_begins_anew(tmp_path: Path, data: bytes) -> None:
+async def test_damaged_file_of_points_is_replaced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "points.json").write_bytes(data)
 
     assert known_points.read(tmp_path) is None
@@ -154,7 +154,7 @@ async def test_damaged_file_begins_anew(tmp_path: Path, data: bytes) -> None:
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
-async def test_file_of_a_newer_program_stays(
+async def test_file_of_points_of_a_newer_program_is_not_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = json.dumps({"version": 2}).encode()

@@ -48,7 +48,7 @@ def test_counts_of_several_processes_are_added_up(tmp_path: Path) -> None:
 
 
 def test_counts_that_are_added_at_the_same_time_are_not_lost(tmp_path: Path) -> None:
-    """Each has its own descriptor of the directory, as processes have."""
+    """Each log has its own descriptor of the directory, as separate processes have."""
 
     def add() -> None:
         for _ in range(10):
@@ -64,7 +64,7 @@ def test_counts_that_are_added_at_the_same_time_are_not_lost(tmp_path: Path) -> 
 
 
 def test_file_is_readable_text_and_the_state_directory_accepts_it(tmp_path: Path) -> None:
-    """A program that does not know the file opens the directory as before."""
+    """A program version that does not know the file can still open the directory."""
     state = StateDir(tmp_path / "state")
     request_log.add(state.path, USAGE, {20_000: 100}, NOW_NS)
 
@@ -92,7 +92,7 @@ def test_oldest_days_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_wrong_clock_costs_no_counts_of_other_days(tmp_path: Path) -> None:
-    """A host without a battery starts in 1970; another one was set to a later year for a while."""
+    """The clock of a host may be at 1970 after a boot, or in a later year for a while."""
     request_log.add(tmp_path, {30_000: USAGE[20_000]}, {}, 30_000 * DAY_NS)
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     ledger = request_log.add(tmp_path, {0: USAGE[20_000]}, {}, 7)

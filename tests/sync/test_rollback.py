@@ -81,7 +81,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
     assert await contents(power, "c", old, new, third) == [None, b"new", None]
 
 
-async def test_packs_die_and_revive_with_a_rollback(power: Power) -> None:
+async def test_packs_become_dead_and_live_again_with_a_rollback(power: Power) -> None:
     """Packs that only later txgs use are dead after a rollback, but stay for these txgs."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")

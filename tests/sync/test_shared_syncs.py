@@ -1,4 +1,4 @@
-"""Operations that begin or commit while the log is synced: only a later sync makes them durable."""
+"""Operations that begin or commit during a sync of the log need a later sync."""
 
 import threading
 

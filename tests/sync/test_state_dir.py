@@ -91,7 +91,7 @@ def test_interrupted_quarantine_is_completed(
 
 
 async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
-    """State directories that are in use, or of another filesystem, stay."""
+    """State directories that are in use, of another filesystem, or open to other users, stay."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -104,9 +104,13 @@ async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path:
     for one in (left, wanted, other):
         one.unlock()
 
+    unsafe = StateDir(locate_snapshot_state(present.path, "/unsafe"))
+    (unsafe.path / "lock").touch()
+    unsafe.path.chmod(0o777)
+
     remove_stale_snapshots(present.path, wanted.path)
 
-    kept = [present, used, begun, wanted, other]
+    kept = [present, used, begun, wanted, other, unsafe]
     assert set(os.listdir(tmp_path)) == {one.path.name for one in kept}
     present.unlock()
     used.unlock()

@@ -2,19 +2,24 @@
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
+import typer
 
+from s3fs_meta.cli import entry
 from s3fs_meta.settings import parse_mount_options
 from tests.conftest import REQUIRED
 
 FOLDER: Final = Path(__file__).parents[2] / "contrib" / "systemd"
 SYSTEM: Final = FOLDER / "system/s3fs-meta@.service"
 USER: Final = FOLDER / "user/s3fs-meta@.service"
+BACKUP: Final = FOLDER / "system/s3fs-meta-backup@.service"
+TIMER: Final = FOLDER / "system/s3fs-meta-backup@.timer"
 
 # Source: systemd.exec(5); each makes a mount namespace, in which the mount would stay hidden.
 _NAMESPACE_OPTIONS: Final = """BindPaths BindReadOnlyPaths ExecPaths InaccessiblePaths MountAPIVFS MountFlags MountImages
@@ -80,6 +85,45 @@ def test_systemd_finds_no_error_in_a_unit(unit: Path, flags: list[str], tmp_path
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_finds_no_error_in_the_units_of_a_backup(tmp_path: Path) -> None:
+    """The timer starts the service, which needs the mount."""
+    if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
+        pytest.skip("systemd-analyze is not installed")
+    copies = []
+    for unit in (SYSTEM, BACKUP, TIMER):
+        text = unit.read_text().replace("/usr/local/bin/s3fs-meta", "/bin/true")
+        copies.append(tmp_path / unit.name.replace("@", "@home"))
+        copies[-1].write_text(text.replace("/usr/bin/rsync", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *copies],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_commands_of_the_backup_unit_exist() -> None:
+    """Each command line of s3fs-meta in the unit has options that the program knows."""
+    lines = [line for line in BACKUP.read_text().splitlines() if "bin/s3fs-meta " in line]
+    assert len(lines) == 3
+    for line in lines:
+        command, *words = line.partition("bin/s3fs-meta ")[2].split()
+        known = inspect_options(command)
+        assert {word for word in words if word.startswith("--") and word != "--"} <= known
+    kept = re.search(r'"KEEP=(.*)"', BACKUP.read_text())
+    assert kept is not None
+    assert {word for word in kept[1].split() if word.startswith("--")} <= inspect_options("keep")
+
+
+def inspect_options(command: str) -> set[str]:
+    """Return the names of all options of a command."""
+    group = typer.main.get_command(entry.make_app([command, "version"]))
+    assert isinstance(group, typer.core.TyperGroup)
+    return {name for one in group.commands[command].params for name in one.opts}
 
 
 def test_error_in_a_unit_is_found(tmp_path: Path) -> None:

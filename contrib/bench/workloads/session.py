@@ -5,8 +5,9 @@ runs on each filesystem, in an order that changes from turn to turn. A turn has 
 and the filesystems are not made again for later turns. Between two steps the daemon uploads and the
 disk writes all pending data, which is not timed. The kernel's caches are not dropped. A figure is
 the median of the turns, and a ratio is the median of the ratios within a turn. *Processor* is the
-processor time of the daemon and its children, including the work after the step. All material is
-made locally and is the same in each run.
+processor time of the daemon and its children, including the work after the step. The largest PSS is
+the peak of their memory in that time, of all turns. All material is made locally and is the same in
+each run.
 """
 
 import contextlib
@@ -34,10 +35,11 @@ LINES_KEPT: Final = 3  # of the error output of a failed step
 
 
 class Taken(NamedTuple):
-    """The times of one step in one turn on one filesystem."""
+    """The cost of one step in one turn on one filesystem."""
 
     wall_s: float
     processor_s: float
+    pss_bytes: int  # the largest of the daemon and its children; 0 if it was not sampled
 
 
 Table = dict[str, dict[str, dict[int, Taken]]]  # keys: step, subject, turn
@@ -91,9 +93,14 @@ def run(
         "failed": [f"{where}: {why}" for where, why in failed.items()],
         "memory": memory,
         "commands": {
-            name: " ".join(next(filter(None, map(steps.BY_NAME[name].of, NAMES)))) for name in names
+            name: _shown(next(filter(None, map(steps.BY_NAME[name].of, NAMES)))) for name in names
         },
     }
+
+
+def _shown(words: Sequence[str]) -> str:
+    """Return a command without the directory of its program, which differs between machines."""
+    return " ".join([Path(words[0]).name, *words[1:]])
 
 
 class Session:
@@ -147,13 +154,16 @@ class Session:
         if step.before:
             call(steps.filled(step.before, marks))
         self._calm(subject)
+        subject.peak_pss_bytes()  # the next call returns the peak since this one
         before_s = _processor_s(subject)
         start = time.perf_counter()
         printed = call(steps.filled(step.of(subject.name), marks))
         wall_s = time.perf_counter() - start
         self._calm(subject)
         return Taken(
-            float(printed) if step.prints_seconds else wall_s, _processor_s(subject) - before_s
+            float(printed) if step.prints_seconds else wall_s,
+            _processor_s(subject) - before_s,
+            subject.peak_pss_bytes(),
         )
 
     def _calm(self, subject: Subject) -> None:
@@ -208,11 +218,17 @@ def _figures(table: Table) -> dict[str, Any]:
                for who, turns in row.items() if who != local_subjects.DISK}
         for name, row in table.items()
     }  # fmt: skip
+    memory = {
+        name: {who: max(each.pss_bytes for each in turns.values()) / 1e6
+               for who, turns in row.items() if who != local_subjects.DISK}
+        for name, row in table.items()
+    }  # fmt: skip
     ratios = {name: dict(_ratios(row)) for name, row in table.items()}
     return {
         "seconds": seconds,
         f"of {CEILING}": ratios,
         "processor_seconds": processor,
+        "largest_pss_mb": memory,
         "targets": list(_targets(ratios)),
     }
 

@@ -1,8 +1,8 @@
 """The numbered invariants, grouped into modules by subject.
 
-names, inodes, attributes, files   the tree, and the block map of each file
+names, inodes, attributes, files   the directory tree and the block maps of files
 link_counts                        link counts, directory sizes and parents, counted from names
-blocks, packs                      content and what is derived from it
+blocks, packs                      blocks, and values derived from them
 database                           SQLite's own checks, schema, values of columns, counters
 bucket, cache                      rows compared with objects and files, after a survey
 

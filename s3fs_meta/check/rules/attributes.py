@@ -36,7 +36,7 @@ _BAD_TARGET: Final = (
 
 
 def _mend_targets(exam: Examination, invariant: Invariant) -> None:
-    """Convert targets of type text to bytes; cut targets at a NUL or at the maximum length."""
+    """Convert targets of type text to bytes; cut targets at a NUL byte or at the maximum length."""
     exam.run("UPDATE symlinks SET target = CAST(target AS BLOB) WHERE typeof(target) <> 'blob'")
     exam.run(
         "UPDATE symlinks SET target = substr(target, 1, instr(target, x'00') - 1)"
@@ -47,7 +47,7 @@ def _mend_targets(exam: Examination, invariant: Invariant) -> None:
         f" WHERE length(target) > {SYMLINK_BYTES_MAX}"
     )
     exam.run("DELETE FROM symlinks WHERE length(target) = 0")
-    _ = invariant  # I18 reports a symbolic link whose target became empty
+    _ = invariant  # a target that became empty is reported by I18
 
 
 def _measure_targets(exam: Examination, invariant: Invariant) -> None:
@@ -67,7 +67,7 @@ _BAD_XATTR: Final = (
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Convert text to bytes; delete attributes with a name or value that is invalid for setxattr."""
+    """Convert text to bytes; delete attributes whose name or value setxattr would refuse."""
     exam.run(
         "UPDATE OR IGNORE xattrs SET name = CAST(name AS BLOB), value = CAST(value AS BLOB)"
         " WHERE typeof(name) <> 'blob' OR typeof(value) <> 'blob'"

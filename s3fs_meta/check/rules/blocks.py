@@ -1,8 +1,8 @@
-"""Invariants of blocks: their bytes exist at the location in their rows.
+"""Invariants of blocks: the bytes of a block exist at the location in its row.
 
-A row with a wrong location is repaired from the index of a pack that contains the block, if the bucket
-was surveyed; otherwise by uploading the verified cached copy again. All other damaged rows stay
-unchanged until the bucket was searched. Only then the bytes count as lost.
+If the bucket was surveyed, a row with a wrong location is repaired from the index of a pack that
+contains the block. Otherwise the verified cached copy is uploaded again. All other damaged rows stay
+unchanged until the bucket has been searched; only then do the bytes count as lost.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.sums import BLOCK_BYTES, EVERY_BLOCK
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.meta.db.statements import Row
-from s3fs_meta.meta.tables import blocks, cached_blocks, packs
+from s3fs_meta.meta.tables import blocks, cached_blocks, packs, properties
 from s3fs_meta.model import (
     BlockId,
     BlockIndex,
@@ -25,7 +25,7 @@ from s3fs_meta.model import (
 )
 
 _ADVICE: Final = (
-    "run fsck -y while the bucket is available: it finds blocks in the indexes of packs"
+    "run s3fs-meta fsck -y while the bucket is available: it finds blocks in the indexes of packs"
 )
 _LOST_ADVICE: Final = (
     "reading them returns an error; -y makes them holes and lists them in user.s3fs-meta.lost"
@@ -36,7 +36,7 @@ NULLS: Final = (
 )
 PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
 CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
-# Valid states of a cached block that has a location: SEALED while compaction moves the block.
+# Valid states of a cached block with a location; it is SEALED while compaction moves it.
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
@@ -44,7 +44,7 @@ BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {Blo
 
 
 def mend_locations(exam: Examination, invariant: Invariant) -> None:
-    """Locate damaged blocks in other packs, or upload them again, or record them as lost."""
+    """Find damaged blocks in other packs, or upload them again, or record them as lost."""
     damaged = invariant.select("b.block")
     relocate(exam, damaged)
     upload_again(exam, damaged)
@@ -78,20 +78,27 @@ def relocate(exam: Examination, damaged: str) -> None:
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Return the pack with a key, after setting its state to STORED; make a missing row."""
+    """Return the pack with a key, in state STORED; create its row if it is missing."""
     row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
-    number = packs.create(exam.db, ObjectKey(key), object_bytes) if row is None else row[0]
+    number = PackId(row[0]) if row is not None else _renumbered(exam, key, object_bytes)
     exam.run(
         f"UPDATE packs SET state = {PackState.STORED:d}, object_bytes = ? WHERE pack = ?",
         (object_bytes, number),
     )
-    return PackId(number)
+    return number
+
+
+def _renumbered(exam: Examination, key: str, object_bytes: int) -> PackId:
+    """Make the row of a pack that has lost its row, and so its number."""
+    number = packs.create(exam.db, ObjectKey(key), object_bytes)
+    properties.renumber_packs(exam.db, exam.db.counters.txg, number + 1)
+    return number
 
 
 def upload_again(exam: Examination, damaged: str) -> None:
     """Make damaged blocks with a verified cached copy dirty, so that the next mount uploads them.
 
-    A dirty block has one file position, so each further position gets a copy of the block.
+    A dirty block belongs to one file position, so every other position gets a copy of the block.
     """
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
@@ -119,7 +126,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
         "copies are verified only after the survey of the cache directory"
     )
     copy = exam.db.counters.take_block()
-    # A newer database may have made files with the next numbers. Bounded by the files.
+    # A file with the number may exist, made by a newer database, so the next free number is used.
     while exam.files.size(copy) is not None:
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
@@ -141,11 +148,11 @@ def record_lost(exam: Examination, damaged: str) -> None:
 
 
 def _overlapping(exam: Examination) -> Iterator[Row]:
-    """Yield blocks that begin before the end of another block in their pack.
+    """Yield blocks that begin before the previous block in their pack ends.
 
-    The blocks of a pack usually have ascending numbers, so only packs with other orders are sorted.
+    Blocks usually have ascending numbers within a pack; only packs with another order are sorted.
     """
-    mixed: set[int] = set()  # packs whose blocks are not in the order of their numbers
+    mixed: set[int] = set()  # packs whose blocks are not stored in the order of their numbers
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         "SELECT pack, pack_offset, stored_bytes FROM blocks INDEXED BY blocks_by_pack"
@@ -205,7 +212,7 @@ def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mark_stored(exam: Examination, invariant: Invariant) -> None:
-    """Set the state of packs with live blocks to STORED; I46 reports those that do not exist."""
+    """Set packs with live blocks to STORED; I46 reports packs whose objects are missing."""
     exam.run(
         f"UPDATE packs SET state = {PackState.STORED:d}, died_txg = NULL"
         f" WHERE pack IN ({invariant.select('b.pack')})"
@@ -213,7 +220,7 @@ def _mark_stored(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_again(exam: Examination, invariant: Invariant) -> None:
-    """Find blocks without a location among cache files, then in the indexes of packs."""
+    """Search for blocks without a location in the cache, then in the indexes of packs."""
     damaged = invariant.select("b.block")
     _readopt(exam, damaged)
     relocate(exam, damaged)
@@ -221,7 +228,7 @@ def _find_again(exam: Examination, invariant: Invariant) -> None:
 
 
 def _readopt(exam: Examination, damaged: str) -> None:
-    """Add rows in cached_blocks for damaged blocks that have a cache file."""
+    """Insert rows in cached_blocks for damaged blocks that have a cache file."""
     rows = exam.collected(
         f"SELECT b.block, m.ino, m.block_index FROM ({damaged}) AS x"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
@@ -253,7 +260,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
     """Delete blocks without references; the next mount removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
-    # The condition includes the state of the cached block, so no further query is needed.
+    # The query tests the state of the cached block itself, so a second query is not needed.
     exam.run(
         "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
         " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"

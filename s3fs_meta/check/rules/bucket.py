@@ -1,6 +1,6 @@
-"""Invariants of objects in the bucket, compared with rows; with --deep every byte is read.
+"""Invariants of objects in the bucket. Surveys compare objects with rows; --deep reads all bytes.
 
-They require ``survey.bucket``, ``survey.chain`` or ``survey.packs``.
+The invariants require ``survey.bucket``, ``survey.chain`` or ``survey.packs``.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from s3fs_meta.model import PackState
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _NOT_NAMED: Final = (
     "NOT IN (SELECT object_key FROM packs)"
-    " AND {0} NOT IN (SELECT name FROM properties)"  # unreadable packs that a rebuild kept
+    " AND {0} NOT IN (SELECT name FROM properties)"  # unreadable packs that fsck --rebuild kept
 )
 IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
@@ -47,8 +47,8 @@ _SOUND_COPIES: Final = (
 )
 _LOST_ADVICE: Final = (
     "reading them returns an error; restore the object if there is a copy of it, or first run"
-    " fsck -y on a host that may have cached them, to upload them again; if no host has them, -y"
-    " makes them holes and lists them in user.s3fs-meta.lost"
+    " s3fs-meta fsck -y on a host that may have cached them, to upload them again; if no host has"
+    " them, -y makes them holes and lists them in user.s3fs-meta.lost"
 )
 
 
@@ -62,7 +62,7 @@ def _mend_missing(exam: Examination, invariant: Invariant) -> None:
 def _mend_size(exam: Examination, invariant: Invariant) -> None:
     """Correct the size in the rows of intact packs; upload the blocks of damaged packs again.
 
-    The survey has read these packs and put readable blocks of damaged packs into the cache
+    The survey has read these packs, and has put readable blocks of damaged packs into the cache
     directory. I51 repairs the unreadable blocks.
     """
     wrong = invariant.select("p.pack")
@@ -92,20 +92,20 @@ def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
 
 
 def _leave_pack(exam: Examination, invariant: Invariant) -> None:
-    """Upload the rescued blocks of a damaged pack again, from the cache directory."""
+    """Upload the rescued blocks of a damaged pack from the cache directory to a new pack."""
     block_rules.upload_again(exam, _SOUND_COPIES.format(packs=invariant.select("x.pack")))
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a complete image, which does not depend on earlier images, at the end of the run."""
+    """Request a complete new image at the end of the run; it does not need earlier images."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    # Only points in time before the new image need the faulty changelogs.
+    # The faulty changelogs are needed only for points in time before the new image.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")
     exam.report.remember("a complete image of the metadata will be put into the bucket")
 
 
 def _doom_indexes(exam: Examination, _invariant: Invariant) -> None:
-    """Request that the wrong index objects are deleted at the end of the run."""
+    """Mark the wrong index objects for deletion at the end of the run."""
     exam.db.all("UPDATE temp.seen_index_faults SET doomed = 1")
 
 
@@ -209,6 +209,21 @@ HISTORY: Final = (
         about_inode=False,
         advice="no file is affected, but versions and diff may miss changes: -p --deep deletes the"
         " object, and the next mount that writes makes it anew",
+    ),
+)
+
+KEPT: Final = (
+    Invariant(
+        72,
+        "the objects that kept points need exist, and are readable (with --deep)",
+        source="temp.seen_kept_faults AS x",
+        damaged="TRUE",
+        columns="x.object_key, x.name, x.why",
+        text="kept point {1}: {0}: {2}",
+        needs=Need.OBJECTS | Need.KEPT,
+        about_inode=False,
+        advice="the current state is complete; --objects-from restores objects from a copy of the"
+        " bucket, s3fs-meta keep --drop gives the point up",
     ),
 )
 

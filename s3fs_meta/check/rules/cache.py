@@ -1,4 +1,4 @@
-"""Invariants of cached blocks: their rows compared with blocks, and their files with the rows.
+"""Invariants of cached blocks: their rows match their blocks, and their files match the rows.
 
 Invariants about files require ``survey.cache``. If the file of a dirty block is too short, its bytes
 are kept and the missing bytes are recorded as lost.
@@ -27,7 +27,7 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
-    """Set the state to UPLOADED if the block has a location, DIRTY if not, DOOMED without a block."""
+    """Set the state: UPLOADED with a location, DIRTY without one, DOOMED without a block row."""
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
@@ -44,7 +44,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Give each further file position of a dirty block a copy, if the cache directory is available."""
+    """Copy a dirty block for each other file position that refers to it, if its file exists."""
     if exam.files is None:
         return
     rows = exam.collected(
@@ -59,7 +59,7 @@ def _part_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
-    """Keep the bytes of short files; record missing bytes, or blocks without a file, as lost."""
+    """Keep the bytes of short cache files; record missing bytes and missing files as lost."""
     lost_data.record_tails(
         exam,
         "SELECT m.ino, m.block_index, f.size_bytes FROM block_map AS m"
@@ -86,8 +86,8 @@ def _forget_origins(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
-# Files that no row or repair needs. A repair may need a file without a row in cached_blocks for a
-# dirty block, for a block that lost its row, for a searched block, or as a verified copy.
+# Cache files that no row and no repair needs. Repairs need the files of rows in cached_blocks, and
+# files of dirty blocks, of blocks without a row, of searched blocks, and verified copies.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"
@@ -102,7 +102,7 @@ _STRAY_FILES: Final = (
 
 
 def _put_away(path: Path, root: Path, quarantine: Path) -> None:
-    """Remove an unfinished file; quarantine an unknown file of the directory of block files."""
+    """Delete an unfinished file; move an unknown file from the block directory to quarantine."""
     if not path.is_relative_to(root):
         path.unlink(missing_ok=True)
         return
@@ -114,10 +114,10 @@ def _put_away(path: Path, root: Path, quarantine: Path) -> None:
 def _remove_strays(exam: Examination, invariant: Invariant) -> None:
     """Remove unused block files whose content is in the bucket; quarantine all other strays.
 
-    No row uses these files, so a later rollback of the group is harmless.
+    A later rollback of the group is harmless, because no row refers to these files.
     """
     files = exam.files
-    assert files is not None, "strays are known only after the survey of the cache directory"
+    assert files is not None, "stray files are known only after the survey of the cache directory"
     unknown = []
     for block, path in exam.collected(invariant.select("x.block, x.path")):
         if path is not None:
@@ -169,7 +169,7 @@ CACHE_ROWS: Final = (
         text="the dirty block {0} is mapped {1} times",
         repair=_part_places,
         about_inode=False,
-        advice="run fsck -y on the host that has the cache directory",
+        advice="run s3fs-meta fsck -y on the host that has the cache directory",
     ),
 )
 

@@ -1,6 +1,6 @@
 """Invariants of the database file: SQLite's checks, tables, properties, numbers, types, counters.
 
-All later invariants rely on these; ``fsck`` stops if one of FOUNDATION cannot be repaired.
+All other invariants rely on these. ``fsck`` stops if one of FOUNDATION cannot be repaired.
 """
 
 import os
@@ -42,7 +42,7 @@ _INDEX_COUNTS: Final = " UNION ALL ".join(
 )
 
 
-# Substitutes for NULL in a NOT NULL column. The invariants about that column report and correct them.
+# Replacements for NULL in a NOT NULL column. The invariants about that column correct the values.
 _NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
 _REQUIRED_COLUMNS: Final = (
     "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
@@ -68,7 +68,7 @@ _COUNTS: Final = " UNION ALL ".join(
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Rows with a wrong type in these key columns are deleted; other repairs recompute them.
+# Key columns: rows with a wrong type in one of them are deleted, and other repairs recreate them.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -80,7 +80,7 @@ def _reindex(exam: Examination, _invariant: Invariant) -> None:
 def _mend_rows(exam: Examination, invariant: Invariant) -> None:
     """Replace NULL in columns that forbid it, then rebuild the indexes."""
     for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
-        # typeof(), because SQLite assumes that IS NULL is false in a NOT NULL column.
+        # SQLite assumes that IS NULL is false for a NOT NULL column, so typeof() is used instead.
         exam.run(
             f"UPDATE {table} SET {column} = {_NOTHING[declared]} WHERE typeof({column}) = 'null'"
         )
@@ -126,7 +126,7 @@ def _wanted_objects() -> dict[str, tuple[str, str]]:
 
 
 def _normal(sql: str) -> str:
-    """Return a definition without comments and IF NOT EXISTS, and with normalized white space."""
+    """Return an SQL definition without comments, IF NOT EXISTS and redundant white space."""
     bare = re.sub(r"--[^\n]*", " ", sql).replace("IF NOT EXISTS", " ")
     return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", bare)).strip()
 
@@ -168,7 +168,7 @@ _PROPERTY_FAULTS: Final = (
 
 
 def _mend_facts(exam: Examination, invariant: Invariant) -> None:
-    """Copy properties from the superblock; draw a new cookie key, for which I23 moves every name."""
+    """Copy properties from the superblock; generate a missing cookie key (I23 then moves names)."""
     for (name,) in list(exam.rows(invariant)):
         value = exam.facts.get(name)
         if name == "cookie_key":
@@ -178,7 +178,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# All columns with inode, block or pack numbers. SQLite finds each maximum by an index, without a scan.
+# All columns with inode, block or pack numbers. An index gives each maximum without a scan.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -302,7 +302,7 @@ TOTALS: Final = (
 # SQLite stores values of any type in any column, and all other queries compute with these numbers. So
 # types are checked and repaired first. A wrong value becomes the number to which SQLite converts it,
 # usually 0, and the invariants about that column correct it. If the key of a row has a wrong type,
-# names and counts are recomputed from other rows, and content gets a separate file.
+# names and counts are recomputed from other rows, and content is moved to a separate file.
 
 
 def integer_columns() -> dict[str, dict[str, bool]]:
@@ -350,7 +350,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
                 f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
                 f" WHERE {_wrong(column)}"
             )
-            if columns[table][column]:  # delete rows whose corrected key another row has
+            if columns[table][column]:  # delete rows whose corrected key is in use
                 exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
     exam.touched()
     exam.db.load_counters()
@@ -359,10 +359,10 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
 def _value(table: str, column: str) -> str:
     """Return SQL for the substitute of a value with a wrong type.
 
-    If the value cannot be derived, the substitute is one that other invariants report.
+    If the value cannot be derived, the substitute is a value that another invariant reports.
     """
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # cached_blocks may have the block's number
+    if table == "block_map":  # cached_blocks may contain the number of the block
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):
@@ -371,7 +371,7 @@ def _value(table: str, column: str) -> str:
 
 
 def _move_blocks(exam: Examination, column: str) -> None:
-    """Move blocks with an unknown inode or index to a new inode number; I15 makes the inode."""
+    """Move blocks with an invalid inode or index to a new inode number; I15 creates the inode."""
     found = exam.db.all(f"SELECT ino, block_index, block FROM block_map WHERE {_wrong(column)}")
     exam.run(f"DELETE FROM block_map WHERE {_wrong(column)}")
     ino = Ino(max(exam.db.counters.next_ino, _highest_ino(exam) + 1))

@@ -1,4 +1,4 @@
-"""Invariants of the block map: the blocks of a file, and its size."""
+"""Invariants of block maps: the blocks of a file agree with its size and its inode."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _NO_BLOCK: Final = "temp.check_refs AS r LEFT JOIN blocks AS b ON b.block = r.bl
 
 
 def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
-    """Move each block at an impossible index to a separate file."""
+    """Move each block whose index is beyond the maximum file size to a separate file."""
     far = (
         "SELECT ino, block_index FROM block_map WHERE ino IN"
         f" ({invariant.select('m.ino')}) AND block_index NOT BETWEEN 0 AND {_LAST_PLACE}"
@@ -24,14 +24,14 @@ def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_missing(exam: Examination, invariant: Invariant) -> None:
-    """Make missing rows of blocks that are cached or in a pack; record all others as lost."""
+    """Recreate missing rows of blocks that are cached or in a pack; record other blocks as lost."""
     damaged = invariant.select("r.block")
     exam.run(
         "INSERT INTO blocks SELECT f.block, 0,"
         f" min(f.size_bytes, {BLOCK_BYTES}), NULL, NULL, NULL, NULL"
         f" FROM temp.seen_files AS f WHERE f.block IN ({damaged})"
     )
-    # I37 repairs the row, which has no location yet.
+    # The new row has no location yet; the repair of I37 sets it.
     exam.run(
         "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL"
         f" FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"
@@ -40,7 +40,7 @@ def _find_missing(exam: Examination, invariant: Invariant) -> None:
 
 
 def _grow_files(exam: Examination, invariant: Invariant) -> None:
-    """Extend files to the end of their last block, because its content was written."""
+    """Extend files to the end of their last block, so that its content can be read."""
     exam.run(
         "UPDATE inodes SET size_bytes = (SELECT m.reach FROM temp.check_mapped AS m"
         f" WHERE m.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
@@ -79,7 +79,7 @@ FILES: Final = (
     ),
 )
 
-# These repairs follow those of blocks, because a wrong block length would make a file grow.
+# Repaired after the blocks, because a wrong block length would extend the file.
 MAPPED: Final = (
     Invariant(
         59,

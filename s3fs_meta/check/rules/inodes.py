@@ -1,7 +1,7 @@
-"""Invariants of inodes: the root, numbers, types, times, content that needs an inode, removed trees.
+"""Invariants of inodes: root, numbers, types, times, rows that need an inode, removed trees.
 
-Repairs keep all content. Content whose inode is missing, or is of a type without content, gets a new
-inode in lost+found.
+Repairs keep all content. Content without an inode, or content that its inode's type forbids, gets a
+new inode in lost+found.
 """
 
 import stat
@@ -24,7 +24,7 @@ _TYPES: Final = (
     stat.S_IFCHR,
     stat.S_IFBLK,
 )
-# A bit mask of the types: testing it takes half the time of IN (...). A value that is not a number
+# A bit mask of the file types: testing it takes half the time of IN (...). A value that is no number
 # matches no bit.
 _TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
@@ -43,7 +43,7 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
 _REMOVED: Final = InodeFlag.REMOVED
 
-# A top: a directory that was removed with its tree. Any other directory without a name lost its name.
+# A top: a directory that was removed with its tree. Other directories without a name lost it.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
@@ -51,7 +51,7 @@ IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
 def _make_root(exam: Examination, _invariant: Invariant) -> None:
-    """Make the root a directory again, in place, so that its names and attributes stay valid."""
+    """Make the root a directory again, in its row, so that its names and attributes stay valid."""
     mode = stat.S_IFDIR | 0o755
     exam.run(
         "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0, 0)",
@@ -66,7 +66,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
 
 # --- numbers in range --------------------------------------------------------------------------
 
-# Text and blobs are out of range, too, because SQLite sorts them after all numbers.
+# BETWEEN also rejects text and blobs, because SQLite sorts them after all numbers.
 _OUT_OF_RANGE: Final = " OR ".join(
     (
         "i.ino < 1",
@@ -82,7 +82,7 @@ _OUT_OF_RANGE: Final = " OR ".join(
 
 
 def _clamp(exam: Examination, invariant: Invariant) -> None:
-    """Bring numbers into range; later repairs recompute numbers that are derived from other rows."""
+    """Clamp numbers to their ranges; later repairs recompute the derived numbers."""
     _renumber(exam, invariant, "i.ino")
     uid, gid = exam.owner()
     size = f"CASE WHEN size_bytes BETWEEN 0 AND {FILE_BYTES_MAX} THEN CAST(size_bytes AS INTEGER)"
@@ -110,7 +110,7 @@ def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
 
 
 def _retype(exam: Examination, invariant: Invariant) -> None:
-    """Set the type of inodes according to their content; move content that does not fit."""
+    """Set the type of inodes according to their content; move content that the type forbids."""
     damaged = invariant.select("i.ino")
     contents = f"{_HAS_ENTRIES}, {_HAS_MAP}, {_HAS_TARGET}"
     for ino, old, entries, mapped, target in exam.collected(
@@ -149,7 +149,7 @@ def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
 
 
 def _reset_times(exam: Examination, invariant: Invariant) -> None:
-    """Set the other times to ctime; set an invalid ctime to the current time."""
+    """Set mtime, atime and birth time to ctime; set an invalid ctime to the current time."""
     exam.run(
         "UPDATE inodes AS i SET ctime_ns = CASE WHEN i.ctime_ns BETWEEN 0 AND ?1 THEN"
         " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END,"
@@ -167,7 +167,7 @@ def _make_directories(exam: Examination, invariant: Invariant) -> None:
 
 
 def _make_files(exam: Examination, invariant: Invariant) -> None:
-    """Make a file for each block map without an inode; a later repair sets its size."""
+    """Create a file for each block map without an inode; a later repair sets its size."""
     _make_inodes(exam, stat.S_IFREG | 0o600, 1, "0", invariant, "m.ino")
 
 
@@ -178,7 +178,7 @@ def _make_symlinks(exam: Examination, invariant: Invariant) -> None:
 def _make_inodes(
     exam: Examination, mode: int, nlink: int, size: str, invariant: Invariant, ino: str
 ) -> None:
-    """Make inodes for rows whose inode is missing; I26 puts unnamed inodes into lost+found."""
+    """Create the missing inodes of rows; the repair of I26 puts unnamed inodes into lost+found."""
     _renumber(exam, invariant, ino)
     exam.derive()
     uid, gid = exam.owner()
@@ -190,7 +190,7 @@ def _make_inodes(
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Make an empty file for a missing inode that has a name; otherwise delete its attributes."""
+    """Create an empty file if the missing inode has a name; otherwise delete its attributes."""
     uid, gid = exam.owner()
     exam.run(
         "INSERT OR IGNORE INTO inodes SELECT n.ino, ?1, n.names, ?2, ?3, 0, 0, ?4, 0, 0, 0, n.low,"
@@ -213,7 +213,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-# The correct flags: HAS_XATTRS and REMOVED are derived from rows; users set all other flags.
+# The correct flags: HAS_XATTRS and REMOVED follow from rows; users set all others.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
@@ -337,7 +337,7 @@ INODES: Final = (
     ),
 )
 
-# This repair follows those of names, because only then an inode without a name is an orphan.
+# Repaired after the names: before that, an inode without a name may have lost it.
 ORPHANS: Final = (
     Invariant(
         28,
@@ -372,10 +372,10 @@ FLAGS: Final = (
 
 
 def _purge_trees(exam: Examination, invariant: Invariant) -> None:
-    """Remove removed trees, with the inodes that have names only in them.
+    """Delete removed trees, and the inodes that have all their names in removed trees.
 
-    Later repairs recompute link counts and free blocks. A directory with a name elsewhere stays,
-    because I25 decides which of its names is right.
+    Later repairs recompute link counts and free blocks. A directory with a name outside is kept,
+    because the repair of I25 decides which of its names is right.
     """
     exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
     exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")

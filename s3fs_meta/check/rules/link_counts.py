@@ -1,6 +1,6 @@
 """Invariants of values counted from names: link counts, directory sizes, parents, hard links.
 
-Their repairs follow those of names and of the tree.
+These invariants are repaired after the names and the tree.
 """
 
 from typing import Final

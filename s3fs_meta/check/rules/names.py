@@ -1,6 +1,6 @@
-"""Invariants of names: valid bytes, the right cookie, one tree.
+"""Invariants of names: valid bytes, correct cookies, and one tree without cycles.
 
-``link_counts`` has the values that are counted from names.
+``link_counts`` contains the invariants of values counted from names.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def _good_name(name: object) -> bytes:
 
 
 def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) -> None:
-    """Remove a dentry, and add it again with the cookie of its name's hash."""
+    """Move a dentry to the cookie that its name's hash requires."""
     exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     given = lost_found.add_under_free_name(exam, parent, name, ino)
     if given != name:
@@ -59,7 +59,7 @@ def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) ->
 
 
 def _misplaced(exam: Examination) -> Iterator[Row]:
-    """Yield names whose cookie does not match their hash."""
+    """Yield dentries whose cookie does not match the hash of the name."""
     if not exam.any_name_misplaced():
         return
     name_hash = exam.db.name_hash
@@ -71,7 +71,7 @@ def _misplaced(exam: Examination) -> Iterator[Row]:
 
 
 def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
-    """Give names with a wrong cookie the right cookie."""
+    """Move dentries with a wrong cookie to the cookie that the hash of the name requires."""
     exam.db.all("DROP TABLE IF EXISTS temp.check_misplaced")
     exam.db.all("CREATE TEMP TABLE check_misplaced (parent, name, cookie, ino)")
     for row in _misplaced(exam):
@@ -83,9 +83,9 @@ def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
-    """Keep the duplicate name that a lookup finds.
+    """Of two equal names in a directory, keep the one that a lookup finds.
 
-    Rename the other one if it refers to another inode, otherwise delete it.
+    Rename the other name if it refers to another inode, otherwise delete it.
     """
     for parent, cookie, name, ino, first_ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino, f.ino")
@@ -100,7 +100,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
-    """Keep one name of each directory, preferably in its recorded parent, and none of the root."""
+    """Delete all names of the root, and all but one of each directory; prefer the recorded parent."""
     exam.run("DELETE FROM dentries WHERE ino = ?", (ROOT_INO,))
     for ino, parent in exam.collected(
         f"SELECT i.ino, i.parent FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')})"
@@ -147,7 +147,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
     """Return a directory of the cycle that is above an unreached directory."""
     seen = set()
-    while ino not in seen:  # bounded by the number of directories above the first one
+    while ino not in seen:  # bounded by the number of directories
         seen.add(ino)
         row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
         assert row is not None, "a directory that the search did not reach has a name"
@@ -189,7 +189,7 @@ NAMES: Final = (
     Invariant(
         24,
         "a name occurs at most once in a directory",
-        # Of two names with equal hashes, at least one has a collision number above 0.
+        # The second of two names with equal hashes has a collision number above 0.
         source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
         f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
         " AND f.name = e.name",

@@ -15,8 +15,8 @@ _SHARED_KEYS: Final = (
     " GROUP BY object_key HAVING count(*) > 1) AS k"
 )
 
-# A txg without changes, such as a fence record, does not change the row of counters. While a txg is
-# shipped, the next is already open. So the open txg is at most two after the last txg in the bucket.
+# A txg without changes, such as a fence record, leaves the row of counters unchanged. While a txg is
+# shipped, the next txg is open. So the open txg is at most two after the last txg in the bucket.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"
@@ -35,9 +35,9 @@ def _bad_rows(exam: Examination) -> Iterator[Row]:
 
 
 def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
-    """Derive state and size from other rows.
+    """Derive the state and the size of packs from other rows.
 
-    A lost key cannot be derived, but the pack's blocks can be searched for in the bucket. Invalid rows
+    A lost key cannot be derived, but a search of the bucket can find the pack's blocks. Invalid rows
     of packs without blocks are deleted.
     """
     for pack, _key, state, object_bytes in list(_bad_rows(exam)):
@@ -85,7 +85,7 @@ def _count_live(exam: Examination, invariant: Invariant) -> None:
 
 
 def _date_death(exam: Examination, invariant: Invariant) -> None:
-    """Set died_txg to the open txg, the latest possible, if a pack has no live bytes; else clear it."""
+    """Set died_txg to the open txg if a pack has no live bytes, otherwise to NULL."""
     exam.run(
         "UPDATE packs SET died_txg = CASE WHEN live_bytes = 0 THEN ?1 END"
         f" WHERE pack IN ({invariant.select('p.pack')})",

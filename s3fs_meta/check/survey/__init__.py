@@ -4,10 +4,11 @@ bucket       lists the objects, and checks the images
 packs        reads every stored pack, block by block (--deep), or only packs of a wrong size
 indexes      searches the indexes of packs for blocks with a wrong location
 moved_packs  finds packs that are stored under the names of other packs
-cache        lists block files on this host
-chain        reads changelogs from the base image to the last one
+cache        lists the block files on this host, and verifies some
+chain        reads the changelogs after the base image
+kept         finds the objects that kept points need
 
-Each survey writes its results into ``observations``; no survey judges or repairs.
+Each survey writes its results to ``observations``. The rules judge them.
 Start at ``bucket``.
 Below: observations, codec, objects.
 Above: run.

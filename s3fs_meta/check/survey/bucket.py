@@ -1,6 +1,6 @@
-"""The survey of the bucket: the listing, the kept images, and locations of blocks with a wrong row.
+"""The survey of the bucket: its listing, the kept images, and blocks without a valid location.
 
-Owns: reading. Only ``delete_unknown`` changes the bucket, at the user's request.
+Owns: reading the bucket. Only ``delete_unknown`` changes it, at the user's request.
 Does not know: which observations are faults (``rules.bucket``).
 Tasks: one; only packs without a row are read concurrently. Transaction: outside a group.
 """
@@ -67,7 +67,7 @@ async def survey(
     epoch: Epoch = NO_EPOCH,
     rescue: bool = False,
 ) -> None:
-    """Note the objects of the bucket, and read packs that have a wrong size.
+    """Record the objects of the bucket, and read packs that have a wrong size.
 
     Args:
         exam: the run, which receives the observations.
@@ -76,10 +76,10 @@ async def survey(
         progress: called with the number of listed objects.
         deep: read the pieces of the kept images, too.
         epoch: the current epoch. Writers of earlier epochs are fenced and add no rows of their packs.
-        rescue: put readable blocks of damaged packs into the cache directory.
+        rescue: copy readable blocks of damaged packs to the cache directory.
 
     Raises:
-        StoreError: the store is unavailable or refuses the request, so objects cannot be judged.
+        StoreError: the store is unavailable or refuses the request, so no object can be checked.
 
     Schedule point: always.
     """
@@ -120,7 +120,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request some objects that the listing lacks; repeat while the listing proves to be wrong."""
+    """Request some objects that the listing lacks; repeat while one of them exists."""
     while True:  # bounded: each pass except the last finds at least one object
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
@@ -146,9 +146,9 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
 async def _note_unnamed(
     exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
 ) -> None:
-    """Note packs of earlier epochs without a row: authentic ones as unnamed, others as foreign.
+    """Record packs of earlier epochs without a row: as unnamed if authentic, else as foreign.
 
-    At most FSCK_UNNAMED_PACKS_MAX are read; the remaining ones count as foreign.
+    At most FSCK_UNNAMED_PACKS_MAX packs are read; the remaining packs count as foreign.
     """
     rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
     found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
@@ -162,7 +162,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # raised again below, outside an exception group
+            except StoreError as exc:  # raised below, because a nursery would wrap it
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -208,7 +208,7 @@ async def _note_images(
 class _KeptImages(NamedTuple):
     """The lease, the manifests of the images that it keeps, and the faults of these images."""
 
-    lease: bytes | None  # bytes of the lease object; None if missing or too large
+    lease: bytes | None  # bytes of the lease object; None if it is missing or too large
     manifests: set[ObjectKey]
     faults: list[tuple[str, str]]
 
@@ -223,7 +223,7 @@ async def _lease(store: ObjectStore) -> bytes | None:
 async def _kept_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
 ) -> _KeptImages:
-    """Read the lease and check the kept images, from its head on."""
+    """Read the lease, and check the kept images, the newest first."""
     data: bytes | None = None
     try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -257,9 +257,9 @@ async def _piece_faults(
     *,
     deep: bool,
 ) -> list[tuple[str, str]]:
-    """Return some damaged pieces of an image, each with the reason.
+    """Return damaged pieces of an image, each with the reason; stop after a few.
 
-    Not all pieces must be read, because a single damaged piece requires a new image.
+    One damaged piece already requires a new image, so the others need not be read.
     """
     faults: list[tuple[str, str]] = []
     for number, piece in enumerate(manifest.pieces):
@@ -268,7 +268,7 @@ async def _piece_faults(
             faults.append((piece.key, why))
         if len(faults) == IMAGE_PIECE_FAULTS_MAX and number < len(manifest.pieces) - 1:
             left = len(manifest.pieces) - number - 1
-            why = f"{len(faults)} of its pieces are damaged; the last {left} pieces were not read"
+            why = f"{len(faults)} pieces of the image are damaged; the last {left} were not read"
             faults.append((key, why))
             break
     return faults
@@ -308,7 +308,7 @@ async def _name_damaged_images(
             continue  # the image was deleted after the listing
         except FormatError as exc:
             if name.txg > exam.db.counters.txg + TXG_GAP_MAX:
-                exam.evidence.note_foreign([manifest])  # the chain cannot have reached its number
+                exam.evidence.note_foreign([manifest])  # the chain cannot have reached its txg
                 continue
             _report_damaged_image(exam, exc)
 
@@ -330,7 +330,7 @@ def _report_damaged_image(exam: Examination, exc: FormatError) -> None:
 
 
 def _note_wanted(exam: Examination, keyring: Keyring) -> None:
-    """Note the blocks whose row has no valid location, and verify their cached copies."""
+    """Record the blocks whose rows have no valid location, and verify their cached copies."""
     exam.derive()
     for blocks in (block_rules.TROUBLED, block_rules.overlaps(exam), IN_MISSING_PACKS):
         exam.evidence.note_searched(blocks)

@@ -1,8 +1,8 @@
-"""The survey of the cache directory: its files, and whether cached copies are valid.
+"""The survey of the cache directory: a list of its files, and a check of cached copies.
 
-Owns: listing the files, and the meaning of their names. Does not know: which files are faults
+Owns: listing the files, and parsing their names. Does not know: which files are faults
 (``rules.cache``).
-Tasks: all calls block; no file is changed.
+Tasks: all calls block. Keeps: no file is changed.
 """
 
 import os
@@ -20,7 +20,7 @@ from s3fs_meta.model import BlockId
 
 
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
-    """Note every file below the cache directory, and the unfinished files in *tmp*."""
+    """Record every file of the cache directory, and the unfinished files in *tmp*."""
     exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)
     for batch in _batches(_paths(files.root)):
@@ -45,7 +45,7 @@ def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:
 
 
 def _block(path: Path, directory: NumberedDir) -> BlockId | None:
-    """Return the number of a block file, None if its name or directory is not that of a block."""
+    """Return the block number of a file, None if its path is not the path of a block file."""
     try:
         number = int(path.name, 16)
     except ValueError:
@@ -55,9 +55,9 @@ def _block(path: Path, directory: NumberedDir) -> BlockId | None:
 
 
 def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> None:
-    """Hash the cache files of the uploaded blocks of a query, and note those with correct content.
+    """Hash the cache files of the uploaded blocks of a query; record the files with correct content.
 
-    The file needs no row in ``cached_blocks``, because the hash of the block proves its content.
+    A file needs no row in ``cached_blocks``: the hash in the block's row proves its content.
     """
     if exam.files is None:
         return

@@ -1,7 +1,7 @@
-"""The survey of the chain in the bucket: changelogs and their parts, from the oldest retained image on.
+"""The survey of the chain in the bucket: changelogs from the oldest retained image to the last one.
 
-Owns: reading. Changelogs after the newest image are read. Older changelogs, which only earlier points
-in time need, must be in the listing; they are read with --deep.
+Owns: reading. Changelogs after the newest image are read. Older changelogs are needed only for
+earlier points in time: they must be in the listing, and are read with --deep.
 Does not know: which observations are faults (``rules.bucket``).
 Tasks: one. Transaction: outside a group.
 """
@@ -40,10 +40,10 @@ async def survey(
     *,
     deep: bool = False,
 ) -> None:
-    """Note missing or damaged changelogs and parts, from the oldest retained image to the last txg.
+    """Record missing or damaged changelogs and parts, from the oldest retained image to the last txg.
 
-    Must follow ``bucket.survey``. Without a readable image nothing is noted, because I48 reports
-    that.
+    Must follow ``bucket.survey``. If no image is readable, no fault is recorded, because I48
+    reports the images.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.
@@ -55,7 +55,7 @@ async def survey(
 
 
 class _Chain:
-    """One survey of the changelogs in the bucket."""
+    """The state of one survey of the changelogs in the bucket."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _Chain:
         self._progress = progress
         self._deep = deep
         self._uuid = ""
-        self._past: dict[Txg, str] = {}  # unreadable changelogs before the newest image, and why
+        self._past: dict[Txg, str] = {}  # faults of changelogs before the newest image
 
     async def run(self) -> None:
         """Check the changelogs after the newest image, then those of earlier points in time."""
@@ -117,7 +117,7 @@ class _Chain:
             return None
 
     async def _end(self, head: Txg) -> Txg:
-        """Return the last plausible txg of the chain; note objects named by later txgs as foreign."""
+        """Return the last plausible txg of the chain; record objects with later txgs as foreign."""
         found: list[names.Name] = []
         for prefix in (changelog_codec.PREFIX, changelog_codec.PART_PREFIX, level_codec.PREFIX):
             sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
@@ -150,8 +150,8 @@ class _Chain:
         return max((name.txg for name in names if name and name.txg <= floor), default=None)
 
     async def _note_past(self, head: Txg) -> None:
-        """Note faults of changelogs before the newest image, except txgs that a repair abandoned."""
-        mended = Txg(0)  # the txg at which the last found repair continued the chain
+        """Record faults of changelogs before the newest image, except abandoned ones."""
+        mended = Txg(0)  # the txg at which the latest repair continued the chain
         for txg in sorted(self._past):
             if txg < mended:
                 continue
@@ -165,7 +165,7 @@ class _Chain:
                 self._fault(changelog_codec.key_of(txg), self._past[txg], past=True)
 
     async def _mended_after(self, txg: Txg, head: Txg) -> Txg:
-        """Return the txg at which a repair continued the chain after an unreadable txg, 0 without one.
+        """Return the txg at which a repair continued the chain after an unreadable txg, or 0.
 
         A repair writes a changelog of kind IMAGE that follows no changelog after the unreadable txg,
         neither directly nor through its fence record.
@@ -194,7 +194,7 @@ class _Chain:
             return None
 
     async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
-        """Read the changelogs after a link up to *end*; note faults; return the last readable link."""
+        """Read changelogs after a link up to *end*, record faults, return the last readable link."""
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
             self._progress("changelogs", start - link.txg, end - link.txg)
             found: dict[Txg, Fetched | None] = {}

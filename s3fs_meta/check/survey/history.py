@@ -2,8 +2,8 @@
 
 Owns: reading. Only ``remove_faulty`` changes the bucket, as a repair.
 Does not know: how index objects are compared (``sync.history.index_check``).
-Keeps: index objects are derived data: a removed one costs requests until the next writer has made it
-anew.
+Keeps: index objects are derived data. Without one, queries need more requests until the next writer
+rebuilds it.
 Tasks: one. Transaction: outside a group.
 """
 
@@ -22,7 +22,7 @@ from s3fs_meta.sync.progress import Progress, no_progress
 async def survey(
     exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress = no_progress
 ) -> None:
-    """Note the index objects that are damaged, or contradict their changelogs.
+    """Record the index objects that are damaged, or contradict their changelogs.
 
     Raises:
         StoreError: the bucket cannot be read.
@@ -45,7 +45,7 @@ async def survey(
 
 
 async def remove_faulty(exam: Examination, store: ObjectStore) -> int:
-    """Delete the index objects that the repair of I71 has chosen, and return their number.
+    """Delete the index objects that the repair of I71 has marked; return their number.
 
     Schedule point: always.
     """

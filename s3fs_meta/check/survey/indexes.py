@@ -1,13 +1,13 @@
-"""The search for blocks with a wrong location, in the indexes of all packs.
+"""The search for blocks whose rows have a wrong location, in the indexes of all packs.
 
 A pack contains a block if its index lists the block's number, or a record with the hash in the
-block's row. Such records exist because compaction leaves the old pack until the retention has passed,
+block's row. Such records exist because compaction keeps the old pack until the retention has passed,
 and because equal content may be written again after its first block was freed.
 
 Owns: reading the indexes, and the proof that a block found under another number is readable.
-Does not know: why a block is searched for, the use of the locations (``rules.blocks``).
-Keeps: no object is changed. A block in a condemned pack gets no location there, because a late request
-may still delete the pack; its content is put into the cache directory.
+Does not know: why a block is searched for, how its location is used (``rules.blocks``).
+Keeps: no object is changed. A location in a condemned pack is not used, because a late request
+may delete the pack; the block's content is copied to the cache directory instead.
 """
 
 from typing import Final, NamedTuple
@@ -37,7 +37,7 @@ _PACKS: Final = (
     f"SELECT o.object_key, o.size_bytes, {_IS_CONDEMNED} FROM temp.seen_objects AS o"
     f" WHERE o.{IS_PACK_KEY} ORDER BY 3, 1"
 )
-_LEFT: Final = (  # blocks of a query that have no location with the right hash yet
+_LEFT: Final = (  # blocks of a query for which no location with the right hash was found
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
     " WHERE s.hash = b.hash)"
@@ -67,16 +67,16 @@ async def search(
     wanted: str = SEARCHED,
     rescue: bool = False,
 ) -> None:
-    """Search for blocks in the index of every pack, and note their locations.
+    """Search for blocks in the index of every pack, and record their locations.
 
     Args:
         exam: the run, after the listing.
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of packs.
-        wanted: a query for the blocks to search. A location for a block of ``UNREADABLE`` is read
+        wanted: a query for the blocks. A location for a block of ``UNREADABLE`` is read
             before it counts.
-        rescue: put blocks of condemned packs into the cache directory.
+        rescue: copy blocks of condemned packs to the cache directory.
 
     Raises:
         StoreError: the store is unavailable.
@@ -137,10 +137,10 @@ def _note(
     content: bytes,
     files: BlockFiles | None,
 ) -> None:
-    """Note a location that was read.
+    """Record a location that was read without error.
 
-    If *files* is given, the pack is condemned: content with the hash in the block's row is then put
-    into the cache directory instead.
+    If *files* is given, the pack is condemned: content with the hash in the block's row is then
+    copied to the cache directory instead.
     """
     row = exam.db.one("SELECT hash FROM blocks WHERE block = ?", (block,))
     if files is None or row is None or row[0] != location.hash:

@@ -1,11 +1,11 @@
-"""Packs stored under the name of another pack, because they were swapped or copied to a wrong name.
+"""Recovery of packs that are stored under the name of another pack.
 
-A pack is authenticated together with its name, so its bytes are invalid under any other name. The
-rows list the names of all packs, so each name can be tried: only the right name fits.
+Swapped objects, or a copy to a wrong name, cause this. A pack is authenticated together with its
+name, so its bytes are invalid under any other name. All names that rows list are tried.
 
-Owns: which names are tried, and saving the content. Does not know: which packs are damaged
+Owns: the names that are tried, and saving the content. Does not know: which packs are damaged
 (``packs``).
-Keeps: no object is changed. The content is put into the cache directory and uploaded in another pack.
+Keeps: no object is changed. The content is copied to the cache and uploaded in another pack.
 """
 
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
-# Packs that may be stored under other names: their own objects are missing or damaged.
+# Packs whose own objects are missing or damaged: they may be stored under other names.
 _CANDIDATES: Final = (
     "SELECT p.pack, p.object_key FROM packs AS p"
     " WHERE p.object_bytes = ? AND p.object_key <> ?"
@@ -47,13 +47,13 @@ class _Candidate(NamedTuple):
 async def rescue(
     exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles
 ) -> None:
-    """Put the content of packs stored under other names into the cache directory, as evidence.
+    """Copy the content of packs stored under other names to the cache directory, as evidence.
 
     Args:
-        exam: the run, after packs with a bad index were noted.
+        exam: the run; packs with a bad index have been recorded.
         store: the bucket.
         keyring: the keys of the filesystem.
-        files: the cache directory, after its survey.
+        files: the cache directory, which has been surveyed.
 
     Raises:
         StoreError: the store is unavailable.
@@ -69,7 +69,7 @@ async def _rescue_one(
 ) -> None:
     try:
         data = (await store.get(key, PACK_BYTES_MAX)).data
-    except (FormatError, ObjectMissingError):  # the object is too large, or deleted meanwhile
+    except (FormatError, ObjectMissingError):  # the object is too large, or was deleted meanwhile
         return
     candidates = [
         _Candidate(PackId(pack), ObjectKey(other), _rows(exam, PackId(pack)))
@@ -97,7 +97,7 @@ def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
 def _first_that_fits(
     keyring: Keyring, data: bytes, candidates: list[_Candidate]
 ) -> _Candidate | None:
-    """Return the candidate under whose name the object's index is authentic, None without one."""
+    """Return the candidate under whose name the object's index is authentic, or None."""
     for candidate in candidates:
         try:
             pack_codec.read_index(keyring, candidate.key, data, len(data))
@@ -108,7 +108,7 @@ def _first_that_fits(
 
 
 def _save(keyring: Keyring, data: bytes, found: _Candidate, files: BlockFiles) -> list[BlockRow]:
-    """Put the pack's intact blocks into the cache directory; return their rows."""
+    """Copy the pack's intact blocks to the cache directory; return their rows."""
     saved = []
     for row in found.rows:
         if row.hash is None or row.pack_offset is None or row.stored_bytes is None:

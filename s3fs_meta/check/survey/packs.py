@@ -1,4 +1,4 @@
-"""The survey of packs: reading their indexes, and every block that a row locates in them.
+"""The survey of packs: it reads their indexes, and every block that a row locates in them.
 
 Either all packs are read, or only packs of a wrong size.
 Owns: download and verification, a few packs at a time. No object is changed.
@@ -53,9 +53,11 @@ class PackVerdict(NamedTuple):
 
     index_fault: str  # why the index is invalid or incomplete; empty if it is valid
     unreadable: list[tuple[BlockId, str]]  # blocks that are unreadable at their location, and why
-    elsewhere: list[SeenLocation]  # unreadable blocks that are readable at the index's location
-    lost: list[BlockId]  # unreadable blocks that are unreadable at the index's location, too
-    rescued: list[BlockId]  # blocks put into the cache directory, because the index is damaged
+    elsewhere: list[
+        SeenLocation
+    ]  # unreadable blocks that are readable where the index locates them
+    lost: list[BlockId]  # blocks that are unreadable at both locations
+    rescued: list[BlockId]  # blocks copied to the cache directory, because the index is damaged
     refuted: list[str]  # names of damage marks that are wrong
 
 
@@ -67,14 +69,14 @@ async def survey(
     *,
     rescue: bool = False,
 ) -> None:
-    """Fetch every stored pack and compare it with its rows, after ``bucket.survey``.
+    """Fetch every stored pack and compare it with its rows. Must follow ``bucket.survey``.
 
     Args:
         exam: the run.
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of bytes.
-        rescue: put readable blocks of packs with a damaged index into the cache directory, for
+        rescue: copy readable blocks of packs with a damaged index to the cache directory, for
             the repair; requires an earlier ``cache.survey``.
 
     Raises:
@@ -97,8 +99,8 @@ async def survey_wrong_sizes(
 ) -> None:
     """Fetch packs whose listed size differs from their row, and compare them as ``survey`` does.
 
-    A different size means damage, because packs never change. If the fetched object has the size of
-    the row, the listing was outdated.
+    Packs never change, so a different size means damage. If the fetched object has the size of
+    the row, the listing was stale.
     """
     if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
         exam.report.note("reading packs whose size differs from their row")
@@ -127,7 +129,7 @@ async def _read(
         for pack, key, size_bytes in waiting:
             try:
                 await _read_pack(exam, store, keyring, pack, key, files)
-            except S3fsError as exc:  # raised again below, outside an exception group
+            except S3fsError as exc:  # raised below, because a nursery would wrap it
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -156,7 +158,7 @@ async def _read_pack(
     try:
         rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
     except BadRowError as exc:  # I70 repairs the row, and the next run reads the pack
-        exam.report.note(f"{key} is not read, because a row about it is damaged: {exc}")
+        exam.report.note(f"{key} was not read, because a row of the pack is damaged: {exc}")
         return
     marked = damage_marks.marks_of(exam.db, pack)
 
@@ -167,7 +169,7 @@ async def _read_pack(
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # a pack counts as damaged after two failures
+    if verdict.index_fault or verdict.unreadable:  # confirm by a second read
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 
@@ -178,7 +180,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # the blocks may be intact if bytes were appended
+    except ObjectTooLargeError:  # appended bytes leave the blocks intact
         return await store.get_range(key, 0, PACK_BYTES_MAX)
 
 
@@ -212,7 +214,7 @@ def verify_pack(
     """Compare a complete pack with the rows of its blocks. Blocking: in a thread.
 
     Args:
-        rescue: the cache directory, which gets the readable blocks if the index is damaged.
+        rescue: the cache directory; readable blocks are copied to it if the index is damaged.
         marked: the damage marks of this pack.
     """
     entries, fault = _entries(keyring, key, data)
@@ -248,7 +250,7 @@ def _refuted(
     entries: Sequence[PackEntry],
     rows: Sequence[BlockRow],
 ) -> list[str]:
-    """Return the names of damage marks on readable records, or on a completely readable pack."""
+    """Return the names of damage marks that are wrong, because the marked bytes are readable."""
     found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
     is_whole = bool(entries) and len(found) == len(entries)
     found.update(row.pack_offset for row in rows if row.pack_offset is not None)
@@ -258,7 +260,7 @@ def _refuted(
 def _rescue(
     keyring: Keyring, key: ObjectKey, data: bytes, rows: Sequence[BlockRow], files: BlockFiles
 ) -> list[BlockId]:
-    """Put the readable blocks of a pack into the cache directory; return their numbers."""
+    """Copy the readable blocks of a pack to the cache directory; return their numbers."""
     for row in rows:
         files.adopt(row.block, _content(keyring, key, data, row))
     return [row.block for row in rows]
@@ -274,18 +276,18 @@ def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEn
 def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
     """Return a message if the index lacks readable blocks, otherwise an empty string."""
     lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
-    return f"{lacking} of its blocks are not in its index" if lacking else ""
+    return f"the index lacks {lacking} of the pack's blocks" if lacking else ""
 
 
 def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
-    """Return the content of a block. Raises FormatError if its bytes do not match the row."""
+    """Return the content of a block; raise FormatError if its bytes do not match its row."""
     if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
         raise FormatError(key, "the row of one of its blocks has an incomplete location")
     if row.pack_offset < 0 or row.stored_bytes <= 0:
-        raise FormatError(key, "the row of one of its blocks has an impossible location")
+        raise FormatError(key, "the row of one of its blocks has a location outside the pack")
     stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
     if len(stored) != row.stored_bytes:
-        raise FormatError(key, f"it ends at byte {len(data)}, before the end of a block")
+        raise FormatError(key, f"the object ends at byte {len(data)}, before the end of a block")
     return pack_codec.open_block(keyring, key, stored, row.pack_offset, row.plain_bytes, row.hash)
 
 

@@ -1,6 +1,6 @@
 """Splitting ranges of bytes into blocks, and planning a write. Pure functions.
 
-Owns: the arithmetic of offsets, and the choice among four methods for each part of a write.
+Owns: computing with offsets, and choosing one of four methods for each part of a write.
 """
 
 import enum
@@ -21,11 +21,11 @@ class Span(NamedTuple):
 
 _new = tuple.__new__  # takes a third of the time of calling the class
 
-Part = tuple[Span, Located | None]  # a span and its existing block, None for a hole
+Part = tuple[Span, Located | None]  # a span and its current block, None for a hole
 
 
 class How(enum.Enum):
-    """The method by which one part of a write is done."""
+    """The method for one part of a write."""
 
     NEW = "new"  # write a new block, because no byte of an existing block is kept
     IN_PLACE = "in place"  # write into a dirty block
@@ -34,7 +34,7 @@ class How(enum.Enum):
 
 
 class Step(NamedTuple):
-    """One part of a write, with the block that the file has there."""
+    """One part of a write, and the current block of the file at this position."""
 
     span: Span
     located: Located | None
@@ -46,21 +46,21 @@ class WritePlan(NamedTuple):
 
     before: Attributes
     steps: list[Step]  # ascending
-    missing: list[Located]  # blocks to fetch first; then a new plan is made
+    missing: list[Located]  # blocks that must be fetched before a new plan is made
     added_bytes: int  # total bytes by which blocks grow
     overwrites: bool  # whether committed bytes are changed in place
 
 
 class Shortening(NamedTuple):
-    """The effect of shortening a file on its blocks."""
+    """The blocks to remove and to cut when a file is shortened."""
 
     remove_from: BlockIndex  # blocks from this index on are removed
-    keep_index: BlockIndex  # index of the block that keeps its first keep_bytes, if not 0
+    keep_index: BlockIndex  # index of the block that keeps its first keep_bytes
     keep_bytes: int
 
 
 def spans(offset: int, stop: int, block_bytes: int) -> list[Span]:
-    """Split the bytes ``[offset, stop)`` at block borders; return one span per block, ascending."""
+    """Split the bytes ``[offset, stop)`` at block boundaries; return one span per block."""
     first = offset // block_bytes
     last = (stop - 1) // block_bytes
     if first == last:
@@ -73,7 +73,7 @@ def spans(offset: int, stop: int, block_bytes: int) -> list[Span]:
 
 
 def lie_in_dirty_blocks(parts: Sequence[Part]) -> bool:
-    """Return whether writing these parts changes neither the block map nor the length of a block."""
+    """Return whether all parts are inside dirty blocks, so that a write changes no row."""
     for (_, _, stop), located in parts:
         if located is None or located.state is not BlockState.DIRTY or stop > located.plain_bytes:
             return False
@@ -83,7 +83,7 @@ def lie_in_dirty_blocks(parts: Sequence[Part]) -> bool:
 def plan_write(
     before: Attributes, parts: Sequence[Part], is_local: Callable[[Located], bool]
 ) -> WritePlan:
-    """Return how each part of a write is done.
+    """Plan a write: choose the method for each part.
 
     Args:
         before: the attributes of the inode before the write.
@@ -112,11 +112,11 @@ def plan_write(
 
 
 def bytes_to_keep(span: Span, plain_bytes: int) -> int:
-    """Return how many leading bytes of a block must be copied before a part of it is written."""
+    """Return the number of first bytes to copy from a block before a part of it is written."""
     return min(span.start, plain_bytes) if span.stop >= plain_bytes else plain_bytes
 
 
 def cut(size_bytes: int, block_bytes: int) -> Shortening:
-    """Return the effect of shortening a file to *size_bytes* on its blocks."""
+    """Return the blocks to remove and to cut when a file is shortened to *size_bytes*."""
     whole, rest = divmod(size_bytes, block_bytes)
     return Shortening(BlockIndex(whole + (rest > 0)), BlockIndex(whole), rest)

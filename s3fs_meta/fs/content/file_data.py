@@ -5,12 +5,12 @@ Does not know: names, where blocks are stored (``cache``).
 Keeps: ``inodes.mapped_blocks`` equals the rows of the block map. No block extends beyond the size of
 its file, so growing a file never shows old bytes.
 
-There is no lock. Every request is a loop: it looks up the inode and the blocks. If a block must be
-fetched, it waits and looks everything up again; otherwise it does all its work without a schedule
-point. So a request always uses the changes that other requests made while it waited.
+There is no lock. Every request is a loop. It looks up the inode and the blocks. If a block must be
+fetched, it waits and looks them up again; otherwise it does all its work without a schedule
+point. So a request that waited uses the changes that other requests made meanwhile.
 
 Order after a crash: changed rows survive a crash only after the next group commit, but bytes written
-into a dirty block survive at once. So a write over committed bytes first commits the open group.
+into a dirty block survive immediately. So a write over committed bytes first commits the open group.
 Otherwise the write could survive a crash that undoes older operations.
 """
 
@@ -63,7 +63,7 @@ from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
-_new = tuple.__new__  # a third of what calling the class costs
+_new = tuple.__new__  # takes a third of the time of a call of the class
 
 
 class FileData:
@@ -96,13 +96,13 @@ class FileData:
 
     @property
     def waiting(self) -> int:
-        """Return how many requests wait for the store or for room."""
+        """Return the number of requests that wait for the store or for room in the cache."""
         return len(self._waiting)
 
     # --- reading -------------------------------------------------------------------------------
 
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
-        """Return the bytes from *offset* on, *length* of them or up to the end of the file.
+        """Return *length* bytes from *offset* on, or fewer at the end of the file.
 
         Raises:
             NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError: nothing was read.
@@ -116,7 +116,7 @@ class FileData:
         return await self.read_after(found, ino, offset, length)
 
     async def read_after(self, missing: list[Located], ino: Ino, offset: int, length: int) -> bytes:
-        """Fetch *missing*, the blocks that ``try_read`` returned, then read again."""
+        """Fetch *missing*, the blocks that ``try_read`` returned, and read again."""
         for _ in range(FETCH_ROUNDS_MAX):
             if missing:
                 await self._fetch(missing)
@@ -124,13 +124,13 @@ class FileData:
             if isinstance(found, bytes):
                 return found
             missing = found
-        why = "its blocks were evicted again before they were used"
+        why = "its blocks were evicted before they could be used"
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
     def try_read(self, ino: Ino, offset: int, length: int) -> bytes | list[Located]:
         """Return the bytes if all are cached, otherwise the blocks to fetch.
 
-        The list is empty if a cached block was just evicted; then the caller tries again.
+        The list is empty if a cached block was just evicted; the caller must then try again.
 
         Raises as ``read``.  Schedule point: never.
         """
@@ -194,8 +194,8 @@ class FileData:
         Args:
             ino: a regular file.
             offset: position of the first byte.
-            data: the bytes; the buffer is not used after return.
-            sets_times: set mtime and ctime to now; false if the kernel sends these times.
+            data: the bytes; the caller may reuse the buffer afterwards.
+            sets_times: set mtime and ctime to the current time; false if the kernel sends them.
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, ReadOnlyStateError, BusyError: nothing was
@@ -222,13 +222,13 @@ class FileData:
         sets_times: bool,
         has_room: bool = False,
     ) -> list[Located] | None:
-        """Write the bytes if no wait is needed.
+        """Write the bytes if the request need not wait.
 
         Args:
-            has_room: the caller has found room in the cache already.
+            has_room: the caller has already found room in the cache.
 
         Returns:
-            None if the bytes are written, otherwise the blocks to fetch first. An empty list if the
+            None if the bytes were written, otherwise the blocks to fetch first. An empty list if the
             write must wait for room, or if a cached block was just evicted.
 
         Raises as ``write``.  Schedule point: never.
@@ -255,7 +255,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # the caller writes all parts again
+            return []  # the caller must write all parts again
         return None
 
     async def write_after(
@@ -278,7 +278,7 @@ class FileData:
             if found is None:
                 return len(data)
             missing = found
-        why = "its blocks were evicted again before they were used"
+        why = "its blocks were evicted before they could be used"
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
     def _look_up(self, ino: Ino, offset: int, stop: int) -> tuple[Attributes, list[Part]]:
@@ -295,13 +295,13 @@ class FileData:
             raise
 
     def _overwrite(self, parts: list[Part], data: bytes | memoryview) -> None:
-        """Write bytes within dirty blocks, which changes no row."""
+        """Write bytes inside dirty blocks, without changing a row."""
         self._changes.require(len(data))
         if self._db.group_operations:
             self._db.commit()
         write, done = self._cache.write_in_place, 0
         for (_, start, stop), located in parts:
-            assert located is not None, "a hole has no bytes to overwrite"
+            assert located is not None, "a hole cannot be overwritten"
             length = stop - start
             write(located, start, data if len(parts) == 1 else data[done : done + length])
             done += length
@@ -309,7 +309,7 @@ class FileData:
     def _carry_out(
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
-        """Write all parts without a schedule point; after a failure the rows match the written parts."""
+        """Write all parts without a schedule point; a failure leaves rows that match the writes."""
         before, whole = plan.before, memoryview(data)
         done = mapped = 0
         try:
@@ -327,7 +327,7 @@ class FileData:
         if how is How.NEW:
             self._cache.write_new(ino, span.block_index, span.start, data, replaced=before)
             return before is None
-        assert before is not None, "only a hole has no block"
+        assert before is not None, "only a hole may lack a block"
         if how is How.IN_PLACE:
             self._cache.write_in_place(before, span.start, data)
             return 0
@@ -343,7 +343,7 @@ class FileData:
             self._cache.write_in_place(copied, span.start, data)
         except S3fsError:
             if self._db.in_group:
-                self._cache.release(block)  # no file refers to the copy
+                self._cache.release(block)  # no file refers to the copy yet
             raise
         return block
 
@@ -370,13 +370,13 @@ class FileData:
     async def truncate(self, ino: Ino, size_bytes: int, *, sets_times: bool = True) -> None:
         """Set the size of a regular file. Content beyond the size is removed; an extension is a hole.
 
-        If more blocks must be released than a slice may, the file is shortened in several slices,
-        from its end. After each slice, and after a crash, it is a valid, shorter file.
+        If one slice cannot release all blocks, the file is shortened in several slices,
+        from its end. After each slice, and after a crash, the file is valid but shorter.
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
             ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is as before, or shorter.
-            StoreError, CorruptionError: the block that is cut in two is unavailable.
+            StoreError, CorruptionError: the block at the new end is unavailable.
 
         Schedule point: only for several slices or a fetch.  Transaction: its own.
         """
@@ -404,7 +404,7 @@ class FileData:
                 fetched += 1
                 continue
             return
-        why = "its blocks were evicted again before they were used"
+        why = "its blocks were evicted before they could be used"
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, why)
 
     def _resize(self, before: Attributes, size_bytes: int, *, sets_times: bool) -> None:
@@ -428,7 +428,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Shorten the file by one slice, if more blocks must be released; return whether it did."""
+        """Shorten the file by one slice if it has too many blocks; return whether it did."""
         blocks = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )
@@ -450,7 +450,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # Not in place, because the last commit still contains the removed bytes.
+            # The block is not cut in place, because the last commit still contains the removed bytes.
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
@@ -478,7 +478,7 @@ class FileData:
         return attributes
 
     async def _fetch(self, missing: list[Located]) -> None:
-        """Fetch blocks. Refuse (BusyError) if too many requests wait already."""
+        """Fetch blocks; raise BusyError if too many requests are waiting."""
         with self._waiting.entered():
             if len(missing) == 1:
                 await self._cache.fetch(missing[0])

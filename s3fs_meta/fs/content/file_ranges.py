@@ -1,9 +1,9 @@
 """Operations on ranges of a file: find data and holes, make holes, share blocks with another file.
 
-Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, they change
-only rows. Does not know: requests; how bytes are written (``file_data``).
+Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, these
+change only rows. Does not know: requests, how bytes are written (``file_data``).
 A long operation works in slices. After each slice, and after a kill, the file is valid. As with
-write(2), an interrupted operation may be done in part.
+write(2), an interrupted operation may be incomplete.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,6 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.content.file_data import FileData
-from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.protection import require_changeable, require_unprotected
 from s3fs_meta.fs.slices import Slices
@@ -42,16 +41,16 @@ KEEP_SIZE: Final = 0x01
 PUNCH_HOLE: Final = 0x02
 ZERO_RANGE: Final = 0x10
 
-# Modes of lseek. Source: lseek(2); Python's os lacks these names if the C library lacks them.
+# Modes of lseek (lseek(2)). Python's os has these names only if the C library has them.
 SEEK_DATA: Final = 3
 SEEK_HOLE: Final = 4
 
 
 def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> int:
-    """Return the result of lseek(2) for a file without holes, except the one at its end.
+    """Return the result of lseek(2) for a file whose only hole is at its end.
 
     Raises:
-        NoDataError: *offset* is not in the file.
+        NoDataError: *offset* is beyond the end of the file.
         InvalidRequestError: *whence* is neither SEEK_DATA nor SEEK_HOLE.
     """
     if whence not in {SEEK_DATA, SEEK_HOLE}:
@@ -70,7 +69,6 @@ class FileRanges:
         cache: BlockCache,
         changes: Changes,
         data: FileData,
-        freeze: Freeze,
         now_ns: Callable[[], int],
         slices: Slices,
     ) -> None:
@@ -78,7 +76,6 @@ class FileRanges:
         self._cache = cache
         self._changes = changes
         self._data = data
-        self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = data.block_bytes
         self._slices = slices
@@ -87,13 +84,13 @@ class FileRanges:
     # --- where data is -------------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return the offset of the next data or hole; *offset* itself if it is in data or a hole.
+        """Return the offset of the next data or hole, which is *offset* if it is already in it.
 
-        Data are the bytes from the beginning of a block to the end of its content. All other bytes
-        read as zeros and are holes, and so is the end of the file. Source: lseek(2).
+        Data are the bytes from the start of a block to the end of its content. All other bytes
+        read as zeros and are holes; the end of the file is a hole, too. Source: lseek(2).
 
         Raises:
-            NoDataError: *offset* is not in the file, or only a hole follows.
+            NoDataError: *offset* is beyond the end of the file, or only a hole follows.
             InvalidRequestError: *whence* is neither SEEK_DATA nor SEEK_HOLE.
             NoInodeError, InvalidRequestError, RefusesDirectoryError: *ino* is not a regular file.
 
@@ -119,7 +116,7 @@ class FileRanges:
         raise NoDataError(ino, offset)
 
     async def _next_hole(self, ino: Ino, offset: int) -> int:
-        """Return the offset of the first byte at or after *offset* that no block contains."""
+        """Return the offset of the first byte at or after *offset* that is not in a block."""
         index, _within = divmod(offset, self._block_bytes)
         while rows := block_map.lengths_from(self._db, ino, BlockIndex(index), SEEK_SLICE_ROWS):
             for found, plain_bytes in rows:
@@ -134,7 +131,7 @@ class FileRanges:
     # --- room and holes ------------------------------------------------------------------------
 
     async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
-        """Allocate or clear a range as fallocate(2) does, but check free space without reserving it.
+        """Allocate or clear a range like fallocate(2), but check free space without reserving it.
 
         Args:
             ino: a regular file.
@@ -143,10 +140,10 @@ class FileRanges:
             length: number of bytes.
 
         Raises:
-            NotSupportedError: *mode* has another value.
+            NotSupportedError: *mode* is not one of these values.
             NoSpaceLeftError: the filesystem has no room for so many bytes.
             TooBigError, InvalidRequestError, NoInodeError, NotPermittedError, and what a write
-            raises: the operation may be done in part.
+            raises: the operation may be incomplete.
 
         Schedule point: always.
         """
@@ -155,7 +152,7 @@ class FileRanges:
             raise InvalidRequestError("range of inode", ino)
         if stop > FILE_BYTES_MAX:
             raise TooBigError(ino, stop)
-        await self._freeze.passed((ino,))
+        await trio.lowlevel.checkpoint()
         before = self._data.regular(ino)
         require_changeable(before)
         if mode in {0, KEEP_SIZE}:
@@ -170,9 +167,9 @@ class FileRanges:
             await self._data.truncate(ino, stop)
 
     def _require_room(self, before: Attributes, offset: int, stop: int) -> None:
-        """Refuse a range if its holes, estimated at most, exceed the capacity or the local disk.
+        """Raise NoSpaceLeftError if the holes of a range may exceed the capacity or the local disk.
 
-        Writes that are faster than their upload use the local disk, up to the size of the cache.
+        Writes use the local disk, up to the size of the cache, if they are faster than the upload.
         """
         lacking = stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
         self._capacity.require_free(lacking)
@@ -188,7 +185,7 @@ class FileRanges:
         if offset >= stop:
             return
         first, last = -(-offset // self._block_bytes), stop // self._block_bytes
-        if first > last:  # the range is within one block
+        if first > last:  # the range is inside one block
             await self._zero(ino, offset, stop)
             return
         await self._zero(ino, offset, first * self._block_bytes)
@@ -196,7 +193,7 @@ class FileRanges:
         await self._zero(ino, last * self._block_bytes, stop)
 
     async def _zero(self, ino: Ino, offset: int, stop: int) -> None:
-        """Write zeros over a range that is within one block, as far as the block has content."""
+        """Write zeros to a range inside one block, but not beyond the block's content."""
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is not None:
@@ -208,7 +205,6 @@ class FileRanges:
         """Turn the blocks from *first* to *stop*, exclusive, into holes."""
         while True:
             await trio.lowlevel.checkpoint()
-            await self._freeze.passed((ino,))
             found = block_map.indexes_between(
                 self._db, ino, first, stop, self._slices.purged_blocks
             )
@@ -225,10 +221,10 @@ class FileRanges:
     async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Copy a range of *source* into *target*; return the number of bytes copied.
 
-        Complete blocks that are in the bucket are shared, by copying rows. So is a last block that
+        Complete blocks that are in the bucket are shared by copying rows. So is a last block that
         ends both files. Other bytes are read and written. One call copies at most
         SHARED_RANGE_BYTES, and writes about ``copied_bytes`` of the slices. The process calls again
-        for more, and can be killed in between. The end of *source* and an error shorten the copy,
+        for more, and can be killed between calls. The end of *source* and an error shorten the copy,
         too. Source: copy_file_range(2).
 
         Raises:
@@ -241,7 +237,6 @@ class FileRanges:
         try:
             while done < stop and written_bytes < self._slices.copied_bytes:
                 await trio.lowlevel.checkpoint()
-                await self._freeze.passed((target,))
                 goal = at + done - offset
                 shared = self._share(source, done, target, goal, stop - done)
                 written = 0 if shared else await self._write(source, done, target, goal, stop)
@@ -255,16 +250,16 @@ class FileRanges:
         return max(done - offset, 0)
 
     def try_copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int | None:
-        """Copy a range within one block as ``copy`` does, without waiting; None if it must wait.
+        """Copy a range inside one block like ``copy``, but return None if the copy must wait.
 
-        Most copied files are small. For them a task and its waits take longer than the copy.
+        Most copied files are small. For small files, starting a task takes longer than the copy.
 
         Raises as ``copy``.  Schedule point: never.
         """
         stop = self._end_of_copy(source, offset, target, at, length)
         length = stop - offset
         is_small = offset % self._block_bytes + length <= self._block_bytes
-        if not is_small or length > COPIED_AT_ONCE_BYTES or self._freeze.is_held:
+        if not is_small or length > COPIED_AT_ONCE_BYTES:
             return None
         if length <= 0:
             return 0
@@ -291,7 +286,7 @@ class FileRanges:
         return min(offset + min(length, SHARED_RANGE_BYTES), size_bytes)
 
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
-        """Copy bytes by reading and writing, up to the end of a source block; return their number."""
+        """Copy bytes by reading and writing, at most to the end of a source block."""
         length = min(self._block_bytes - offset % self._block_bytes, stop - offset)
         data = await self._data.read(source, offset, length)
         return await self._data.write(target, at, data)
@@ -338,5 +333,5 @@ class FileRanges:
         return shared_bytes
 
     def _ends_both(self, source: Ino, stop: int, target: Attributes, end: int) -> bool:
-        """Return whether a range ends with *source*, and its copy not before the end of *target*."""
+        """Return whether a range ends *source*, and its copy ends or extends *target*."""
         return stop == self._data.regular(source).size_bytes and end >= target.size_bytes

@@ -1,4 +1,4 @@
-"""Read-ahead: fetching the next blocks of a sequential reader before it requests them.
+"""Read-ahead: fetching the next blocks for a sequential reader before it requests them.
 
 Owns: the choice of blocks, and the bound on queued blocks. Does not know: requests.
 Tasks: handlers of read call ``note``; ``run`` fetches with READAHEAD_WORKERS tasks.
@@ -22,7 +22,7 @@ from s3fs_meta.model import BlockIndex, Ino
 
 
 class ReadAhead:
-    """The read-ahead of one mount. If its queue is full, it fetches no further blocks."""
+    """The read-ahead of one mount. While its queue is full, no blocks are added."""
 
     def __init__(
         self, db: Database, cache: BlockCache, open_files: OpenFiles, block_bytes: int
@@ -35,25 +35,25 @@ class ReadAhead:
 
     @property
     def window_blocks_max(self) -> int:
-        """Return the length of the largest window, which follows the size of the cache."""
+        """Return the maximum length of a window, which depends on the size of the cache."""
         return max(self._cache.ahead_bytes_max // self._block_bytes, 1)
 
     @property
     def run_blocks(self) -> int:
-        """Return the length of a run, which follows the size of the cache."""
+        """Return the length of a run, which depends on the size of the cache."""
         return max(min(READAHEAD_RUN_BYTES // self._block_bytes, self.window_blocks_max // 2), 1)
 
     def note(self, ino: Ino, offset: int, stop: int) -> None:
-        """Note a read of ``[offset, stop)``; if reads are sequential, queue the next blocks.
+        """Record a read of ``[offset, stop)``; if reads are sequential, queue the next blocks.
 
-        If a request calls it again after waiting, nothing changes. Schedule point: never.
+        A second call for the same read has no effect. Schedule point: never.
         """
         record = self._open_files.being_read(ino)
         if record is None or stop == record.read_position:
             return
         before, record.read_position = record.read_position, stop
         length = stop - offset
-        # The kernel reads ahead, too, and two of its requests may arrive in reverse order.
+        # The kernel reads ahead, too; two of its requests may arrive in reverse order.
         if before < 0 or not -2 * length <= offset - before <= length:
             record.ahead_blocks = record.asked_until = 0
             return
@@ -64,7 +64,7 @@ class ReadAhead:
     def _ask(self, ino: Ino, record: OpenInode, index: int) -> None:
         """Queue the uncached blocks of the read-ahead window, and enlarge the window.
 
-        The window ends at the end of a run. Runs begin at multiples of their length in the file, like
+        The window ends at the end of a run. Runs start at multiples of their length in the file, like
         the packs of a file that was written sequentially. So blocks are queued once per run, and
         most reads only compare two numbers.
         """

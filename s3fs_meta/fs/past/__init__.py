@@ -8,5 +8,6 @@ Nothing in it can be changed. Each point has a temporary database, which is rest
 needs it and removed when it is idle; the numbers of its inodes stay valid meanwhile.
 
 Start at ``past_tree``. ``open_points`` restores the database of a point and closes idle ones.
+``past_clone`` copies a tree of a point into the present.
 Below: sync (history), meta (rows). Above: fuse, which passes requests for these inodes.
 """

@@ -8,9 +8,10 @@ nor does it use the disk space or the request handlers that the mount needs.
 Tasks: any task; ``run`` is one background task.
 """
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -23,7 +24,13 @@ from s3fs_meta.errors import (
     SettingsError,
 )
 from s3fs_meta.fs.waiting_room import WaitingRoom
-from s3fs_meta.limits import PAST_CHECK_S, PAST_IDLE_S, PAST_POINTS_OPEN_MAX, PAST_WAITING_MAX
+from s3fs_meta.limits import (
+    PAST_CHECK_S,
+    PAST_IDLE_S,
+    PAST_POINTS_OPEN_MAX,
+    PAST_WAITING_MAX,
+    PAST_WINDOWS_MAX,
+)
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
@@ -46,7 +53,13 @@ class OpenPoint:
     def __init__(self, volume: Volume, find_elsewhere: FindElsewhere) -> None:
         self.volume = volume
         self.db = volume.db
-        self.reader = UncachedReader(volume.db, volume.store, volume.keyring, find_elsewhere)
+        self.reader = UncachedReader(
+            volume.db,
+            volume.store,
+            volume.keyring,
+            find_elsewhere,
+            windows_max=PAST_WINDOWS_MAX,
+        )
         self.users = 0  # requests that use it now
         self.used_s = 0.0  # when the last request began
 
@@ -79,6 +92,9 @@ class OpenPoints:
         self._find_elsewhere = find_elsewhere
         self._open: dict[Txg, OpenPoint] = {}
         self._lock = trio.Lock()
+        self._has_ended = (
+            False  # True once ``run`` has ended: what is still in use closes by itself
+        )
 
     @property
     def count(self) -> int:
@@ -112,9 +128,9 @@ class OpenPoints:
             except SettingsError:
                 return None
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Use the point of a txg; it is opened if necessary, and not closed meanwhile.
+        """Use the point of a txg for one request; it is opened if necessary, and not closed meanwhile.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -123,17 +139,30 @@ class OpenPoints:
             BusyError: too many requests for the past wait.
         """
         with self._waiting.entered():
-            point = self._open.get(txg)
-            if point is None:
-                point = await self._opened(txg)
-            point.users += 1
-            point.used_s = trio.current_time()
-            try:
-                yield point
-            except (DatabaseError, MetadataError) as exc:
-                raise PastUnavailableError(txg, str(exc)) from exc
-            finally:
-                point.users -= 1
+            async with self.kept_open(txg) as point:
+                try:
+                    yield point
+                except (DatabaseError, MetadataError) as exc:
+                    raise PastUnavailableError(txg, str(exc)) from exc
+
+    @contextlib.asynccontextmanager
+    async def kept_open(self, txg: Txg) -> AsyncIterator[OpenPoint]:
+        """Use the point of a txg for long; it does not count as a waiting request.
+
+        Raises as ``used``, except BusyError; errors of the block are raised unchanged.
+        """
+        point = self._open.get(txg)
+        if point is None:
+            point = await self._opened(txg)
+        point.users += 1
+        point.used_s = trio.current_time()
+        try:
+            yield point
+        finally:
+            point.users -= 1
+            if self._has_ended:
+                with trio.CancelScope(shield=True):
+                    await self._close([txg])
 
     async def run(self) -> None:
         """Close points that are not used any more, until cancelled; then close all."""
@@ -146,6 +175,7 @@ class OpenPoints:
                         [txg for txg, one in self._open.items() if one.used_s < idle_since_s]
                     )
         finally:
+            self._has_ended = True
             with trio.CancelScope(shield=True):
                 await self._close(list(self._open))
 
@@ -164,11 +194,20 @@ class OpenPoints:
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
             wanted = PointInTime(f"txg={txg}", txg=txg)
             try:
-                state = self._state_of(txg)
-                # About as large as the present database: deleted rows leave free pages in it.
+                state = await trio.to_thread.run_sync(self._state_of, txg)  # syncs directories
+                # At least as large as the present database, because deleted rows leave free pages
+                # in it; ``hold_more`` corrects this by the image.
                 size_bytes = self._volume.state_dir.database.stat().st_size
-                with self._disk.holding(state.database, size_bytes):
-                    volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted)
+                reserve = partial(self._disk.hold_more, state.database)
+                try:
+                    with self._disk.holding(state.database, size_bytes):
+                        volume = await open_snapshot(
+                            self._bucket(), state, _OPTIONS, wanted, reserve=reserve
+                        )
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        state.path.rmdir()  # unless another part has removed it
+                    raise
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise PastUnavailableError(txg, str(exc)) from exc
             _log.info("opened txg %d for reading", txg)

@@ -28,6 +28,7 @@ from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
 from s3fs_meta.fs.xattrs import CAPABILITY, visible_to
 from s3fs_meta.limits import (
     PAST_CACHED_BYTES_MAX,
+    PAST_DOWNLOADS_MAX,
     PAST_INO_BITS,
     PAST_INO_MIN,
     PAST_NAME_KEPT_S,
@@ -77,6 +78,7 @@ class PastTree:
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
         self.cached_bytes = 0  # content in memory
         self._fetching: dict[tuple[Txg, int], trio.Event] = {}
+        self._downloads = trio.Semaphore(PAST_DOWNLOADS_MAX)
 
     # --- inodes --------------------------------------------------------------------------------
 
@@ -206,7 +208,8 @@ class PastTree:
                 continue
             self._fetching[key] = fetched = trio.Event()
             try:
-                (content,) = await point.reader.read([located])
+                async with self._downloads:
+                    (content,) = await point.reader.read([located])
                 if located.plain_bytes and not content.data:
                     raise PastUnavailableError(
                         txg, f"the bucket has lost the content of block {located.block}"
@@ -240,7 +243,10 @@ class PastTree:
             text = name.decode()
         except UnicodeDecodeError:
             return None
-        wanted = parse_point_in_time(text.replace(_AGO, " ago"), self._now_ns())
+        now_ns = self._now_ns()
+        wanted = parse_point_in_time(text, now_ns) or parse_point_in_time(
+            text.replace(_AGO, " ago"), now_ns
+        )
         link = None if wanted is None else await self._points.find(wanted)
         if link is None:
             return None
@@ -258,6 +264,10 @@ class PastTree:
                 self._txgs.append(txg)
             return self._attributes(point, txg, ROOT_INO)
 
+    def txg_of(self, ino: Ino) -> Txg:
+        """Return the txg of an inode number that this mount has given, 0 for the top."""
+        return Txg(0) if ino == PAST_TOP_INO else self._place(ino)[0]
+
     def _place(self, ino: Ino) -> tuple[Txg, Ino]:
         """Return the txg and the inode at that time that a number of the past stands for."""
         slot, past_ino = divmod(ino - PAST_INO_MIN, 1 << PAST_INO_BITS)
@@ -269,6 +279,14 @@ class PastTree:
         if ino > _INO_MASK:
             raise PastUnavailableError(txg, f"inode {ino} is too large a number for the past")
         return Ino(PAST_INO_MIN + (self._slots[txg] << PAST_INO_BITS) + ino)
+
+    def origin_of(self, ino: Ino) -> tuple[Txg, Ino]:
+        """Return the txg and the inode at that time that a number of the past stands for.
+
+        Raises:
+            NoInodeError: this mount gave out no such number.
+        """
+        return self._place(ino)
 
     def _attributes(self, point: OpenPoint, txg: Txg, ino: Ino) -> Attributes:
         return self._shown(txg, inodes.get(point.db, ino))

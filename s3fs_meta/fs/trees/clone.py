@@ -1,7 +1,8 @@
 """Copying a complete tree: rows are copied, content is shared.
 
 Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a name; a last operation
-names that directory. Does not know: FUSE, permissions.
+names that directory. Does not know: FUSE, permissions, how the database of a past point in time is
+attached (``fs.past.past_clone``).
 Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which the background
 task of ``remove`` deletes during this mount or the next.
 Uploaded blocks are shared. A dirty or sealed block is mapped at one file position only (I42), so that
@@ -11,16 +12,21 @@ Tasks: one copy at a time, requested through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
 
+import contextlib
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import NoEntryError, TooManyLinksError
+from s3fs_meta.errors import (
+    NoEntryError,
+    PastUnavailableError,
+    S3fsError,
+    TooManyLinksError,
+)
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.freeze import Freeze, FreezeWish
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
@@ -35,9 +41,9 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.meta.trees import tree_copies
-from s3fs_meta.meta.trees.tree_copies import CopiedSlice, Source
-from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino
+from s3fs_meta.meta.trees import past_content, tree_copies
+from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, Origin, Source
+from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino, Txg
 from s3fs_meta.mount_state import MountStatus
 
 
@@ -46,6 +52,19 @@ class CloneTarget(NamedTuple):
 
     parent: Ino
     name: bytes
+
+
+async def _do_nothing(_revived: int) -> None:
+    """Continue at once after a slice."""
+    await trio.lowlevel.checkpoint()
+
+
+class _Work(NamedTuple):
+    """The origin of a running copy, and the callbacks for its progress."""
+
+    origin: Origin
+    copied: Callable[[TreeProgress], None]  # called after each slice with the progress
+    revived: Callable[[int], Awaitable[None]]  # called after each slice that revived packs
 
 
 class TreeClone:
@@ -62,7 +81,6 @@ class TreeClone:
         orphans: Orphans,
         removal: TreeRemoval,
         open_files: OpenFiles,
-        freeze: Freeze,
         now_ns: Callable[[], int],
         block_bytes: int,
         slices: Slices,
@@ -75,12 +93,11 @@ class TreeClone:
         self._orphans = orphans
         self._removal = removal
         self._open_files = open_files
-        self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = block_bytes
         self._slices = slices
         self._capacity = Capacity(db)
-        self._one_at_a_time = trio.Lock()
+        self.one_at_a_time = trio.Lock()
         self.progress: TreeProgress | None = None
 
     async def clone(
@@ -89,8 +106,6 @@ class TreeClone:
         ino: Ino,
         target: CloneTarget,
         copied: Callable[[TreeProgress], None],
-        *,
-        freeze: FreezeWish | None = None,
     ) -> trio.Event:
         """Copy a file or tree to a new name.
 
@@ -99,7 +114,6 @@ class TreeClone:
             ino: the inode that the caller found at *source*; if the name has another inode, fail.
             target: an unused name in an existing directory.
             copied: called after each slice with the progress.
-            freeze: block the writers of the source, so that the copy is consistent.
 
         Returns:
             An event that is set once the kernel has dropped its cached entry for the new name.
@@ -108,31 +122,44 @@ class TreeClone:
             NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
             TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
             LostBlockError, NotLocalError: content is unavailable; no copy was made.
-            FreezeEndedError: the freeze ended early; no copy was made.
 
         Schedule point: always.
         """
-        async with self._one_at_a_time:
-            if freeze is None:
-                return await self._clone(source, ino, target, copied)
-            self._require_source(source, ino)
-            with self._freeze.hold(ino, freeze.limit_s):
-                await freeze.settle()
-                self._freeze.still()
-                return await self._clone(source, ino, target, copied)
+        async with self.one_at_a_time:
+            found = self._require_source(source, ino)
+            return await self._clone(found, target, _Work(LIVING, copied, _do_nothing))
 
-    async def _clone(
+    async def clone_past(
         self,
-        source: CloneTarget,
-        ino: Ino,
+        found: Attributes,
+        txg: Txg,
         target: CloneTarget,
         copied: Callable[[TreeProgress], None],
+        revived: Callable[[int], Awaitable[None]],
     ) -> trio.Event:
-        found = self._require_source(source, ino)
-        self._require_free(found, target)
-        new = self._begin(found)
+        """Copy a file or tree of a past point in time, whose database is attached, to a new name.
+
+        The caller holds ``one_at_a_time``, and the packs with the content.
+
+        Args:
+            found: the inode at that point in time.
+            revived: called after each slice in which packs without live blocks got some.
+
+        Raises:
+            PastUnavailableError: some content was deleted or is damaged; no copy was made.
+            As ``clone``.
+
+        Schedule point: always.
+        """
+        return await self._clone(found, target, _Work(tree_copies.past(txg), copied, revived))
+
+    async def _clone(self, found: Attributes, target: CloneTarget, work: _Work) -> trio.Event:
+        self.require_free(found, target)
+        new = self._begin(found, target, work.origin)
         try:
-            directories = await self._build(found, new, copied)
+            directories = await self._build(found, new, work)
+            if work.origin is LIVING:
+                self._require_left(found, target)
             return self._appear(found, new, target, directories)
         except BaseException:
             self._abandon(new)
@@ -148,18 +175,25 @@ class TreeClone:
             raise NoEntryError(*source)
         return found
 
-    def _require_free(self, source: Attributes, target: CloneTarget) -> Attributes:
+    def _require_left(self, source: Attributes, target: CloneTarget) -> None:
+        """Raise NoEntryError if the source was removed meanwhile."""
+        left = inodes.find(self._db, source.ino)
+        if left is None or not left.nlink:
+            raise NoEntryError(source.parent, target.name)
+
+    def require_free(self, source: Attributes, target: CloneTarget) -> Attributes:
         """Return the target directory, if the copy can be added to it under its new name."""
+        self._status.require_writable()
         directory = self._namespace.require_free(*target)
         if stat.S_ISDIR(source.mode) and directory.nlink >= LINKS_MAX:
             raise TooManyLinksError(target.parent)
         return directory
 
-    def _begin(self, source: Attributes) -> Ino:
+    def _begin(self, source: Attributes, target: CloneTarget, origin: Origin) -> Ino:
         self._db.commit()
-        self._changes.begin(source.ino)
+        self._changes.begin(target.parent)
         tree_copies.begin(self._db)
-        new = tree_copies.copy_inode(self._db, source, self._now_ns())
+        new = tree_copies.copy_inode(self._db, origin, source, self._now_ns())
         self._db.commit()
         return new
 
@@ -173,10 +207,7 @@ class TreeClone:
         self, source: Attributes, new: Ino, target: CloneTarget, directories: int
     ) -> trio.Event:
         """Give a finished copy its name, and return the event of ``clone``."""
-        self._require_free(source, target)
-        left = inodes.find(self._db, source.ino)
-        if left is None or not left.nlink:
-            raise NoEntryError(source.parent, target.name)
+        self.require_free(source, target)
         is_directory = int(stat.S_ISDIR(source.mode))
         self._changes.begin_entry(*target)
         dentries.add(self._db, *target, new)
@@ -188,13 +219,11 @@ class TreeClone:
 
     # --- building ------------------------------------------------------------------------------
 
-    async def _build(
-        self, source: Attributes, new: Ino, copied: Callable[[TreeProgress], None]
-    ) -> int:
+    async def _build(self, source: Attributes, new: Ino, work: _Work) -> int:
         """Copy all names and contents; return the number of subdirectories of the copied directory."""
         if not stat.S_ISDIR(source.mode):
             if source.mapped_blocks:
-                await self._copy_contents([(source.ino, new)])
+                await self._copy_contents([(source.ino, new)], work)
             return 0
         waiting = [Source(source.ino, new, Cookie(0))]
         self.progress = TreeProgress(1, source.size_bytes)
@@ -202,38 +231,88 @@ class TreeClone:
         while waiting:
             began_s = trio.current_time()
             taken = waiting[: -self._slices.directories - 1 : -1]
-            done = self._copy_slice(taken)
+            done = self._copy_slice(taken, work.origin)
             del waiting[-len(taken) :]
             waiting += [*done.left[::-1], *done.directories]
             if any(each.new == new for each in taken):
                 directories += tree_copies.directories_in(self._db, new)
             self.progress = self.progress.step(done.names, done.names_below)
-            copied(self.progress)
+            work.copied(self.progress)
             worked_s = trio.current_time() - began_s
-            await self._copy_contents(done.files)
+            if done.revived:
+                await work.revived(done.revived)
+            await self._copy_contents(done.files, work)
             await give_way(worked_s)
             await wait_for_log(self._db, self._changes)
         return directories
 
-    def _copy_slice(self, taken: list[Source]) -> CopiedSlice:
+    def _copy_slice(self, taken: list[Source], origin: Origin) -> CopiedSlice:
         """Copy some names in one group. Schedule point: never."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
-        self._changes.begin(taken[0].new)
-        done = tree_copies.copy_names(
-            self._db,
-            taken,
-            self._now_ns(),
-            names_max=self._slices.cloned_names,
-            blocks_max=self._slices.shared_blocks,
-        )
-        self._db.commit()
+        with self._group_of(origin):
+            self._changes.begin(taken[0].new)
+            done = tree_copies.copy_names(
+                self._db,
+                origin,
+                taken,
+                self._now_ns(),
+                names_max=self._slices.cloned_names,
+                blocks_max=self._slices.shared_blocks,
+            )
         self._capacity.require_kept()
         return done
 
+    @contextlib.contextmanager
+    def _group_of(self, origin: Origin) -> Iterator[None]:
+        """Commit the changes of a block; those from the past are a group of their own.
+
+        So if the past cannot be read, they are undone alone, and completely.
+        """
+        if origin.txg is None:
+            yield
+            self._db.commit()
+            return
+        self._db.commit()
+        try:
+            yield
+            self._db.commit()
+        except PastUnavailableError:
+            raise  # no row changed
+        except S3fsError:
+            self._db.rollback()
+            raise
+
     # --- content -------------------------------------------------------------------------------
 
-    async def _copy_contents(self, files: Sequence[tuple[Ino, Ino]]) -> None:
-        """Copy the content of files whose blocks were not shared with their names.
+    async def _copy_contents(self, files: Sequence[tuple[Ino, Ino]], work: _Work) -> None:
+        """Copy the content of files whose blocks were not shared with their names."""
+        if work.origin.txg is None:
+            await self._copy_living(files)
+            return
+        for old, new in files:
+            await self._copy_past(old, new, work)
+
+    async def _copy_past(self, old: Ino, new: Ino, work: _Work) -> None:
+        """Share the blocks of a file of the past in slices."""
+        assert work.origin.txg is not None, "the origin is a past point in time"
+        start: BlockIndex | None = BlockIndex(0)
+        while start is not None:
+            began_s = trio.current_time()
+            self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
+            with self._group_of(work.origin):
+                self._changes.begin(new)
+                start, revived = past_content.share_range(
+                    self._db, work.origin.txg, old, new, start, self._slices.shared_blocks
+                )
+            self._capacity.require_kept()
+            worked_s = trio.current_time() - began_s
+            if revived:
+                await work.revived(revived)
+            await give_way(worked_s)
+            await wait_for_log(self._db, self._changes)
+
+    async def _copy_living(self, files: Sequence[tuple[Ino, Ino]]) -> None:
+        """Share or copy the blocks of files of the present.
 
         The sources count as open meanwhile. Otherwise a source that is unlinked would lose its
         blocks, and its copy would be all zeros.

@@ -28,7 +28,7 @@ async def texts_of(db: Database, inos: Sequence[Ino]) -> list[str]:
 
 async def _read(db: Database, read: Callable[..., _Out], wanted: _In) -> _Out:
     db.commit()
-    if not db.pragmas.is_wal:  # a snapshot would be a copy of the database
+    if not db.pragmas.is_wal:  # without WAL a snapshot copies the database
         return read(db.connection, wanted)
     snapshot = db.open_snapshot()
     try:

@@ -1,11 +1,11 @@
-"""Locking a tree: its names and inodes cannot be changed any more.
+"""Locking a tree: afterwards its names and inodes cannot be changed.
 
 Owns: ``s3fs-meta lock``.
 Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
 Directories are locked before their entries, so that no entry can be added while slices lock each
-inode. A lock cannot be undone: only ``rm --locked`` removes a locked tree, as a whole.
+inode. A lock cannot be undone; ``rm --locked`` can remove the complete locked tree.
 Keeps: every directory above a locked inode has the flag HOLDS_LOCKED, so that removing the directory
-can be refused without a search. The flag stays after the locked inode was removed.
+can be refused without a search. The flag remains after the locked inode was removed.
 Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -59,12 +59,12 @@ class TreeLock:
         Args:
             parent: the directory that contains the name.
             name: the name of the file or tree.
-            ino: the inode that the caller found there; if the name has another inode, fail.
+            ino: the expected inode of the name; with any other inode the call fails.
             on_progress: called after each slice with the progress.
 
         Raises:
-            NoEntryError: the name does not exist, or has another inode.
-            ReadOnlyStateError, NoSpaceLeftError: a part of the tree may be locked, and stays locked.
+            NoEntryError: the name does not exist, or refers to another inode.
+            ReadOnlyStateError, NoSpaceLeftError: a part of the tree may remain locked.
 
         Schedule point: always.
         """

@@ -1,14 +1,14 @@
-"""Pins: trees whose content stays in the cache of this host.
+"""Pins: trees whose content is kept in the cache of this host.
 
-Owns: the list of pins, which blocks eviction keeps for them, and the task that downloads what is
-missing. Does not know: the control socket, how blocks are downloaded (``warm``).
-A pin belongs to a path. If the path leads to another inode, as after a program replaced a file, the
-pin belongs to that one. If the path does not exist any more, the pin follows its inode to the new
-path, and ends if the inode was removed.
-A check walks the pinned trees after changes. Between two checks, blocks that were written on this
-host below a pin are kept as well (``cache.pinned_trees``).
-Keeps: pinned blocks are within the bound of ``cache.pinned_trees``. If trees grow beyond it, blocks
-that are cached already are kept first.
+Owns: the list of pins, the set of blocks that eviction must keep, and the task that downloads missing
+blocks. Does not know: the control socket, how blocks are downloaded (``warm``).
+A pin belongs to a path. If another inode is at the path, for example after a program replaced a file,
+the pin applies to that inode. If the path no longer exists, the pin follows its inode to the new
+path, or ends if the inode was removed.
+A check walks the pinned trees after changes. Between two checks, blocks that are written on this host
+below a pin are kept as well (``cache.pinned_trees``).
+Keeps: pinned blocks are within the limit of ``cache.pinned_trees``. If trees grow beyond the limit,
+blocks that are already cached are kept first.
 """
 
 import contextlib
@@ -61,13 +61,13 @@ class Pins:
     def __init__(
         self, db: Database, cache: BlockCache, state: Path, *, version: Callable[[], object]
     ) -> None:
-        """Begin without pins; ``load`` reads them.
+        """Begin without pins; ``load`` reads the list.
 
         Args:
             db: the database of the mount.
-            cache: its cache.
-            state: the state directory, which has the file of the pins.
-            version: returns another value after each change of the filesystem.
+            cache: the block cache of the mount.
+            state: the state directory, which contains the list of pins.
+            version: returns a number that differs after each change of the filesystem.
         """
         self._db = db
         self._cache = cache
@@ -75,16 +75,18 @@ class Pins:
         self._version = version
         self._pins: list[Pin] = []
         self._changed = trio.Event()
-        self._is_due = False  # a check is due, even if the filesystem has not changed
+        self._is_due = False  # True if a check is due although the filesystem has not changed
         self._checking = trio.Lock()
         self._pauses = 0
-        self._damaged: set[BlockId] = set()  # not requested again, as long as the mount lasts
-        self.over_bytes = 0  # content of pinned trees beyond the bound
-        self.last_error = ""  # why a check or its download failed
+        self._damaged: set[BlockId] = (
+            set()
+        )  # damaged blocks, which this mount does not request again
+        self.over_bytes = 0  # bytes of pinned trees beyond the limit
+        self.last_error = ""  # the error of the last check or download
         self._is_unreadable = False
 
     async def load(self) -> None:
-        """Read the pins of this host and pin their blocks; log an error. Before any eviction."""
+        """Read the pins of this host and pin their blocks; log errors. Needed before any eviction."""
         try:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
         except S3fsError as exc:
@@ -99,7 +101,7 @@ class Pins:
             _log.warning("pinned trees cannot be checked: %s", exc)
         if self.over_bytes:
             _log.warning(
-                "%s of pinned trees are not kept in the cache: pins use at most %s of it",
+                "%s of pinned trees are not kept in the cache, because pins may use only %s of it",
                 mib(self.over_bytes),
                 mib(self._cache.pinned.bytes_max),
             )
@@ -107,10 +109,10 @@ class Pins:
     # --- requests ------------------------------------------------------------------------------
 
     def require_cache(self, cache_bytes: int) -> None:
-        """Refuse a size of the cache that is too small for the pins.
+        """Raise NoSpaceLeftError if a cache size is too small for the pins.
 
         Raises:
-            NoSpaceLeftError: the pinned blocks would exceed their part.
+            NoSpaceLeftError: the pinned blocks would exceed their share of the cache.
         """
         pinned_bytes = self._cache.index.pinned_bytes
         if pinned_bytes > pinned_bytes_max(cache_bytes):
@@ -120,11 +122,11 @@ class Pins:
             )
 
     async def add(self, roots: Iterable[Ino]) -> None:
-        """Pin trees durably, and keep their blocks from now on; the caller downloads them.
+        """Pin trees durably, and keep their blocks from now on. The caller downloads the blocks.
 
         Raises:
             NoSpaceLeftError: all pins would use too much of the cache, or there are too many.
-            UsageError: a tree has no path, or its path is too long.
+            UsageError: a tree has no path, or the path is too long.
             SettingsError: the list of pins cannot be read.
         """
         await self._require_readable()
@@ -155,8 +157,8 @@ class Pins:
             )
         if len(content.sizes) > PINNED_BLOCKS_MAX:
             raise NoSpaceLeftError(
-                f"with this tree, {len(content.sizes)} blocks would be pinned in all, and at most"
-                f" {PINNED_BLOCKS_MAX} can be; pin a part of the tree"
+                f"with this tree, {len(content.sizes)} blocks would be pinned in total, and at most"
+                f" {PINNED_BLOCKS_MAX} can be pinned; pin a part of the tree"
             )
         if len(wanted) > PINS_MAX:
             raise NoSpaceLeftError(f"at most {PINS_MAX} trees can be pinned; pin their directory")
@@ -165,7 +167,7 @@ class Pins:
         """Unpin trees.
 
         Raises:
-            UsageError: a tree is not pinned itself; nothing was changed.
+            UsageError: a tree is not pinned; nothing was changed.
             SettingsError: the list of pins cannot be read.
         """
         await self._require_readable()
@@ -173,7 +175,9 @@ class Pins:
         async with self._checking:
             await self._follow_paths()
             if not wanted <= {pin.ino for pin in self._pins}:
-                raise UsageError("it is not pinned itself; s3fs-meta pins lists the pinned trees")
+                raise UsageError(
+                    "the path is not pinned itself; s3fs-meta pins lists the pinned trees"
+                )
             await self._set([pin for pin in self._pins if pin.ino not in wanted])
         await self._check()
 
@@ -195,7 +199,7 @@ class Pins:
         return found
 
     async def _require_readable(self) -> None:
-        """Read the list of pins again if it could not be read; raise SettingsError if it cannot."""
+        """If an earlier read of the list failed, read it again; raise SettingsError if this fails."""
         if self._is_unreadable:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
             self._is_unreadable = False
@@ -205,13 +209,13 @@ class Pins:
         return await warm.content_of(self._db, self._cache, roots, may_exceed=True)
 
     async def _set(self, pins: list[Pin]) -> None:
-        """Replace the list of pins, also in the file."""
+        """Replace the list of pins in memory and in the file."""
         await trio.to_thread.run_sync(pins_file.write, self._state, pins)
         self._pins = pins
         self.check_soon()
 
     def check_soon(self) -> None:
-        """Check the pinned trees now. Schedule point: never."""
+        """Request a check of the pinned trees. Schedule point: never."""
         self._is_due = True
         self._changed.set()
         self._changed = trio.Event()
@@ -220,7 +224,7 @@ class Pins:
 
     @contextlib.contextmanager
     def downloads_paused(self) -> Iterator[None]:
-        """Let ``run`` begin no download, because a request downloads. Schedule point: never."""
+        """Prevent new downloads by ``run`` while a request downloads. Schedule point: never."""
         self._pauses += 1
         try:
             yield
@@ -229,7 +233,7 @@ class Pins:
             self.check_soon()
 
     async def run(self) -> None:
-        """Check the pinned trees after changes and download what is missing, until cancelled."""
+        """Check the pinned trees after changes, and download missing blocks, until cancelled."""
         seen: object = None
         while True:
             changed, index = self._changed, self._cache.index
@@ -282,7 +286,7 @@ class Pins:
         return done.error
 
     async def _check(self) -> None:
-        """Find the present blocks of pinned trees, and pin these instead of the former ones."""
+        """List the current blocks of pinned trees, and pin them instead of the previous blocks."""
         async with self._checking:
             await self._follow_paths()
             self._cache.pinned.set_roots(pin.ino for pin in self._pins)
@@ -294,7 +298,7 @@ class Pins:
                 await trio.lowlevel.checkpoint()
             self.over_bytes = content.over_bytes
             blocks = list(content.sizes.items())
-            for is_cached in (True, False):  # what is cached already comes first
+            for is_cached in (True, False):  # cached blocks are pinned first
                 for piece in slices(blocks):
                     self._pin_slice(piece, is_cached=is_cached)
                     await trio.lowlevel.checkpoint()
@@ -315,7 +319,7 @@ class Pins:
         for pin in self._pins:
             found = await self._present(pin)
             if found is None:
-                _log.info("the pin of %r ends: it was removed", os.fsdecode(pin.path))
+                _log.info("the pin of %r ends: the path was removed", os.fsdecode(pin.path))
             elif found.ino not in inos:
                 inos.add(found.ino)
                 pins.append(found)
@@ -324,7 +328,7 @@ class Pins:
             await self._set(pins)
 
     async def _present(self, pin: Pin) -> Pin | None:
-        """Return a pin with its present path and inode, None if it was removed."""
+        """Return a pin with its current path and inode, None if its inode was removed."""
         at = self._at(pin.path)
         if at is not None:
             return Pin(pin.path, at.ino, at.btime_ns)

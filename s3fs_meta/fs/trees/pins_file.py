@@ -1,15 +1,14 @@
 """The file that records the pinned trees of a host, in the state directory.
 
-Owns: the file and its form, one JSON object. Does not know: what a pin means (``pins``).
+Owns: the file, which contains one JSON object. Does not know: the effect of a pin (``pins``).
 
     {"version": 1, "pins": [{"path": "a/b", "ino": 5, "born_ns": 1700000000000000000}]}
 
-Programs that do not know the file ignore it. It is no part of the database, so it also survives a
-database that is restored from the bucket.
+Older programs ignore the file. It is not a part of the database, so it survives if the
+database is restored from the bucket.
 Keeps: after a crash the file has either the old or the new pins.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.hashed_dir import sync_path, write_durably
+from s3fs_meta.hashed_dir import replace_durably, sync_path
 from s3fs_meta.limits import PINS_FILE_BYTES_MAX, PINS_MAX
 from s3fs_meta.model import Ino
 
@@ -27,11 +26,11 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Pin(NamedTuple):
-    """One pinned tree, with the inode that its path had last."""
+    """One pinned tree: its path, and the last known inode at that path."""
 
     path: bytes  # from the root of the filesystem, without a leading slash; b"": the root
     ino: Ino
-    born_ns: int  # creation time of the inode: another history may use its number again
+    born_ns: int  # creation time of the inode, because a rollback may reuse its number
 
 
 def read(state: Path) -> list[Pin]:
@@ -90,17 +89,9 @@ def write(state: Path, pins: Sequence[Pin]) -> None:
 
 
 def _write(path: Path, pins: Sequence[Pin]) -> None:
-    state = path.parent
     if not pins:
         path.unlink(missing_ok=True)
-        sync_path(state)
+        sync_path(path.parent)
         return
     listed = [{**pin._asdict(), "path": os.fsdecode(pin.path)} for pin in pins]
-    new = path.with_name(f"{NAME}.new")
-    try:
-        write_durably(new, json.dumps({"version": _VERSION, "pins": listed}).encode())
-        new.rename(path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
-    sync_path(state)
+    replace_durably(path, json.dumps({"version": _VERSION, "pins": listed}).encode())

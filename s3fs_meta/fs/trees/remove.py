@@ -1,4 +1,4 @@
-"""Removing a complete tree: its names disappear at once, its space is freed in the background.
+"""Removing a complete tree: its name disappears at once; its space is freed in the background.
 
 Owns: ``s3fs-meta rm``. One operation removes the name and marks the directory as removed; slices
 then delete its content. Does not know: FUSE, permissions.
@@ -51,7 +51,7 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 _LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
-_SMALL_SHARE: Final = 4  # a directory with at most 1/N of a slice's names is removed with others
+_SMALL_SHARE: Final = 4  # directories with at most 1/N of a slice's names are removed together
 
 
 class _Slice(NamedTuple):
@@ -64,11 +64,11 @@ class _Slice(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Return how many names the slice removes."""
+        """Return the number of names that the slice removes."""
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
     def blocks(self, purged_max: int) -> int:
-        """Return how many blocks the slice releases; files with more blocks are purged later."""
+        """Return the number of blocks that the slice releases; larger files are purged later."""
         return sum(
             name.mapped_blocks
             for name in self.names
@@ -85,7 +85,7 @@ class _PendingForget(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """The inodes of a slice, sorted by what happens to them."""
+    """The inodes of a slice, grouped by the action on them."""
 
     gone: list[Ino]  # inodes that are deleted
     mapped: list[Ino]  # deleted files that have blocks
@@ -138,7 +138,7 @@ class TreeRemoval:
         Args:
             parent: the directory that contains the name.
             name: the name to remove.
-            ino: the inode that the caller found there; if the name has another inode, fail.
+            ino: the expected inode of the name; with any other inode the call fails.
             locked: remove the name even if its inode is protected or has (had) protected inodes below.
 
         Returns:
@@ -173,9 +173,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            if (
-                protection and is_kept and self._db.in_group
-            ):  # if the group was lost, its change was undone
+            if protection and is_kept and self._db.in_group:  # a lost group undid the change
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Lost([], [ino]))
         return self.announce(parent, name)
@@ -226,9 +224,9 @@ class TreeRemoval:
             nursery.start_soon(self._run_slices)
 
     async def _run_forgetting(self) -> None:
-        """Make the kernel drop removed names, with its cached entries below them.
+        """Make the kernel drop removed names, and its cached entries below them.
 
-        Slices wait for this, because only inodes without a lookup count are deleted in bulk.
+        Slices wait for this task, because only inodes without a lookup count are deleted in bulk.
         """
         while True:
             await self._forget_requested.wait()
@@ -459,7 +457,7 @@ async def wait_for_log(db: Database, changes: Changes) -> None:
 
 
 async def give_way(worked_s: float) -> None:
-    """Let other tasks run; if they had work to do, sleep for *worked_s* seconds."""
+    """Let other tasks run; if they had work, sleep for *worked_s* seconds."""
     began_s = trio.current_time()
     await trio.lowlevel.checkpoint()
     if trio.current_time() - began_s > TREE_BUSY_S:
@@ -471,7 +469,7 @@ def _is_dir(name: Name) -> bool:
 
 
 def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sorted:
-    """Sort the inodes of names by what happens to them; skip names without an inode."""
+    """Group the inodes of names by the action on them; skip names without an inode."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(
@@ -493,7 +491,7 @@ def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: boo
     Args:
         fates: the lists to extend.
         name: one of the inode's names.
-        count: how many names of the inode are removed.
+        count: number of removed names of the inode.
         is_held: whether the inode is open or has a lookup count.
         is_large: whether the inode has more blocks than a slice releases.
     """

@@ -1,7 +1,7 @@
-"""A walk over the content of trees, in slices of the event loop.
+"""A walk over the blocks of all files in trees, in slices of the event loop.
 
 Owns: the order of the walk and its slices. Does not know: what the caller does with the blocks.
-Changes made while the walk runs may be missed; no block of an unchanged file is.
+Changes during the walk may be missed. The blocks of unchanged files are never missed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from s3fs_meta.meta.trees.tree_content import TreeBlock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Ino
 
 Take = Callable[[Sequence[TreeBlock]], None]
-"""Takes the blocks of one slice; never waits. An exception ends the walk."""
+"""Receives the blocks of one slice. It must not wait; an exception ends the walk."""
 
 
 async def walk(
@@ -25,16 +25,16 @@ async def walk(
 ) -> None:
     """Call *take* with the blocks of all files in trees.
 
-    A block that several files have, or a file with several names, may occur several times.
+    A block of several files may occur several times, as may a file with several names.
 
     Args:
         db: the database of the mount.
-        roots: files and directories; one that does not exist has no blocks.
+        roots: files and directories; a missing inode has no blocks.
         take: called with the blocks of each slice.
         slices: bounds of the work between two schedule points.
 
     Raises:
-        MetadataError: the directories form a loop.
+        MetadataError: the directories form a cycle.
 
     Schedule point: between slices.
     """
@@ -51,14 +51,14 @@ async def walk(
             names_seen += names
             names_max = max(names_max, 2 * (db.counters.dentries + 1) * len(inos))
         if names_seen > names_max:
-            raise MetadataError("the directories of a tree form a loop", ROOT_INO)
+            raise MetadataError("the directories of a tree form a cycle", ROOT_INO)
         await give_way(trio.current_time() - began_s)
 
 
 def _take_blocks(
     db: Database, files: list[tuple[Ino, BlockIndex]], take: Take, limit: int
 ) -> list[tuple[Ino, BlockIndex]]:
-    """Take one slice of the blocks of files; return the files that are left."""
+    """Pass one slice of blocks to *take*; return the remaining files."""
     found = tree_content.blocks_of(db, files, limit)
     take(found.blocks)
     if found.last is None:
@@ -74,7 +74,7 @@ def _next_names(
     """Read one slice of the names of directories; keep the directories among them.
 
     Returns:
-        The other inodes, each once, and the number of names.
+        The inodes that are no directories, each once, and the number of names.
     """
     taken = directories[: -slices.directories - 1 : -1]
     found = removed_trees.children(db, taken, slices.names)

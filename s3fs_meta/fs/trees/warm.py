@@ -1,10 +1,10 @@
 """Warming: downloading the content of trees into the cache, pack by pack.
 
-Owns: which blocks of trees are missing, whether they fit, and their download. Does not know: names,
+Owns: finding the missing blocks of trees, checking that they fit, the download. Does not know: names,
 the control socket, pins (``pins``).
 Blocks are downloaded in the order of their packs, in runs with small gaps, by WARM_WORKERS tasks. The
-size of a run follows the speed of the last one, because a reader of its blocks waits for all of it.
-Tasks: one per request ``warm``, and that of ``pins``; cancelling a call keeps what has arrived.
+size of a run depends on the speed of the previous run, because a reader waits for a complete run.
+Tasks: one per request ``warm``, and one of ``pins``. A cancelled call keeps the downloaded blocks.
 """
 
 import logging
@@ -39,30 +39,30 @@ class Warmed(NamedTuple):
     """The result of warming trees; equal blocks are counted once."""
 
     total_bytes: int
-    cached_bytes: int  # now; of dirty blocks, too
+    cached_bytes: int  # bytes that are cached now, including dirty blocks
     fetched_bytes: int
-    error: S3fsError | None  # the first failure
+    error: S3fsError | None  # the first error
 
 
 class TreeContent:
-    """The blocks of trees, and which of them are missing in the cache."""
+    """The blocks of trees, and the blocks that are missing in the cache."""
 
     def __init__(self, cache: BlockCache, *, may_exceed: bool = False) -> None:
         """Begin without a block.
 
         Args:
             cache: the cache.
-            may_exceed: count the bytes of more blocks than a cache holds, instead of an error.
+            may_exceed: if there are more blocks than a cache can have, count them instead of raising.
         """
         self._cache = cache
         self._may_exceed = may_exceed
         self.over_bytes = 0
         self.sizes: dict[BlockId, int] = {}
-        self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}  # with their offsets
+        self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}  # by pack, with their offsets
         self.missing_bytes = 0
-        self.lost_bytes = 0  # neither cached nor uploaded
+        self.lost_bytes = 0  # bytes that are neither cached nor uploaded
         self.total_bytes = 0
-        self.evictable_bytes = 0  # cached blocks of the trees that eviction may take
+        self.evictable_bytes = 0  # bytes of cached blocks that may be evicted
 
     @property
     def cached_bytes(self) -> int:
@@ -73,7 +73,7 @@ class TreeContent:
         """Add blocks, each only once.
 
         Raises:
-            NoSpaceLeftError: there are more blocks than any cache holds.
+            NoSpaceLeftError: there are more blocks than any cache can have.
         """
         for one in found:
             if one.block in self.sizes:
@@ -86,8 +86,8 @@ class TreeContent:
                 self.over_bytes += one.plain_bytes
             else:
                 raise NoSpaceLeftError(
-                    f"a cache has at most {CACHED_BLOCKS_MAX} blocks, that is, so many small"
-                    " files; warm a part of the tree"
+                    f"a cache has at most {CACHED_BLOCKS_MAX} blocks, and each small file needs one"
+                    "; warm a part of the tree"
                 )
 
     def _count(self, one: TreeBlock) -> None:
@@ -127,13 +127,13 @@ class Incomplete(NamedTuple):
     """Files that are not completely cached."""
 
     files: int
-    inos: list[Ino]  # the first of them
+    inos: list[Ino]  # the first such files
 
 
 async def incomplete(
     db: Database, cache: BlockCache, roots: Iterable[Ino], limit: int
 ) -> Incomplete:
-    """Return the files in trees that are not completely cached, *limit* of them by number."""
+    """Return the number of files in trees that are not completely cached, and *limit* of them."""
     found: dict[Ino, None] = {}
 
     def take(some: Sequence[TreeBlock]) -> None:
@@ -149,10 +149,10 @@ def mib(size_bytes: int) -> str:
 
 
 def require_room(content: TreeContent, cache: BlockCache) -> None:
-    """Refuse trees that do not fit into the cache beside blocks that cannot be evicted.
+    """Raise NoSpaceLeftError if trees do not fit into the cache.
 
     Raises:
-        NoSpaceLeftError: they do not fit; the message has both sizes.
+        NoSpaceLeftError: they do not fit beside blocks that cannot be evicted.
     """
     others_bytes = cache.index.evictable_bytes - content.evictable_bytes
     room_bytes = max(cache.bytes_max - (cache.index.total_bytes - others_bytes), 0)
@@ -172,7 +172,7 @@ def require_room(content: TreeContent, cache: BlockCache) -> None:
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Show no progress."""
+    """Ignore the progress; the default of ``on_progress``."""
 
 
 def _any(_block: BlockId) -> bool:
@@ -188,12 +188,12 @@ async def download(
 ) -> Warmed:
     """Download the missing blocks of trees; a failure is part of the result.
 
-    If the store is unavailable or the disk is full, the download ends. Damaged blocks are left out.
+    If the store is unavailable or the disk is full, the download ends. Damaged blocks are skipped.
 
     Args:
         db: the database of the mount.
         cache: its cache.
-        content: the blocks, read just before.
+        content: the blocks from a recent call of ``content_of``.
         on_progress: called with the bytes that are done and the bytes to download.
         wanted: returns whether a missing block is to be downloaded.
 
@@ -225,7 +225,7 @@ class _Download:
         self._error: S3fsError | None = None
 
     async def run(self) -> None:
-        """Download the blocks; stop at the first failure that all further requests would share."""
+        """Download the blocks; stop at an error that all further requests would have, too."""
         self._on_progress(0, self._content.missing_bytes)
         send, receive = trio.open_memory_channel[list[Located]](0)
         async with trio.open_nursery() as nursery:
@@ -252,7 +252,7 @@ class _Download:
             await trio.lowlevel.checkpoint()
 
     def _rows(self, wanted: Sequence[BlockId]) -> list[Located]:
-        """Return the present locations of blocks that are still to be downloaded."""
+        """Return the current locations of the blocks that are still missing."""
         rows = [blocks.find(self._db, block) for block in wanted if self._wanted(block)]
         return [
             of_row(row)
@@ -272,10 +272,10 @@ class _Download:
                     scope.cancel()
 
     async def _fetch(self, run: Sequence[Located]) -> None:
-        """Download one run; blocks that are damaged in it are requested again, one by one.
+        """Download one run; if it has damaged blocks, request its blocks one by one.
 
         Raises:
-            S3fsError: no further run can succeed.
+            S3fsError: all further runs would fail, too.
         """
         began_s = trio.current_time()
         size_bytes = sum(each.plain_bytes for each in run)
@@ -296,14 +296,14 @@ class _Download:
     async def _fetch_alone(self, block: BlockId) -> None:
         row = blocks.find(self._db, block)
         if row is None or row.pack is None:
-            return  # deleted meanwhile
+            return  # the block was deleted meanwhile
         try:
             await self._cache.fetch(of_row(row))
         except (ObjectMissingError, CorruptionError) as exc:
             self._error = self._error or exc
 
     async def result(self) -> Warmed:
-        """Count which blocks are cached, in slices, and make them the last to be evicted."""
+        """Count the cached blocks in slices, and move them to the end of the eviction order."""
         content, index = self._content, self._cache.index
         cached_bytes = fetched_bytes = 0
         for piece in slices(list(content.sizes.items())):

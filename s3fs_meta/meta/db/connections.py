@@ -1,13 +1,13 @@
-"""Opening SQLite connections, and translation of SQLite's exceptions into our errors.
+"""Opening SQLite connections, and translating SQLite's exceptions into errors of this program.
 
-Owns: the translation of errors, the settings of every connection. They assume an untrusted file,
-because the schema of an image comes from the bucket.
+Owns: the translation of errors, which errors are failed syncs, the settings of every connection.
+These assume an untrusted file, because the schema of an image comes from the bucket.
 Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, and its schema calls only functions without side
-effects. A page with inconsistent cells raises an error, and never causes a read past its memory. A
-value or definition longer than any valid one raises an error before memory is allocated for it.
-Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Our own temporary
-views still work (since SQLite 3.35).
+effects. A page with inconsistent cells raises an error, instead of a read outside its memory. A
+value or definition that is too long to be valid raises an error before memory is allocated.
+Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary
+views of this program still work (since SQLite 3.35).
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import apsw
 
+from s3fs_meta import sync_failures
 from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError, S3fsError
 from s3fs_meta.limits import (
     DATABASE_BUSY_MS,
@@ -27,6 +28,8 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
+# Errors of the disk that lose no page.
+_READS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
 
 
 def connect(
@@ -40,13 +43,14 @@ def connect(
 
     Args:
         value_bytes_max: a longer row or value raises an error before memory is allocated for it.
-        defensive: forbid SQL that could damage the file, because the file is not verified yet. Not
+        defensive: forbid SQL that could damage the file, for a file that is not verified yet. Not
         for a database in use, because the setting makes ``journal_mode=off`` ineffective.
 
     Raises:
         apsw.Error: the file cannot be opened, or is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    flags |= apsw.SQLITE_OPEN_URI  # for ``attached``; an absolute path is no URI
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
     try:
         connection.set_busy_timeout(DATABASE_BUSY_MS)
@@ -57,8 +61,15 @@ def connect(
     return connection
 
 
-def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
-    """Open a file read-only in which pages may be missing; no process may change it meanwhile.
+def immutable_uri(path: Path) -> str:
+    """Return a name with which SQLite opens an unchanging file read-only and without locks."""
+    return f"file:{quote(str(path))}?immutable=1"
+
+
+def connect_immutable(
+    path: Path, value_bytes_max: int = DATABASE_VALUE_BYTES_MAX
+) -> apsw.Connection:
+    """Open a file read-only, without locks, as no process changes it; pages may be missing.
 
     Args:
         value_bytes_max: a longer row or value raises an error before memory is allocated for it.
@@ -67,7 +78,7 @@ def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
         apsw.Error: the file is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
+    connection = apsw.Connection(immutable_uri(path), flags=flags)
     try:
         _distrust(connection, value_bytes_max, defensive=True)
     except BaseException:
@@ -85,7 +96,7 @@ def in_memory() -> apsw.Connection:
 
 @contextlib.contextmanager
 def short_values(connection: apsw.Connection, value_bytes_max: int) -> Iterator[None]:
-    """In a ``with`` block, let longer rows and values raise apsw.TooBigError."""
+    """Let rows and values above a length raise apsw.TooBigError inside the ``with`` block."""
     before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
     try:
         yield
@@ -101,16 +112,22 @@ def _distrust(connection: apsw.Connection, value_bytes_max: int, *, defensive: b
         (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
         (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
         (apsw.SQLITE_DBCONFIG_DEFENSIVE, int(defensive)),
-        # Without the planner's stability guarantee a SQLite with STAT4 prepares a join again
-        # whenever parameters are bound: 20 us for a lookup instead of 2.
+        # Without the query planner's stability guarantee, SQLite with STAT4 prepares a join again
+        # whenever parameters are bound: a lookup takes 20 us instead of 2 us.
         (apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1),
     ):
         connection.config(setting, value)
     connection.pragma("cell_size_check", 1)
 
 
+def note_failed_sync(exc: apsw.Error, path: Path) -> None:
+    """Record an error of a database that may be that of a sync."""
+    if isinstance(exc, apsw.IOError) and getattr(exc, "extendedresult", 0) not in _READS:
+        sync_failures.note(path.parent)
+
+
 def translated(exc: apsw.Error, path: str) -> S3fsError:
-    """Return our error for an exception of SQLite; the caller raises it ``from`` that exception."""
+    """Return an S3fsError for an exception of SQLite; the caller raises it ``from`` that one."""
     text = str(exc) or type(exc).__name__
     if isinstance(exc, apsw.FullError):
         return DatabaseFullError(f"the disk below {path!r} is full: {text}")

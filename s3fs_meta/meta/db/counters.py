@@ -1,6 +1,6 @@
-"""The single rows of ``counters`` and ``totals``, in memory.
+"""The single rows of the tables ``counters`` and ``totals``, kept in memory.
 
-Owns: the next unused numbers, and totals that otherwise require a scan.
+Owns: the next unused numbers, and the totals, which would otherwise need a scan.
 Does not know: when groups begin and end (``database`` loads and writes them).
 Keeps: at every commit the columns equal the result of a scan.
 """
@@ -39,7 +39,7 @@ _SPLIT: Final = len(_REPLICATED)
 
 
 def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the statements that write changed counters; a change of txg alone is not written."""
+    """Return statements that write the changed counters; none if only the txg changed."""
     if now == written:
         return []
     totals = [(_UPDATE_TOTALS, now[_SPLIT:])] if now[_SPLIT:] != written[_SPLIT:] else []
@@ -49,12 +49,12 @@ def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, t
 
 
 class Counters:
-    """The values of all counters, which code that changes rows updates in the same group."""
+    """The values of all counters; code that changes rows updates them in the same group."""
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 
-    # Bytes of names and values of all extended attributes; None until ``xattrs.count_bytes`` has
-    # added them up. There is no column for it, because only a capacity limit needs it.
+    # Bytes of the names and values of all extended attributes; None until ``xattrs.count_bytes``
+    # has counted them. They are not in the table, because only a capacity limit needs them.
     xattr_bytes: int | None
 
     next_ino: int
@@ -70,14 +70,14 @@ class Counters:
 
     def load(self, values: tuple[int, ...]) -> None:
         """Set all counters from a row with the columns COLUMNS."""
-        assert len(values) == len(COLUMNS), "one value per column"
+        assert len(values) == len(COLUMNS), "each column needs a value"
         for name, value in zip(COLUMNS, values, strict=True):
             setattr(self, name, value)
         self.xattr_bytes = None
 
     def put(self, name: str, value: int) -> None:
         """Set the counter of one column, for repairs by fsck."""
-        assert name in COLUMNS, "the name of a column"
+        assert name in COLUMNS, "the counter must be a column"
         setattr(self, name, value)
 
     def values(self) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ class Counters:
         )
 
     def begin_txg(self, txg: int) -> None:
-        """Set the number of the transaction group that is shipped next."""
+        """Set the txg of the changelog that is shipped next."""
         self.txg = txg
 
     def take_ino(self) -> Ino:

@@ -1,18 +1,18 @@
 """The connection to the metadata database: statements, groups, counters.
 
-Owns: the one writing connection, its pragmas, group begin and end, the counters row.
-Does not know: rows (the other modules of ``meta`` do), files, tasks.
+Owns: the only writing connection, its pragmas, the begin and end of groups, the row of counters.
+Does not know: the meaning of rows (other modules of ``meta``), files, tasks.
 Keeps: the counters equal the rows at every commit.
-Tasks: the event loop, except ``sync_wal``, ``checkpoint`` and the copying of a snapshot, which
-belong in a thread. No method is a schedule point. No other descriptor of this process may open and
-close the database file or its ``-shm`` file: that drops SQLite's POSIX locks.
+Tasks: the event loop, except ``sync_wal``, ``checkpoint`` and copying a snapshot, which run in a
+thread. No method is a schedule point. This process must not open and close the database file or its
+``-shm`` file by another descriptor, because closing it releases SQLite's POSIX locks.
 
-A *group* gathers operations in one transaction. An operation checks everything before its first
-change; there are no savepoints. When SQLite loses the group (a full disk, an I/O error), all its
+A *group* combines operations in one transaction. An operation checks everything before its first
+change, so there are no savepoints. If SQLite loses the group (a full disk, an I/O error), all its
 changes are undone, the counters are read again, listeners are called in the order of ``LossStep``,
-and the caller gets the error. Under ``journal_mode=off`` nothing can be undone. After a failed
-change the database then refuses further groups, and the owner makes the mount read-only; a later
-mount restores the database.
+and the caller gets the error. Under ``journal_mode=off`` nothing can be undone: after a failed change
+the database refuses further groups, and its owner makes the mount read-only. A later mount restores
+the database.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.meta.db import connections, counters, schema, snapshot
-from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.meta.db.connections import note_failed_sync, translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
 from s3fs_meta.meta.db.counters import Counters
 from s3fs_meta.meta.db.db_swap import Exchange
@@ -49,7 +49,7 @@ from s3fs_meta.meta.db.wal import Checkpoint, Wal
 _log = logging.getLogger(__name__)
 
 COOKIE_KEY_BYTES: Final = 16
-# Properties without which the rows cannot be interpreted.
+# Properties that are required to interpret the rows.
 FACTS: Final = ("uuid", "block_bytes", "cookie_key")
 
 _NOTE_DURABLE_COMMIT: Final = (
@@ -67,7 +67,7 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.times_begun = 0  # number of operations that change only times of inodes
+        self.times_begun = 0  # number of operations that changed only times of inodes
         self.changes_begun = 0  # number of other operations and of calls of ``begin_local``
         self.changed = False  # True if an operation began since the last ``mark_changed(False)``
         self.listeners = GroupListeners()
@@ -76,18 +76,17 @@ class Database(Statements):
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
-        # False while no two names of any directory have equal hashes.
+        # False if all names of a directory have different hashes, in every directory.
         self.shares_hashes = True
-        # The file has an earlier schema version; views show it in the current one.
+        # True if the file has an earlier schema version, which views convert to the current one.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows that commits wrote; operations wrote all others
+        self._written_late = 0  # number of rows that commits wrote, as opposed to operations
         self._refuses = False
-        self.disk_failed = False  # True after an I/O error of SQLite
         self._closed = False
-        self._snapshots: set[Snapshot] = set()  # open snapshots; threads remove theirs on close
-        self.wal: Wal | None = None  # the write-ahead log, None under the other journal modes
-        self._view: View | None = None  # set on a follower, whose groups do not change the file
+        self._snapshots: set[Snapshot] = set()  # open snapshots; closing removes them, in a thread
+        self.wal: Wal | None = None  # the write-ahead log; None in other journal modes
+        self._view: View | None = None  # only on a follower: its groups do not change the file
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -102,7 +101,7 @@ class Database(Statements):
         gid: int = 0,
         now_ns: int | None = None,
     ) -> "Database":
-        """Make a database with an empty root directory and open it.
+        """Create a database with an empty root directory, and open it.
 
         Args:
             properties: facts that never change, including ``cookie_key`` (16 bytes).
@@ -146,12 +145,12 @@ class Database(Statements):
     def open(
         cls, path: Path, pragmas: Pragmas, *, read_only: bool = False, repairing: bool = False
     ) -> "Database":
-        """Open an existing database; SQLite recovers it if it was not closed.
+        """Open an existing database; after a crash SQLite recovers it.
 
-        A database of an earlier schema version is first upgraded, durably.
+        If the database has an earlier schema version, it is first upgraded durably.
 
         Args:
-            read_only: change and upgrade nothing; under WAL possible while another process writes.
+            read_only: change and upgrade nothing. Under WAL another process may write meanwhile.
             repairing: accept missing properties of mkfs, because fsck repairs them.
 
         Raises:
@@ -176,6 +175,7 @@ class Database(Statements):
             if connection is not None:
                 connection.close()
             if isinstance(exc, apsw.Error):
+                note_failed_sync(exc, path)
                 raise translated(exc, str(path)) from exc  # noqa: ASYNC104 - no cancellation
             raise
         return database
@@ -189,7 +189,7 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # Changing journal_mode is a transaction in the former mode. With NORMAL it syncs the header
+        # A change of journal_mode is a transaction in the old mode. With NORMAL it syncs the header
         # of its journal together with the pages, and a torn journal can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
@@ -206,7 +206,7 @@ class Database(Statements):
 
     def _load(self, *, repairing: bool) -> None:
         named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
-        # Only these names, because the table may have many other rows.
+        # The query reads only these properties, because the table may have many other rows.
         sql = f"SELECT name, value FROM properties WHERE name IN ({named})"
         rows: list[Row] = self.connection.execute(sql).fetchall()
         facts = {name: bytes(value) for name, value in rows}
@@ -220,19 +220,19 @@ class Database(Statements):
             raise FormatError(str(self.path), f"schema version {version} is unknown")
         if not is_read_only:
             schema.create_local_tables(self.connection)
-        lacking = [name for name in FACTS if not facts.get(name)]
+        lacking = [f"property {name} is missing" for name in FACTS if not facts.get(name)]
         if lacking and not repairing:
-            raise FormatError(str(self.path), f"property {lacking[0]} is missing; run fsck -y")
+            raise FormatError(str(self.path), f"{lacking[0]}; run s3fs-meta fsck -y")
         self.take_cookie_key(facts.get("cookie_key", b""))
         self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
-        """Use another key for the cookies of names; the caller updates the dentries."""
+        """Use another key for cookies; the caller must change the dentries accordingly."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
     def load_counters(self, *, repairing: bool = False) -> None:
-        """Read the counters from their rows again, after those were changed directly.
+        """Read the counters again, after a statement changed their rows.
 
         Args:
             repairing: treat a value that is not a number as 0, because fsck repairs it.
@@ -245,10 +245,10 @@ class Database(Statements):
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
         if len(rows) != 1:
-            raise FormatError(str(self.path), "its row of counters is missing")
+            raise FormatError(str(self.path), "the row of counters is missing")
         values = tuple(value if type(value) is int else 0 for value in rows[0])
         if values != rows[0] and not repairing:
-            raise FormatError(str(self.path), "a counter is not a number; run fsck -y")
+            raise FormatError(str(self.path), "a counter is not a number; run s3fs-meta fsck -y")
         self.counters.load(values)
         self._written = rows[0]
 
@@ -258,7 +258,7 @@ class Database(Statements):
             return
         self._closed = True
         self.connection.set_wal_hook(None)
-        if self.in_group and self.connection.in_transaction:
+        if self.connection.in_transaction:  # of an open group, or of the view of a follower
             self._cursor.execute("ROLLBACK")
         self.in_group = False
         if self.wal is not None:
@@ -266,7 +266,7 @@ class Database(Statements):
         self.connection.close()
 
     def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
-        """Set the recorder of all groups from the next one on, replacing an earlier recorder."""
+        """Set the recorder for the next groups; it replaces an earlier recorder."""
         self.recorder, self.bulk_recorder = recorder, bulk
 
     # --- groups --------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Database(Statements):
     def rows_changed(self) -> int:
         """Return a number that grows with every row that an operation changes.
 
-        Rows that a commit writes do not count again: an inode counts when it changes in memory.
+        An inode counts when it changes in memory, and not again when a commit writes it.
         """
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
@@ -297,11 +297,11 @@ class Database(Statements):
         self.changed = True
 
     def mark_changed(self, changed: bool = True) -> None:
-        """Record whether there are changes for the next txg."""
+        """Set whether the database has changes for the next txg."""
         self.changed = changed
 
     def note_shared_hash(self) -> None:
-        """Record that two names of a directory have equal hashes, so free cookies are searched."""
+        """Record that names of a directory have equal hashes, so inserts search a free cookie."""
         self.shares_hashes = True
 
     def begin_local(self) -> None:
@@ -331,7 +331,7 @@ class Database(Statements):
         """Commit the open group, if there is one.
 
         Raises:
-            DatabaseError: the group is lost, or, under journal_mode=off, a part of it.
+            DatabaseError: the group is lost, or a part of it (under journal_mode=off).
         """
         if not self.in_group:
             return
@@ -369,8 +369,8 @@ class Database(Statements):
             or not self.pragmas.survives_power_loss
         ):
             return
-        # The first commit synced the database, but not the end of its journal. A second, tiny
-        # commit syncs that at a higher level of `synchronous`, which cannot change inside a
+        # The first commit synced the database, but not the end of its journal. A second small
+        # commit syncs the journal at a higher level of `synchronous`, which cannot change inside a
         # transaction. It must change a row: if an UPDATE writes equal bytes, COMMIT does nothing.
         self._set_synchronous("full")
         try:
@@ -385,7 +385,7 @@ class Database(Statements):
 
     @override
     def rollback(self) -> None:
-        """Undo the open group, if there is one, including operations that callers saw succeed.
+        """Undo the open group, if any, including operations whose callers saw success.
 
         Under journal_mode=off nothing is undone and the database refuses further groups.
         """
@@ -396,8 +396,8 @@ class Database(Statements):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Return our error for an SQLite exception, after undoing a group that it has broken."""
-        self.disk_failed |= isinstance(exc, apsw.IOError)
+        """Return an S3fsError for an SQLite exception; undo the group if it is broken."""
+        note_failed_sync(exc, self.path)
         if self.in_group:
             gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
             if gone or committing or (changing and not self.pragmas.can_undo):
@@ -422,34 +422,34 @@ class Database(Statements):
             self._refuses = True
         try:
             self.listeners.lost()
-        except S3fsError as exc:  # the disk fails; the mount is read-only, but must not end
+        except S3fsError as exc:  # the disk fails: the mount becomes read-only, but continues
             _log.error("database %s cannot be read after a lost group: %s", self.path, exc)
             self._refuses = True
 
     # --- following -----------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Pin the committed state: keep reading it while another connection commits.
+        """Pin the committed state: read this state even if another connection commits.
 
         Until ``lead``, groups change only rows of fetched blocks, in temporary tables outside the
         file.
         """
         assert self.pragmas.is_wal, "only WAL allows consistent reads beside a writer"
-        assert not self.in_group, "the changes of an open group belong into the file"
+        assert not self.in_group, "the open group must be committed to the file first"
         self.remembers = False
         self._forget_recent()
         with self._translating():
             self._view = View(self)
 
     def go_on(self) -> None:
-        """Let a follower read the newest committed state; called between two requests."""
-        assert self._view is not None, "the database of a follower"
+        """Let a follower read the newest committed state. Call this between two requests."""
+        assert self._view is not None, "only the database of a follower is pinned"
         with self._translating():
             self._view.pin()
 
     def lead(self) -> None:
-        """Undo ``follow``: move the rows of fetched blocks into the file, and write to it again."""
-        assert self._view is not None, "the database of a follower"
+        """Undo ``follow``: move the rows of fetched blocks into the file, and write to the file."""
+        assert self._view is not None, "only the database of a follower is pinned"
         self.commit()
         with self._translating():
             self._view.end()
@@ -459,22 +459,22 @@ class Database(Statements):
     def exchange(self, other: Path, aside: Path) -> None:
         """Replace the file of a follower's database by another database, and open the new file.
 
-        The rows of fetched blocks, which are outside the file, are lost, even after an error. A kill
+        The rows of fetched blocks are lost, even after an error: they are outside the file. A kill
         during the replacement leaves a log without a database, or no file; the next mount then
         restores the database.
 
         Args:
-            other: a database with the pragmas of this one, which no process has open.
-            aside: a directory on the same disk, to which this database's file is moved.
+            other: a database with the same pragmas, which no process has open.
+            aside: a directory on the same disk, to which the old file is moved.
 
         Raises:
             DatabaseError, FormatError: the replacement failed. The old file is in use again, or
             ``is_closed`` is true because it could not be reopened.
         """
-        assert self._view is not None, "the database of a follower, which has no changes to lose"
+        assert self._view is not None, "only the database of a follower has no changes to lose"
         self.commit()
         with self._translating():
-            # A checkpoint into the old file is useless.
+            # A checkpoint would write to the old file, which is discarded.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()
@@ -512,7 +512,7 @@ class Database(Statements):
 
     @property
     def follows(self) -> bool:
-        """Return whether this is the database of a follower: after ``follow``, before ``lead``."""
+        """Return whether the database is pinned: after ``follow`` and before ``lead``."""
         return self._view is not None
 
     @contextlib.contextmanager
@@ -535,7 +535,7 @@ class Database(Statements):
     def _restart_wal(self, wal: Wal) -> None:
         try:
             wal.checkpoint_with(self.connection)
-        except apsw.Error as exc:  # the group is committed; ``sync_wal`` fails if the disk failed
+        except apsw.Error as exc:  # the commit succeeded; ``sync_wal`` reports a failed disk
             _log.warning("checkpoint of %s failed: %s", self.path, exc)
 
     @property
@@ -552,11 +552,11 @@ class Database(Statements):
 
     @property
     def wal_uncopied_bytes(self) -> int:
-        """Return the bytes of the log that no checkpoint has copied yet."""
+        """Return the number of bytes of the log that no checkpoint has copied yet."""
         return 0 if self.wal is None else self.wal.uncopied_bytes
 
     def sync_wal(self) -> None:
-        """Make all commits durable; does nothing without WAL. Blocking: in a thread.
+        """Make all commits durable; without WAL do nothing. Blocking: in a thread.
 
         Raises:
             OSError: the disk failed; it is unknown which commits are durable.
@@ -572,9 +572,9 @@ class Database(Statements):
         return None if self.wal is None else self.wal.checkpoint()
 
     def open_snapshot(self) -> Snapshot:
-        """Return a snapshot of the last commit, to be copied in a thread while groups continue.
+        """Open a snapshot of the last commit; a thread can copy it while groups continue.
 
-        Under WAL this takes a fraction of a millisecond. In the other journal modes it copies the
+        Under WAL this takes less than a millisecond. In the other journal modes it copies the
         complete database to a file beside it, which stalls the event loop.
 
         Raises:
@@ -584,7 +584,7 @@ class Database(Statements):
             if self.wal is not None:
                 opened = snapshot.open_in_wal(self.path, self._snapshots.discard)
             else:
-                assert not self.in_group, "without WAL a snapshot needs the group committed"
+                assert not self.in_group, "without WAL, a snapshot must follow a commit"
                 spool = self.path.with_name(f"{self.path.name}-snapshot")
                 opened = snapshot.spool(self.connection, spool, self._snapshots.discard)
         except apsw.Error as exc:
@@ -594,7 +594,7 @@ class Database(Statements):
 
 
 def _require_tables(connection: apsw.Connection, path: Path) -> None:
-    """Refuse an empty file, which SQLite opens as a database without tables."""
+    """Raise FormatError for an empty file, which SQLite opens as a database without tables."""
     sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'properties'"
     if connection.execute(sql).fetchone() is None:
-        raise FormatError(str(path), "it has no table 'properties'")
+        raise FormatError(str(path), "the database has no table 'properties'")

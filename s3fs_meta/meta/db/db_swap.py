@@ -1,6 +1,6 @@
 """Replacing a database file by another database, and undoing the replacement.
 
-Owns: the order of renaming SQLite's files. Does not know: connections; none is open.
+Owns: the order in which SQLite's files are renamed. Does not know: connections (none is open).
 Keeps: a kill never leaves a database next to the log of another database. At worst it leaves a log
 without a database, or no file, and the next mount restores the database.
 Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
@@ -13,15 +13,15 @@ _LOGS: Final = ("-wal", "-shm")
 
 
 class Exchange:
-    """Replaces a database file by another one, and can undo that."""
+    """Replaces a database file by another database file, and can undo the replacement."""
 
     def __init__(self, path: Path, other: Path, aside: Path) -> None:
-        """Prepare the replacement.
+        """Prepare the replacement; no file is changed yet.
 
         Args:
-            path: path of the database to be replaced.
-            other: path of the new database, which has no log.
-            aside: a directory on the same disk, where the old database becomes ``gone.db``.
+            path: the database to be replaced.
+            other: the new database, which has no log.
+            aside: a directory on the same disk; the old database is moved there as ``gone.db``.
         """
         self._path = path
         self._other = other
@@ -29,7 +29,7 @@ class Exchange:
         self._done: list[tuple[Path, Path]] = []
 
     def do(self) -> None:
-        """Replace the database. Raises OSError; the caller then calls ``undo``."""
+        """Replace the database. If this raises OSError, the caller must call ``undo``."""
         for suffix in ("", *_LOGS):
             left = _beside(self._path, suffix)
             if left.exists():
@@ -41,13 +41,13 @@ class Exchange:
         self._done.append((source, target))
 
     def undo(self) -> None:
-        """Move the replaced database back. Raises OSError if it cannot be moved."""
+        """Move the old database back; raise OSError if this fails."""
         if self._done and self._done[-1][0] == self._other:
             self._path.rename(self._other)
             self._done.pop()
-            for suffix in _LOGS:  # opening the new database may have made logs
+            for suffix in _LOGS:  # opening the new database may have created logs
                 _beside(self._path, suffix).unlink(missing_ok=True)
-        while self._done:  # the database comes last, after its logs
+        while self._done:  # the logs are moved first, the database last
             source, target = self._done.pop()
             target.rename(source)
 

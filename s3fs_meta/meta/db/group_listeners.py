@@ -1,4 +1,4 @@
-"""Recorders and listeners, which a database calls when a group begins, commits or is lost.
+"""Recorders and listeners: a database calls them when a group begins, commits or is lost.
 
 Owns: the order in which listeners are notified of a lost group. Does not know: groups, rows.
 """
@@ -14,28 +14,28 @@ from s3fs_meta.errors import S3fsError
 class LossStep(enum.IntEnum):
     """The order in which listeners are notified of a lost group."""
 
-    REFUSE = 1  # refuse further changes and syncs: it is unknown which operations are durable
-    RELOAD = 2  # read copies of rows in memory again
+    REFUSE = 1  # refuse changes and syncs, because it is unknown which operations are durable
+    RELOAD = 2  # read the copies of rows in memory again
     REPORT = 3  # invalidate the kernel's caches
 
 
 class Recorder(Protocol):
-    """An object that records the changes of each group, from its begin to its COMMIT."""
+    """Records the changes of each group, from its begin to its COMMIT."""
 
     def group_opened(self) -> None:
-        """Begin to record a new group, before its first change."""
+        """Begin to record a new group. The database calls this before the first change."""
         ...
 
     def group_committing(self) -> None:
-        """Store the changes of a group, after its last change and before its COMMIT."""
+        """Store the recorded changes of the group. The database calls this before the COMMIT."""
         ...
 
 
 class BulkRecorder(Recorder, Protocol):
-    """A recorder that also accepts a changeset which its caller has made."""
+    """A recorder that also accepts a changeset made by its caller."""
 
     def pause(self) -> None:
-        """Stop recording; the caller makes the changeset of the next changes itself."""
+        """Stop recording. The caller makes a changeset of the next changes itself."""
         ...
 
     def go_on(self, changeset: bytes) -> None:
@@ -44,7 +44,7 @@ class BulkRecorder(Recorder, Protocol):
 
 
 class GroupListeners:
-    """The functions that are called when a group opens or is lost."""
+    """The functions to call when a group is opened or lost."""
 
     def __init__(self) -> None:
         self.of_opening: list[Callable[[], None]] = []
@@ -55,15 +55,15 @@ class GroupListeners:
         self.of_opening.append(listener)
 
     def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
-        """Register a function to be called when SQLite has lost a group, in the order of the steps."""
+        """Register a function to call when a group is lost; functions run in the order of steps."""
         self._of_loss.append((step, listener))
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self) -> None:
-        """Call the functions that are registered for a lost group.
+        """Call the registered functions after a group was lost.
 
         Raises:
-            S3fsError: a function could not read the database; the others were called, too.
+            S3fsError: a function could not read the database. All functions were called.
         """
         failed: list[S3fsError] = []
         for _step, listener in self._of_loss:

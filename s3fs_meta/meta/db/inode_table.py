@@ -1,10 +1,10 @@
-"""The table ``inodes`` with a write-back cache of recently read rows and of changed rows.
+"""The table ``inodes``, with a write-back cache of recently read rows and changed rows.
 
-Owns: which rows are newer in memory than in the table, writing them, and every statement on the
-table.
+Owns: the rows that are newer in memory than in the table, writing these rows, and every statement on
+the table.
 Does not know: the meaning of a change (``tables.inodes``), the begin and end of groups
 (``database``).
-Keeps: a row that the open group changed or made stays in memory until it is written. It is written
+Keeps: a row that the open group created or changed stays in memory until it is written. It is written
 before any other statement on the table, and before the group commits.
 
 Use the methods of ``Database.inodes`` for every statement that reads or changes the table: the
@@ -13,8 +13,8 @@ methods of ``Database`` ignore the rows in memory. Exceptions are ``tables.inode
 ``write_through``. Why: docs/decisions/0016-owner-of-the-inode-cache.md
 
 Most inodes change several times within a group: a directory with each new name, a new file with its
-first bytes and then its times. The group writes each inode with one statement. A statement for each
-change takes 3 to 5 us of a request; changing a tuple in memory takes a tenth of that.
+first bytes and then its times. The group writes each inode once. One statement for each
+change would add 3 to 5 us to a request; changing a tuple in memory takes a tenth of this time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,14 +35,14 @@ _Row = tuple[int, ...]
 
 
 class InodeTable:
-    """The table ``inodes``, with some of its rows in memory as ``Attributes``."""
+    """The table ``inodes``; some rows are cached in memory as ``Attributes``."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
         self._rows: dict[Ino, Attributes] = {}
-        self._changed: dict[Ino, bool] = {}  # inodes to be written; true: the table lacks the row
+        self._changed: dict[Ino, bool] = {}  # inodes to write; True: not in the table yet
         self.writes_through = False
-        self.unwritten_changes = 0  # changes in memory that SQLite's total_changes lacks
+        self.unwritten_changes = 0  # changes that total_changes does not count yet
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class InodeTable:
     # --- rows in memory ------------------------------------------------------------------------
 
     def read(self, attributes: Attributes) -> None:
-        """Keep a row of ``inodes`` in memory that was just read from the table."""
+        """Cache a row that was just read from the table ``inodes``."""
         if self.writes_through:
             return
         if len(self._rows) >= INODE_ROWS_MAX:
@@ -59,7 +59,7 @@ class InodeTable:
         self._rows[attributes.ino] = attributes
 
     def made(self, attributes: Attributes) -> None:
-        """Store a new row of ``inodes`` in memory. Transaction: inside a group."""
+        """Cache a new row of ``inodes``, to be written later. Transaction: inside a group."""
         self.unwritten_changes += 1
         self._changed[attributes.ino] = True
         self._rows[attributes.ino] = attributes
@@ -67,7 +67,7 @@ class InodeTable:
             self.settle()
 
     def change(self, attributes: Attributes) -> None:
-        """Store a changed row of ``inodes`` in memory. Transaction: inside a group."""
+        """Cache a changed row of ``inodes``, to be written later. Transaction: inside a group."""
         self.unwritten_changes += 1
         ino = attributes.ino
         if ino not in self._changed:
@@ -77,11 +77,11 @@ class InodeTable:
             self.settle()
 
     def has_row(self, ino: Ino) -> bool:
-        """Return whether the table has a row, perhaps outdated, of an existing inode."""
+        """Return whether the table already has a row of an inode; the row may be outdated."""
         return not self._changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:
-        """Drop a deleted row of ``inodes`` from memory."""
+        """Drop the row of a deleted inode from memory."""
         self.unwritten_changes += 1
         self._rows.pop(ino, None)
         self._changed.pop(ino, None)
@@ -108,14 +108,14 @@ class InodeTable:
             self._db.run_many(_INSERT, made)
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
-            assert written == len(made) + len(changed), "every changed inode has a row in the table"
+            assert written == len(made) + len(changed), "every changed inode must have a row"
         except BaseException:  # for example a number that is too large for SQLite
-            self._db.rollback()  # otherwise names would exist without their inodes
+            self._db.rollback()  # a commit would keep names without inodes
             raise
         self.unwritten_changes -= written
 
     def settle(self) -> None:
-        """Write all changes and empty the cache, before a statement changes rows of the table."""
+        """Write all changes and empty the cache. Call this before a statement changes the table."""
         self.flush()
         self.forget()
 

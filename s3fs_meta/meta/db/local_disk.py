@@ -1,6 +1,6 @@
 """The local filesystem that contains the database file: its type, and copy-on-write.
 
-Owns: refusing WAL on filesystems where its shared memory does not work, and NOCOW on Btrfs.
+Owns: refusing WAL on filesystems where its shared memory does not work, and NOCOW for Btrfs.
 Does not know: SQLite.
 Source: statfs(2), ioctl_iflags(2), https://www.sqlite.org/wal.html ("all processes using a
 database must be on the same host computer").
@@ -16,7 +16,7 @@ from typing import Final
 
 from s3fs_meta.errors import UsageError
 
-# f_type of filesystems whose files another host can change, or whose mmap is not coherent.
+# f_type values of filesystems that other hosts can change, or without coherent mmap.
 NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0x6969: "NFS",
     0x517B: "SMB",
@@ -38,7 +38,7 @@ NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0xBACBACBC: "a VMware shared folder",
 }
 
-_STATFS_BYTES: Final = 256  # struct statfs has 120 bytes on 64-bit Linux; f_type is its first word
+_STATFS_BYTES: Final = 256  # struct statfs has 120 bytes; f_type is its first word
 _FS_IOC_GETFLAGS: Final = 0x80086601
 _FS_IOC_SETFLAGS: Final = 0x40086602
 _FS_NOCOW_FL: Final = 0x00800000
@@ -58,10 +58,10 @@ def filesystem_type(path: Path) -> int:
 
 
 def refuse_wal_on_network(path: Path) -> None:
-    """Refuse a database path on a filesystem where a write-ahead log is not safe.
+    """Raise UsageError if a write-ahead log is unsafe on the filesystem of a path.
 
     Raises:
-        UsageError: the filesystem is a network filesystem; the message names it and an alternative.
+        UsageError: it is a network filesystem; the message names it and an alternative.
     """
     name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
     if name is not None:
@@ -72,9 +72,9 @@ def refuse_wal_on_network(path: Path) -> None:
 
 
 def create_empty(path: Path) -> None:
-    """Create the database file, with NOCOW where the filesystem supports it.
+    """Create the empty database file, with NOCOW if the filesystem supports it.
 
-    Must run before SQLite opens the file: closing another descriptor later drops SQLite's locks.
+    Must run before SQLite opens the file, because closing a descriptor releases SQLite's locks.
 
     Raises:
         FileExistsError: the file exists already.
@@ -87,24 +87,24 @@ def create_empty(path: Path) -> None:
 
 
 def set_nocow(fd: int) -> bool:
-    """Disable copy-on-write for an empty file; return whether that was possible.
+    """Disable copy-on-write for an empty file; return whether the filesystem can.
 
     Only Btrfs accepts the flag. The database is then overwritten in place instead of fragmented into
-    a million extents. It loses the checksums of Btrfs; packs and images have their own.
+    a million extents. It loses the checksums of Btrfs, but packs and images have their own checksums.
     """
-    # The kernel uses an int, although the number of the ioctl encodes the size of a long.
+    # The kernel reads an int, although the ioctl number encodes the size of a long.
     flags = array.array("i", [0, 0])
     try:
         fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
         flags[0] |= _FS_NOCOW_FL
         fcntl.ioctl(fd, _FS_IOC_SETFLAGS, flags)
-    except OSError:  # ENOTTY, EOPNOTSUPP: the filesystem has no such flags
+    except OSError:  # ENOTTY or EOPNOTSUPP: the filesystem does not support these flags
         return False
     return True
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable. Blocking."""
+    """Sync a directory, so that the names in it are durable. Blocking."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,10 +1,10 @@
-"""The read view of a follower's mount: one txg, until the mount switches to the next txg.
+"""The read view of a follower's mount: one txg, until the follower switches to a later txg.
 
-Owns: a read transaction that stays open, and temporary tables that replace the local tables which
-a read-only mount writes. Does not know: the source of txgs (``replica`` applies them through a
-second connection, in a thread).
-Keeps: no statement of the mount's connection reads half a txg, and none takes the write lock of the
-database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
+Owns: a long read transaction, and temporary tables that replace the local tables which a read-only
+mount writes. Does not know: the source of txgs (``replica`` applies them through a second connection,
+in a thread).
+Keeps: no statement of the mount's connection reads a partly applied txg or takes the write lock of
+the database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
 written to temporary tables. A group begins no transaction of its own.
 Tasks: the event loop; no method is a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import apsw
 
-# The tables written by fetching, verifying and evicting blocks. ``local_state`` stays in the file:
-# the connection that applies txgs writes the position in the chain.
+# The tables that are written when blocks are fetched, verified or evicted. ``local_state`` stays in
+# the file, because the connection that applies txgs writes the position in the chain there.
 _TABLES: Final = ("cached_blocks", "copies")
 
 
@@ -36,11 +36,11 @@ class View:
         """Pin the newest committed state, and copy the local tables to temporary tables."""
         self._db = db
         self._connection = db.connection
-        assert not self._connection.in_transaction, "a view begins between two groups"
+        assert not self._connection.in_transaction, "a view must begin between two groups"
         for table in _TABLES:
             for kind, sql in self._connection.execute(
                 "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
-                " ORDER BY type DESC",  # returns the table before its index
+                " ORDER BY type DESC",  # the table comes before its index
                 (table,),
             ).fetchall():
                 words = "CREATE TABLE ", "CREATE TEMP TABLE "
@@ -51,18 +51,18 @@ class View:
         self.pin()
 
     def pin(self) -> None:
-        """Switch to the newest committed state; keep the rows in temporary tables."""
+        """Switch to the newest committed state; the temporary tables keep their rows."""
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
-        # SQLite starts the snapshot at the first read, not at BEGIN.
+        # The snapshot of a transaction begins with its first read, not with BEGIN.
         self._connection.execute("SELECT txg FROM counters").fetchall()
         self._db.load_counters()
 
     def end(self) -> None:
-        """End the view: read every later commit again, and write the local rows to the file.
+        """End the view: write the local rows to the file, and read all later commits again.
 
-        Takes a few hundred milliseconds for the largest cache. Unchanged rows are not written.
+        This takes a few hundred milliseconds for the largest cache. Unchanged rows are not written.
         """
         execute = self._connection.execute
         execute("COMMIT")

@@ -1,8 +1,8 @@
-"""The pragmas of SQLite that are mount options.
+"""The pragmas of SQLite that users can set as mount options.
 
 Owns: the valid values, the refused combinations, and the settings of a new database.
 Does not know: option strings and their defaults (``settings``), connections (``database``).
-Design: docs/guide/tuning.md lists what a crash costs under each setting.
+Design: docs/guide/tuning.md lists the data that a crash loses under each setting.
 """
 
 import os
@@ -14,12 +14,12 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
-# SQLite's number of each level is its position.
+# SQLite's number of a level is its index.
 SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 
-_RAM_SHARE: Final = 256  # the page cache is 1/256 of the machine's memory, within two limits
+_RAM_SHARE: Final = 256  # the default page cache is 1/256 of the machine's memory, within limits
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Pragmas(SqliteOptions):
     journal_size_limit: int = 64 * KIB * KIB
 
     def validate(self) -> None:
-        """Refuse settings that SQLite does not support or would silently ignore.
+        """Raise UsageError for settings that SQLite does not support or would silently ignore.
 
         Raises:
             UsageError: the message names the option, its value and the valid values.
@@ -81,9 +81,9 @@ class Pragmas(SqliteOptions):
     def commit_syncs_journal_end(self) -> bool:
         """Return whether the end of a rollback journal is on disk when COMMIT returns.
 
-        Otherwise a journal that reappears after a power cut undoes the commit. Because our lock is
-        exclusive, DELETE keeps the journal and overwrites its header, like PERSIST, and syncs that
-        at every level except off. TRUNCATE syncs the journal only at FULL and above.
+        Otherwise a journal that reappears after a power cut undoes the commit. Because the lock is
+        exclusive, DELETE keeps the journal and overwrites its header, like PERSIST, and syncs the
+        header at every level except off. TRUNCATE syncs the journal only at FULL and above.
         Source: pager_end_transaction and zeroJournalHdr in SQLite's pager.c.
         """
         return self.journal_mode in {"delete", "persist"} or self.synchronous in {"full", "extra"}

@@ -1,12 +1,12 @@
-"""The tables of the database: their kinds, creation and upgrade.
+"""The schema of the database: kinds of tables, creation and upgrade.
 
-Owns: reading schema.sql and local.sql (the authority on rows), the lists of tables, the steps from an
-earlier schema version. Does not know: who opens a database, the recording of changes.
+Owns: reading schema.sql and local.sql (which define the rows), the lists of tables, the upgrade from
+an earlier schema version. Does not know: who opens a database, how changes are recorded.
 
 Every database is upgraded when it is opened: local databases, images, and copies of earlier points
 in time. The upgrade is not recorded as a change, so all hosts that follow one chain must get equal
-rows. Therefore a new column keeps its default until the first change that contains it. So changes
-of the earlier version can be applied before or after the upgrade, with the same result.
+rows. Therefore a new column keeps its default until the first change that contains it. Changes of
+the earlier version can then be applied before or after the upgrade, with the same result.
 
     version 2 inodes.btime_delta_ns, default 0: the birth time of an inode of version 1 is its ctime
                 at the first change by a program of version 2
@@ -25,11 +25,29 @@ from s3fs_meta.model import ROOT_INO
 
 SCHEMA_VERSION: Final = 2
 
-# How many columns a table had in earlier schema versions. Newer columns follow with defaults,
-# which SQLite uses for changesets without these columns.
+# The number of columns of a table in earlier schema versions. Newer columns follow with defaults,
+# which SQLite uses if a changeset lacks these columns.
 FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
-# In the order in which tables are compared and copied.
+# The columns of the table inodes, in the order of schema.sql.
+INODE_COLUMNS: Final = (
+    "ino",
+    "mode",
+    "nlink",
+    "uid",
+    "gid",
+    "size_bytes",
+    "mapped_blocks",
+    "ctime_ns",
+    "mtime_delta_ns",
+    "atime_delta_ns",
+    "rdev",
+    "parent",
+    "flags",
+    "btime_delta_ns",
+)
+
+# The order in which tables are compared and copied.
 REPLICATED_TABLES: Final = (
     "inodes",
     "dentries",
@@ -67,7 +85,7 @@ def create_tables(connection: apsw.Connection) -> None:
 
 
 def create_local_tables(connection: apsw.Connection) -> None:
-    """Create missing local tables. Inside a transaction."""
+    """Create the local tables that are missing. Inside a transaction."""
     connection.execute(script("local.sql"))
 
 
@@ -90,8 +108,8 @@ def script(name: str) -> str:
 def upgrade(connection: apsw.Connection) -> None:
     """Upgrade a database of an earlier schema version; a current database stays unchanged.
 
-    Atomic even under power loss, because before any pragma is set, the journal of a database
-    survives a power cut. Transaction: its own. Blocks. Must be the first use of the connection.
+    The upgrade is atomic even under power loss: no pragma is set yet, so the journal of the database
+    survives a power cut. It has its own transaction, blocks, and must be the connection's first use.
 
     Raises:
         apsw.Error: the database is unchanged.
@@ -111,7 +129,7 @@ def upgrade(connection: apsw.Connection) -> None:
 
 
 def show_as_present(connection: apsw.Connection) -> bool:
-    """Show an older database in the current schema, by temporary views of a read-only connection.
+    """Create temporary views, so that a read-only connection shows an older database as current.
 
     The temporary view ``inodes`` hides the table, which remains ``main.inodes``. SQLite drops the
     view when the connection is closed.

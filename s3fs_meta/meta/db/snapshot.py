@@ -1,8 +1,8 @@
-"""A consistent snapshot of the database, to be copied while the writer continues.
+"""A consistent snapshot of the database; it can be copied while the writer continues.
 
 Owns: the read transaction (WAL) or the immediate copy (other journal modes).
-Does not know: images, and which rows are dropped from the copy.
-Tasks: opened on the event loop; ``copy_to`` and ``close`` belong in a thread.
+Does not know: images, which rows are removed from the copy.
+Tasks: a snapshot is opened on the event loop; ``copy_to`` and ``close`` run in a thread.
 """
 
 import os
@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A state of the database that stays readable until ``close``. Until then the WAL only grows."""
+    """A state of the database that is readable until ``close``; until then the WAL only grows."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Snapshot:
     @property
     def connection(self) -> apsw.Connection:
         """Return the connection that reads the snapshot, for queries in a thread."""
-        assert self._connection is not None, "a closed snapshot cannot be read"
+        assert self._connection is not None, "the snapshot is closed"
         return self._connection
 
     def copy_to(self, path: Path) -> None:
@@ -45,7 +45,7 @@ class Snapshot:
         Raises:
             DatabaseError: the copy is incomplete; the caller removes it.
         """
-        assert self._connection is not None, "a closed snapshot cannot be copied"
+        assert self._connection is not None, "the snapshot is closed"
         try:
             copy_database(self._connection, path)
         except apsw.Error as exc:
@@ -68,15 +68,15 @@ def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
     """Open a second connection and return its read transaction, a snapshot of the last commit."""
     connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
-    # SQLite starts the snapshot at the first read, not at BEGIN.
+    # The snapshot of a transaction begins with its first read, not with BEGIN.
     connection.execute("SELECT txg FROM counters").fetchall()
     return Snapshot(connection, closed)
 
 
 def spool(connection: apsw.Connection, path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
-    """Copy the database to *path* now and return the copy as a snapshot, which is removed on close.
+    """Copy the database to *path*; return the copy as a snapshot that ``close`` deletes.
 
-    Outside WAL the writer's lock is exclusive, so only its own connection can read the database.
+    Without WAL the writer's lock is exclusive, so only its own connection can read the database.
     """
     path.unlink(missing_ok=True)
     try:

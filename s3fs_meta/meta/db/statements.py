@@ -1,8 +1,8 @@
 """Running statements on the writing connection.
 
-Owns: the cursor, the translation of SQLite's errors, and results cached until a row changes.
-Does not know: when groups begin and end (``database``); rows of inodes in memory (``inode_table``
-runs the statements on the table ``inodes``).
+Owns: the cursor, the translation of SQLite's errors, and cached results of queries.
+Does not know: when groups begin and end (``database``); inodes whose rows are only in memory
+(``inode_table`` runs the statements on the table ``inodes``).
 """
 
 import abc
@@ -13,6 +13,7 @@ import apsw
 
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import RECENT_ANSWERS_MAX
+from s3fs_meta.model import PackId
 
 Row = tuple[Any, ...]
 Arguments = tuple[int | str | bytes | None, ...]
@@ -25,13 +26,21 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        self.remembers = True  # cache results; false while another connection changes rows
+        # Packs that a running copy of the past will refer to: they must not be condemned meanwhile.
+        self.held_packs: frozenset[PackId] = frozenset()
+        # Packs that live again since the last cut, so that the changelog of that cut does not list them.
+        self.revived_packs: set[PackId] = set()
+        self.remembers = True  # cache results; False if other connections change rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # only recorders use it; all other code calls run()
+        self.connection = connection  # only for recorders; all other code calls run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
-        self._recent_at = -1  # value of total_changes() for which the cached results are valid
+        self._recent_at = -1  # value of total_changes() when the results were cached
+
+    def hold_packs(self, packs: Iterable[PackId]) -> None:
+        """Hold exactly these packs from now on; garbage collection does not condemn them."""
+        self.held_packs = frozenset(packs)
 
     @abc.abstractmethod
     def rollback(self) -> None:
@@ -41,10 +50,10 @@ class Statements(abc.ABC):
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
-        """Return our error for an SQLite exception, after undoing a group that it has broken."""
+        """Return an S3fsError for an SQLite exception; undo the group if it is broken."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row of a query with few rows, None if it has no row."""
+        """Return the first row of a query, None if it has no row; for queries with few rows."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -52,9 +61,9 @@ class Statements(abc.ABC):
         return rows[0] if rows else None
 
     def recent(self) -> dict[Any, Any]:
-        """Return the cached results, empty after a row changed; the caller may add results.
+        """Return the cache of results, to which the caller may add; a changed row empties it.
 
-        While another connection changes rows, results are not kept.
+        While another connection changes rows, results are not cached.
         """
         try:
             total = self._total_changes()
@@ -66,11 +75,11 @@ class Statements(abc.ABC):
         return self._recent
 
     def _forget_recent(self) -> None:
-        """Drop all cached results, because rows changed without a change of total_changes()."""
+        """Empty the cache of results. Needed if rows changed but total_changes() did not."""
         self._recent_at = -1
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows of a query that bounds their number."""
+        """Return all rows of a query; the query must bound their number."""
         try:
             return self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -88,7 +97,7 @@ class Statements(abc.ABC):
             raise self._failed(exc) from exc
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Change rows and return how many. Transaction: inside a group.
+        """Run a statement; return the number of changed rows. Transaction: inside a group.
 
         Raises:
             DatabaseFullError: the disk is full, and the complete group is lost.

@@ -1,18 +1,19 @@
 """The write-ahead log of the database: its length, sync and checkpoints.
 
-Owns: the length of the log in frames, fsync of the ``-wal`` file, its room, checkpoints.
+Owns: the length of the log in frames, fsync and room of the ``-wal`` file, checkpoints.
 Does not know: groups, rows.
-Keeps: after a sync or checkpoint has failed, every later one fails, because the kernel reports a lost
-page only once to each descriptor. The descriptor of ``sync`` stays open from the first commit on, so
-an error that SQLite's descriptor received is reported to it, too.
+Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
+page only once per descriptor; and the failure is recorded (``sync_failures``). The descriptor of
+``sync`` stays open from the first commit on. So it also receives the errors that were reported to
+SQLite's descriptor.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thread.
 
-*Room* is zeros after the end of the log: bytes that the file has on the disk already. A sync of
+*Room* is a range of zeros after the end of the log that the file already has on disk. A sync of
 frames that fill room writes only these frames. Any other sync also writes the new size and the new
 blocks of the file, for which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4.
-SQLite ends its search for frames at the zeros, as at any bytes that are no frame of this log.
+SQLite's search for frames ends at the zeros, because they are no frame of this log.
 
-How the log stays bounded: a checkpoint in a thread copies frames into the database while the
+The log stays bounded as follows. A checkpoint in a thread copies frames into the database while the
 writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
 transaction begins after all frames were copied. So the thread repeats the checkpoint until few
 frames remain. Then ``nearly_copied`` is true, and the database copies the remaining frames between
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from s3fs_meta import sync_failures
 from s3fs_meta.limits import (
     WAL_CHECKPOINT_BYTES,
     WAL_PASSES_MAX,
@@ -47,12 +49,12 @@ _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header; https://www.sqlite.org/fileformat2.html
 _VERSION_WAL: Final = b"\x02"
 _NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Errors of a checkpoint that say nothing about the disk: the log only stays longer.
+# Errors of a checkpoint that do not mean a failed disk: the log only stays longer.
 _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 
 class Checkpoint(NamedTuple):
-    """The result of a checkpoint: frames in the log, and how many of them are in the database."""
+    """The result of a checkpoint: the frames in the log, and the copied frames."""
 
     frames: int
     copied_frames: int
@@ -69,18 +71,18 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
-        self._file_bytes = 0  # length of the file including its room; 0: unknown
+        self._file_bytes = 0  # length of the file including room; 0: unknown
         self._in_thread = (
-            False  # True if a checkpoint runs in a thread; the event loop runs none then
+            False  # True while a checkpoint runs in a thread; the event loop must not run one then
         )
-        self.failure = ""  # why every later sync and checkpoint fails; never cleared once set
+        self.failure = ""  # reason why every later sync and checkpoint fails; never cleared
         self._fd = -1
         self._close: weakref.finalize[[int], Wal] | None = None
 
     def _open(self) -> None:
-        """Open the file; SQLite makes it before the first commit.
+        """Open the log file, which SQLite creates before the first commit.
 
-        SQLite has no locks on the log file, so we may open and close a descriptor of our own.
+        SQLite has no locks on the log file, so closing another descriptor releases none.
         """
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -89,15 +91,26 @@ class Wal:
         self._fd, self._close = fd, weakref.finalize(self, os.close, fd)
 
     def close(self, connection: apsw.Connection) -> None:
-        """Prepare for the end of the writing connection; no thread may sync any more."""
-        if self.failure:  # the log may not be durable: the database must not change before it is
+        """Prepare to close the writing connection; no thread may sync any more.
+
+        The connection must have no open transaction. Closing it would checkpoint the log without
+        reporting an error, so the checkpoint is made here.
+        """
+        is_done = False
+        if not self.failure:  # otherwise the log may not be durable
+            try:
+                self.checkpoint_with(connection)
+                is_done = True
+            except apsw.Error as exc:
+                _log.warning("checkpoint of %s failed: %s", self._database, exc)
+        if not is_done:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if self._close is not None:
             self._close()
 
     def note_commit(self, frames: int) -> None:
-        """Store the length of the log after a commit, as reported by SQLite's hook."""
-        if frames < self._frames:  # SQLite has restarted the log, and may have truncated the file
+        """Record the length of the log, which SQLite's hook reports after a commit."""
+        if frames < self._frames:  # SQLite restarted the log, and may have truncated the file
             self._copied_frames = self._file_bytes = 0
         self._frames = frames
         if self._fd < 0:
@@ -110,7 +123,7 @@ class Wal:
 
     @property
     def uncopied_bytes(self) -> int:
-        """Return the number of bytes of the log that are not copied to the database yet."""
+        """Return the number of bytes of the log that were not copied to the database yet."""
         return max(self._frames - self._copied_frames, 0) * self._frame_bytes
 
     @property
@@ -119,11 +132,11 @@ class Wal:
         return self.size_bytes + WAL_ROOM_BYTES // 2 > self._file_bytes
 
     def append_room(self, room_bytes: int = WAL_ROOM_BYTES) -> None:
-        """Append zeros to the file, so that it has *room_bytes* after the log; ``sync`` must follow.
+        """Append zeros, so that the file has *room_bytes* after the log; ``sync`` must follow.
 
-        On the event loop, while no group is open: the append makes the file newer, and the next
-        mount takes block files that are older than the log for committed (``last_change_ns``).
-        With O_APPEND zeros never overwrite a frame. A full disk gives no room.
+        Must run on the event loop while no group is open: the append makes the file newer, and the
+        next mount assumes that block files older than the log are committed (``last_change_ns``).
+        With O_APPEND, zeros never overwrite a frame. On a full disk no room is added.
 
         Raises:
             OSError: the disk failed.
@@ -137,19 +150,20 @@ class Wal:
                 os.write(self._fd, bytes(lacking))
             except OSError as exc:
                 if exc.errno not in _NO_SPACE_ERRNOS:
+                    self._fail(f"the log could not be written ({exc.strerror or exc})")
                     raise
-                _log.info("the write-ahead log gets no room: %s", exc.strerror)
+                _log.info("no room was added to the write-ahead log: %s", exc.strerror)
         self._file_bytes = wanted
 
     def forgo_room(self) -> None:
-        """Let the log do without room until half as much as the missing room is used."""
+        """Act as if the file had room, so that the next append is due later."""
         self._file_bytes = self.size_bytes + WAL_ROOM_BYTES
 
     @property
     def nearly_copied(self) -> bool:
         """Return whether the log is long enough to restart, and few of its frames are not copied.
 
-        The longer the log, the more frames may be left, which bounds the log under any load.
+        A longer log may have more frames left, so the log is bounded under any load.
         """
         return (
             self._copied_frames > 0
@@ -169,7 +183,7 @@ class Wal:
             raise OSError(errno.EIO, self.failure, str(self._path))
         if self._fd < 0:
             self._open()
-            if self._fd < 0:  # nothing was written since the database was opened
+            if self._fd < 0:  # no commit since the database was opened
                 return
         try:
             os.fdatasync(self._fd)
@@ -177,8 +191,12 @@ class Wal:
                 sync_directory(self._path.parent)
                 self._directory_synced = True
         except OSError as exc:
-            self.failure = f"an earlier sync of the log failed ({exc.strerror or exc})"
+            self._fail(f"an earlier sync of the log failed ({exc.strerror or exc})")
             raise
+
+    def _fail(self, why: str) -> None:
+        sync_failures.note(self._path.parent)
+        self.failure = why
 
     def checkpoint(self) -> Checkpoint:
         """Copy the log into the database while the writer continues. Blocking: in a thread.
@@ -206,7 +224,7 @@ class Wal:
             if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
                 break
             before, done = done, self.checkpoint_with(connection)
-            if done.copied_frames <= before.copied_frames:  # a reader blocks copying more frames
+            if done.copied_frames <= before.copied_frames:  # a reader prevents copying more frames
                 break
         return done
 
@@ -225,11 +243,11 @@ class Wal:
         except _HARMLESS:
             raise
         except apsw.Error as exc:
-            # It began with a sync of the log. A second checkpoint would not see that this failed, and
-            # would change the database before the log is durable.
-            self.failure = f"a checkpoint failed ({exc})"
+            # A checkpoint first syncs the log. A second one would not detect the failed sync, and
+            # would change the database although the log is not durable.
+            self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # otherwise SQLite has restarted the log meanwhile
+        if done.frames >= self._frames:  # otherwise SQLite restarted the log meanwhile
             self._copied_frames = done.copied_frames
         return done
 
@@ -238,7 +256,7 @@ def last_change_ns(database: Path) -> int | None:
     """Return the newest ctime, in ns, of a database that no process has open and of its log.
 
     The caller compares it with the time of a file beside the database. Restoring a file from a
-    backup gives it a new ctime, even if its mtime is old: see inode(7).
+    backup gives it a new ctime, even if its mtime is old (inode(7)).
 
     Returns:
         None if the database or its log is missing.

@@ -1,8 +1,9 @@
-"""The root directory that mkfs made, reconstructed from later changes of it.
+"""The root directory that mkfs created, reconstructed from later changes to it.
 
-Owns: which values of the root directory, and of the key of the hash of names, are known. Does not know: the source of changesets.
-Keeps: a value is corrected only before its first change is applied, because that change records the
-former value. An owner and a mode that no change replaced keep the values of the empty database.
+Owns: which columns of the root directory, and whether the cookie key, have been reconstructed.
+Does not know: the source of changesets.
+Keeps: a value is set only before its first change is applied, because that change records the former
+value. An owner and a mode that never changed keep the values of the empty database.
 Tasks: any thread, inside a transaction.
 """
 
@@ -23,10 +24,10 @@ class FirstRoot:
         self._db = db
         db.inodes.write_through()  # ``hear`` updates the table directly
         self._columns = [str(name) for (name,) in db.all(_COLUMNS)]
-        self._known: set[int] = set()  # columns that were corrected
+        self._known: set[int] = set()  # columns that were reconstructed
 
     def hear(self, changeset: bytes) -> None:
-        """Set the former values of the root directory in a changeset, before the caller applies it.
+        """Set the root directory to the old values in a changeset, before the caller applies it.
 
         Raises:
             FormatError: the changeset is damaged.
@@ -39,7 +40,7 @@ class FirstRoot:
         self._hear_cookie_key(changeset)
 
     def _hear_cookie_key(self, changeset: bytes) -> None:
-        """Set the former key of the hash of names: a repair that was interrupted recorded a change."""
+        """Set the old cookie key, if the changeset of an interrupted repair changes the key."""
         former = changesets.former_values(changeset, "properties", _COOKIE_KEY)
         for value in former.values():
             sql = "UPDATE properties SET value = ? WHERE name = ?"

@@ -1,7 +1,7 @@
-"""Preparing a copy of the database as an image.
+"""Converting a copy of the database to an image.
 
 Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so that
-any host can start from the copy. Does not know: image pieces, manifests, the store.
+any host can use the copy. Does not know: image pieces, manifests, the store.
 Tasks: all calls block and belong in a thread; no other task uses the copy.
 """
 
@@ -18,7 +18,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
-# After any failure a new copy is made, so the copy need not be durable.
+# The copy need not be durable, because a new copy is made after a failure.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
@@ -44,7 +44,7 @@ class StoredPack(Protocol):
 
 
 class ImageFacts(NamedTuple):
-    """The facts about a database that the manifest of its image contains."""
+    """The values in the manifest of an image that describe its database."""
 
     uuid: str
     schema_version: int
@@ -62,15 +62,15 @@ def finish(
     *,
     txg: Txg | None = None,
 ) -> None:
-    """Prepare a database copy as an image: set locations of blocks, drop the local tables.
+    """Convert a database copy to an image: set locations of blocks, drop the local tables.
 
     Args:
         path: path of the copy.
         stored: packs that may be newer than the copy.
         resolved: new locations of blocks in the copy.
         lost: blocks whose last copy is lost; in the image they have no location.
-        txg: the txg of the image, recorded as died_txg of packs without live blocks. The row of
-            counters may have an earlier txg, which stays.
+        txg: the txg of the image; packs without live blocks get it as died_txg. The row of
+            counters may have an earlier txg, which is not changed.
 
     Raises:
         MetadataError: a cached block of the copy has no location; the copy is unusable.
@@ -88,7 +88,7 @@ def finish(
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
         db.counters.txg = recorded
-        # A block without location that is not cached was lost by an earlier host.
+        # If a block has no location and is not cached, an earlier host lost it.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
             " WHERE b.pack IS NULL LIMIT ?"
@@ -103,7 +103,7 @@ def finish(
 
 
 def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
-    """Remove lost blocks to which no file refers."""
+    """Delete lost blocks to which no file refers."""
     for block in lost:
         row = blocks.find(db, block)
         if row is not None and row.refs == 0:
@@ -111,7 +111,7 @@ def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
 
 
 def describe(path: Path) -> ImageFacts:
-    """Return the facts about a prepared copy that its manifest contains."""
+    """Return the values for the manifest of a converted copy."""
     db = Database.open(path, _THROWAWAY, read_only=True)
     try:
         facts = all_of(db)
@@ -130,6 +130,6 @@ def describe(path: Path) -> ImageFacts:
 
 
 def remove(path: Path) -> None:
-    """Remove a database copy and SQLite's files beside it, as far as they exist."""
+    """Remove a database copy and SQLite's files beside it, if they exist."""
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""Rows of a damaged image, adopted into a database that is rebuilt from packs.
+"""Adopting rows of a damaged image into a database that is rebuilt from packs.
 
-Owns: deciding which rows agree with the indexes of packs (``temp.claims`` of ``rebuild``).
-Does not know: how the rows were read, packs as objects.
+Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
+Does not know: how the rows were read, pack objects.
 Keeps: a block gets a location only if the index of a pack confirms it. A file whose inode was read
-gets its blocks as of the image; newer content of the file becomes a separate file. If rows of the
+gets its blocks as of the image; newer content becomes a separate file. If rows of the
 file's block map could not be read, these blocks are taken from packs. fsck repairs contradictions
 between rows (names, links, counts).
 Tasks: all calls block; they belong in a thread, on a database that no other task uses.
@@ -21,7 +21,7 @@ from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Tabl
 from s3fs_meta.model import ROOT_INO
 
 LOST_FOUND: Final = b"lost+found"
-_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would exhaust the numbers
+_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers
 _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # the columns with inode or block numbers
     "inodes": ("ino",),
     "blocks": ("block",),
@@ -36,7 +36,7 @@ _IMAGE_BLOCKS: Final = (
     "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
 )
 
-# Gives each block of the image a location with its content; an index entry with the block's own
+# Give each block of the image a location with its content. An index entry with the block's own
 # number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
@@ -45,13 +45,13 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# Marks index entries that have a block's number but other content: a fenced host wrote them.
+# Mark index entries with a block's number but other content, because a fenced host wrote them.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
 )
 
-# Removes entries of blocks that were already deleted when the image was made.
+# Remove entries of blocks that were already deleted when the image was made.
 _FREED: Final = (
     "DELETE FROM temp.claims WHERE NOT doubted AND block < ?"
     " AND block NOT IN (SELECT block FROM temp.image_blocks)"
@@ -61,8 +61,8 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Finds files whose block map was not read completely. The claims of all other positions of adopted
-# files are removed: there the image has a hole, or a row that was read.
+# Find files whose block map was not read completely. For all other positions of adopted files the
+# claims are removed: there the image has a hole, or a row that was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -74,7 +74,7 @@ _SETTLED: Final = (
     " AND claims.block_index * ? < u.size_bytes)"
 )
 
-# For a file without an inode, the newest block at each position is used, as without an image.
+# A file without an inode gets the newest block at each position, as without an image.
 _REWRITTEN: Final = (
     "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
     " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"
@@ -86,7 +86,7 @@ class ImageRows(NamedTuple):
     """Facts about the rows that were read from an image."""
 
     next_block: int  # blocks from this number on are newer than the image
-    knows_blocks: bool  # whether all rows of the table blocks were read
+    knows_blocks: bool  # True if all rows of the table blocks were read
     incomplete: tuple[str, ...]  # tables of the image in which pages are missing
 
 
@@ -119,7 +119,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
 
 
 def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> None:
-    """Insert rows, replacing rows with equal keys; so the root directory is that of the image."""
+    """Insert rows; replace rows with equal keys, such as the root directory."""
     columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
     sql = f"INSERT OR REPLACE INTO {target} ({columns}) VALUES ({places})"
     while batch := list(islice(rows, SALVAGE_ROWS_AT_ONCE)):
@@ -127,7 +127,7 @@ def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> Non
 
 
 def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
-    """Return a batch without rows whose inode or block numbers no program assigns."""
+    """Return a batch without the rows whose inode or block numbers are impossible."""
     numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
     least = ROOT_INO + 1 if table.name == "block_map" else 1
     return [
@@ -162,7 +162,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Delete the claims of packs that the rows of the image make useless. Inside a group."""
+    """Delete the claims of packs that the image's rows supersede. Inside a group."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))

@@ -1,8 +1,8 @@
 """Changing the page size of a database that no process has open.
 
 Owns: the procedure. Under WAL SQLite ignores the pragma page_size, and a VACUUM in place needs
-temporary space in another directory. So a new file is written beside the database and replaces it.
-A crash leaves the complete old or new database, and perhaps an unused file.
+temporary space in another directory. So a new file is written beside the database and renamed over
+it. A crash leaves the complete old or new database, and perhaps an unused file.
 Source: https://www.sqlite.org/lang_vacuum.html, "VACUUM INTO".
 """
 
@@ -15,7 +15,7 @@ import apsw
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import DATABASE_BUSY_MS
 from s3fs_meta.meta.db import connections, counters
-from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.meta.db.connections import note_failed_sync, translated
 from s3fs_meta.meta.db.local_disk import create_empty, sync_directory
 from s3fs_meta.meta.db.pragmas import Pragmas
 
@@ -23,9 +23,9 @@ _SUFFIX: Final = "-resized"
 
 
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
-    """Rewrite a database with another page size; needs as much free space as the database.
+    """Rewrite a database with another page size; the disk needs space for a second database.
 
-    The new file has journal_mode=delete; the next opening sets the configured mode. Blocks for long.
+    The new file has journal_mode=delete; when it is opened, the configured mode is set. Blocks long.
 
     Args:
         busy_ms: longest wait, in ms, for other processes that use the database.
@@ -41,6 +41,7 @@ def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY
         _write_resized(path, resized, page_size, busy_ms)
         os.replace(resized, path)
     except apsw.Error as exc:
+        note_failed_sync(exc, path)
         raise translated(exc, str(path)) from exc
     finally:
         resized.unlink(missing_ok=True)
@@ -52,7 +53,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
-        old.pragma("journal_mode", "delete")  # no log of the old file must stay beside the new file
+        old.pragma("journal_mode", "delete")  # no log of the old file may remain
         before = old.execute(counters.SELECT).fetchall()
         create_empty(resized)
         old.pragma("page_size", page_size)

@@ -1,10 +1,10 @@
 """A check that the pages of a database file form trees, before SQLite reads the file.
 
-In an unencrypted filesystem any process that can write to the bucket can make an image. SQLite
-bounds the depth of a tree, but not how often a page occurs in it. A few pages that name each other
-three hundred times make a scan endless, even the scan of the schema when the file is opened.
+In an unencrypted filesystem any process that can write to the bucket can forge an image. SQLite
+bounds the depth of a tree, but not how often a page occurs in it. If a few pages refer to each other
+three hundred times, a scan never ends, not even the scan of the schema when the file is opened.
 
-Owns: reading the child pages of B-trees. Does not know: rows, schemas, the source of the file.
+Owns: following child pages of B-trees. Does not know: rows, schemas, the source of the file.
 Keeps: each page of the file is read at most once, so the time is linear in the file's size.
 Source: https://www.sqlite.org/fileformat2.html, "B-tree Pages".
 """
@@ -30,7 +30,7 @@ _NUMBER: Final = struct.Struct(">I")
 
 
 def require_schema_tree(path: Path, key: str) -> None:
-    """Refuse a file whose schema pages form no tree, or are no pages. Raises as ``PageTrees``."""
+    """Raise FormatError if the pages of the schema form no tree. Raises as ``PageTrees``."""
     trees = PageTrees(path, key)
     try:
         trees.require_trees([SCHEMA_ROOT])
@@ -39,10 +39,10 @@ def require_schema_tree(path: Path, key: str) -> None:
 
 
 class PageTrees:
-    """The B-trees of one database file; all calls block."""
+    """The B-trees of one database file. All calls block."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """Map a file that no process changes.
+        """Map a file into memory; no process may change it.
 
         Args:
             path: path of the file.
@@ -61,7 +61,7 @@ class PageTrees:
         self._page_bytes = _PAGE_BYTES_MAX if page_bytes == 1 else page_bytes
         if self._page_bytes < _PAGE_BYTES_MIN or self._page_bytes & (self._page_bytes - 1):
             self._map.close()
-            raise FormatError(key, f"its header has the invalid page size {page_bytes}")
+            raise FormatError(key, f"the file header has the invalid page size {page_bytes}")
         self._pages = len(self._map) // self._page_bytes
         self._seen = bytearray(self._pages // 8 + 1)
 
@@ -70,7 +70,7 @@ class PageTrees:
         self._map.close()
 
     def require_trees(self, roots: Iterable[int]) -> None:
-        """Refuse a page that occurs twice below these roots or those of earlier calls.
+        """Raise FormatError if a page occurs twice below the given roots and those of earlier calls.
 
         Raises:
             FormatError: a page occurs twice, is outside the file, or is not a page of a tree.
@@ -79,10 +79,10 @@ class PageTrees:
         while waiting:
             page = waiting.pop()
             if not 0 < page <= self._pages:
-                text = f"it refers to page {page}, but has {self._pages} pages"
+                text = f"the file refers to page {page}, but has {self._pages} pages"
                 raise FormatError(self._key, text)
             if self._seen[page >> 3] & 1 << (page & 7):
-                raise FormatError(self._key, f"two pages refer to its page {page}")
+                raise FormatError(self._key, f"two pages of the file refer to page {page}")
             self._seen[page >> 3] |= 1 << (page & 7)
             waiting.extend(self._children(page))
 
@@ -93,15 +93,15 @@ class PageTrees:
         if kind in _LEAVES:
             return
         if kind not in _INTERIORS:
-            raise FormatError(self._key, f"its page {page} is not a page of a tree")
+            raise FormatError(self._key, f"page {page} of the file is not a page of a tree")
         _, _, cells, _, _, last = _HEADER.unpack_from(self._map, at)
         if at + _HEADER.size + 2 * cells > begin + self._page_bytes:
-            text = f"its page {page} claims {cells} cells, more than fit into a page"
+            text = f"page {page} of the file claims {cells} cells, more than fit into a page"
             raise FormatError(self._key, text)
         yield last
         places = self._map[at + _HEADER.size : at + _HEADER.size + 2 * cells]
         for (place,) in struct.iter_unpack(">H", bytes(places)):
             if place + _NUMBER.size > self._page_bytes:
-                text = f"its page {page} has a cell at byte {place}, outside the page"
+                text = f"page {page} of the file has a cell at byte {place}, outside the page"
                 raise FormatError(self._key, text)
             yield _NUMBER.unpack_from(self._map, begin + place)[0]

@@ -1,8 +1,8 @@
-"""Rebuilding rows from the indexes of packs, after all other metadata was lost.
+"""Recreating rows from the indexes of packs, after all other metadata was lost.
 
-Owns: which entries of the indexes are used, and the inodes and names of the recovered content.
-Does not know: packs as objects, the store.
-Keeps: the result passes fsck. If several blocks have one position in a file, the block with the
+Owns: the choice of index entries, and the inodes and names of the recovered content.
+Does not know: pack objects, the store.
+Keeps: the result passes fsck. If several blocks have the same position in a file, the block with the
 highest number is used, because it is the newest. Content that several files shared is restored only
 in the first file. Content that a host wrote after it was fenced gets separate files.
 Tasks: all calls block; they belong in a thread, on a database that no other task uses.
@@ -25,7 +25,7 @@ _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
 
-# A claim is an entry in the index of a pack: a block, its content hash, and its position in a file.
+# A claim is an entry in the index of a pack: a block, its hash, and its position in a file.
 _CLAIMS: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
     " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
@@ -33,8 +33,8 @@ _CLAIMS: Final = (
     " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
 )
 
-# Block numbers that a later epoch used for other content. If both blocks have the same position, one
-# host may have written both, because it was killed before it recorded the first pack. Otherwise
+# Block numbers that a later epoch reused for other content. If both blocks have the same position,
+# one host may have written both, if it was killed before it recorded the first pack. Otherwise
 # (another = 1) two hosts wrote them.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
@@ -49,8 +49,8 @@ _ENDS: Final = (
     " GROUP BY epoch"
 )
 
-# No changelog contains a pack with such a block, or a block that the epoch numbered after a block
-# with another host's number.
+# No changelog refers to a pack with such a block, or to a block that the epoch numbered after the
+# first block that another host's block has the number of.
 _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
@@ -58,7 +58,7 @@ _DOUBT: Final = (
 
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
-    """Add the claims of one pack, in any order of packs."""
+    """Add the claims of one pack; packs may be added in any order."""
     epoch = pack_codec.parse_key(key)
     assert epoch is not None, "the key of a pack has an epoch"
     db.begin()
@@ -92,10 +92,10 @@ def finish(
     unreadable: Collection[ObjectKey] = (),
     image: ImageRows | None = None,
 ) -> int:
-    """Give every file of the claims an inode and a name; return the number of files.
+    """Create an inode and a name for every file in the claims; return the number of files.
 
     Args:
-        unreadable: packs that must be kept although their indexes cannot be read.
+        unreadable: packs with unreadable indexes; they are kept.
         image: facts about adopted rows of an image. If given, only files with doubted content get
             inodes and names; fsck makes the other missing inodes and names.
     """
@@ -128,6 +128,7 @@ def finish(
         " WHERE b.pack = packs.pack), 0)"
     )
     db.run("UPDATE packs SET died_txg = CASE live_bytes WHEN 0 THEN ? END", (counters.txg,))
+    properties.renumber_packs(db, counters.txg, counters.next_pack)
     files = _make_files(db, block_bytes, now_ns, apart_only=image is not None)
     replica.settle(db)
     db.commit()
@@ -137,7 +138,7 @@ def finish(
 def _doubt_overtaken(db: Database) -> None:
     """Mark claims of fenced or killed writers as doubted.
 
-    A doubted claim is deleted if an undoubted claim has the same block and content.
+    A doubted claim is deleted if another claim confirms its block and content.
     """
     db.run(_CONFLICTS)
     db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")
@@ -150,7 +151,7 @@ def _doubt_overtaken(db: Database) -> None:
 
 
 def _place_blocks(db: Database) -> None:
-    """Create rows of the blocks that are not doubted, with their location in the latest epoch."""
+    """Create rows of undoubted blocks, each with its location in the latest epoch."""
     db.run(
         "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
         " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
@@ -166,7 +167,7 @@ def _place_map(db: Database) -> None:
 
 
 def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
-    """Create rows of doubted blocks with new numbers, in a new inode for each file and epoch."""
+    """Create rows of doubted blocks, renumbered, in a new inode for each file and epoch."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
@@ -188,7 +189,7 @@ def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
 
 
 def _home(db: Database, now_ns: int) -> Ino | None:
-    """Return the directory lost+found, created if missing; None if that name is not a directory."""
+    """Return the directory lost+found, created if missing; None if a file has that name."""
     found = dentries.find(db, ROOT_INO, LOST_FOUND)
     if found is not None:
         row = inodes.find(db, found)
@@ -205,7 +206,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         return 0
     home = _home(db, now_ns)
     if home is None:
-        return 0  # fsck makes inodes for these files later
+        return 0  # fsck creates the inodes of these files later
     root = inodes.get(db, ROOT_INO)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"

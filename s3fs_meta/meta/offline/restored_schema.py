@@ -1,14 +1,14 @@
-"""A check of the schema of a database that came from the bucket.
+"""A check of the schema of a database that was downloaded from the bucket.
 
-Owns: comparing tables, columns and indexes with those of schema.sql, per schema version.
+Owns: comparing tables, columns and indexes with schema.sql, for each schema version.
 Does not know: the source of the file, rows.
-Keeps: SQL from the file is used only as definitions of tables and indexes, by a connection in
-defensive mode; the only change to the file is the creation of missing indexes.
+Keeps: SQL in the file is used only as definitions of tables and indexes, by a connection in defensive
+mode. The file is changed only by creating missing indexes.
 
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
 differs. Clauses that ``table_xinfo`` does not show (CHECK, COLLATE, generated columns) must occur
 as often as in schema.sql. Additional tables are harmless, and fsck reports them. A missing index is
-created. An index of our tables that is not in the schema, or has another definition, is refused,
+created. An additional or different index of these tables is refused,
 because SQLite evaluates indexes at every change.
 """
 
@@ -31,7 +31,7 @@ _ROOTS: Final = (
 )
 _KIND: Final = "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'"
 _COLUMNS: Final = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
-# "+" makes it a scan: a search would load complete rows, however long they are, on its path.
+# The "+" forces a scan, because an index search would load complete rows of any length.
 _VERSION: Final = "SELECT value FROM properties WHERE +name = 'schema_version'"
 _NOT_IN_COLUMNS: Final = re.compile(
     r"\b(?:CHECK|COLLATE|GENERATED|AS|REFERENCES|CONSTRAINT|UNIQUE|CONFLICT|STRICT)\b",
@@ -39,11 +39,11 @@ _NOT_IN_COLUMNS: Final = re.compile(
 )
 _TABLES: Final = frozenset((*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES))
 _FORMER_VERSION: Final = 1
-_INTEGER: Final = "INTEGER"  # the type of a column
+_INTEGER: Final = "INTEGER"  # the declared type of a column
 
 
 class _Table(NamedTuple):
-    """The properties of a table, independent of the wording of its definition."""
+    """The properties of a table, independent of the text of its definition."""
 
     kind: str  # table, shadow, virtual, view
     without_rowid: bool
@@ -54,22 +54,22 @@ class _Table(NamedTuple):
 class _Schema(NamedTuple):
     """The tables and indexes that a database file defines."""
 
-    tables: dict[str, _Table]  # replicated and location tables, without additional ones
+    tables: dict[str, _Table]  # replicated and location tables only
     indexes: dict[str, str]  # definition of each index of *tables*
 
 
 def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
-    """Refuse a database whose tables are not those of its schema version; in a thread.
+    """Raise FormatError unless a database has the tables of its schema version; in a thread.
 
     Args:
         path: path of the file; only missing indexes are created in it.
         key: key of the object from which the file was downloaded, for the error.
-        authentic: a writer of this filesystem made the file; if not, its pages must form trees, and
+        authentic: a writer of this filesystem made the file. If not, its pages must form trees, and
             no value may be longer than IMAGE_VALUE_BYTES_MAX.
 
     Raises:
         NewerFormatError: the file has a schema version that this program does not know.
-        FormatError: the file has another schema than this program, or SQLite cannot read it.
+        FormatError: the file has a different schema, or SQLite cannot read it.
         DatabaseError: the disk failed.
     """
     try:
@@ -84,11 +84,11 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
 def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
     """Check a database with missing pages as ``require_ours`` does; return its schema version.
 
-    The row with the version may be missing, so the version is derived from the tables. Missing
+    The row with the version may be missing, so the tables determine the version. Missing
     indexes are not created.
 
     Raises:
-        FormatError: the database has another schema than this program, or an unreadable one.
+        FormatError: the database has a different schema, or the schema is unreadable.
     """
     try:
         found = _schema_of(connection, key)
@@ -123,9 +123,9 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
 
 
 def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str) -> None:
-    """Refuse a database with a value longer than IMAGE_VALUE_BYTES_MAX.
+    """Raise FormatError if a value is longer than IMAGE_VALUE_BYTES_MAX.
 
-    Otherwise a request could load many long values. The check itself loads none of them: SQLite reads
+    Otherwise a request could load many long values. The check loads no long value: SQLite reads
     the length of a BLOB from the header of its row, and raises TooBigError before it loads a long
     text or number.
     """
@@ -145,10 +145,10 @@ def _require_short_values(connection: apsw.Connection, wanted: _Schema, key: str
 
 
 def _require_trees(path: Path, key: str) -> None:
-    """Refuse a file in which a page occurs twice, because SQLite would read it repeatedly."""
+    """Raise FormatError if a page occurs twice in a tree; SQLite would read it repeatedly."""
     trees = PageTrees(path, key)
     try:
-        trees.require_trees([SCHEMA_ROOT])  # must precede SQLite's reading of the schema
+        trees.require_trees([SCHEMA_ROOT])  # before SQLite reads the schema
         connection = connections.connect(
             path, read_only=True, defensive=True, value_bytes_max=IMAGE_VALUE_BYTES_MAX
         )
@@ -189,8 +189,8 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     """Return the schema of a database.
 
     Raises:
-        FormatError: the database defines an object that is neither a table nor an index, or an
-        internal table of SQLite, whose statistics would influence query plans.
+        FormatError: the database has an object that is neither a table nor an index, or an
+        internal table of SQLite, which could change query plans by its statistics.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):

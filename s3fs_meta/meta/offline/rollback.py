@@ -1,10 +1,10 @@
-"""Preparing a database of an earlier txg to become the next state of the filesystem.
+"""Preparing a database of an earlier txg as the next state of the filesystem.
 
-Owns: the data taken from the current database: numbers that must never be reused, the packs,
-abandoned images, damage marks, and new locations of content. Does not know: how the earlier database
-is restored, and how it replaces the current one.
-Keeps: the files are exactly those of the earlier txg. Packs that only later states need count as
-dead from now on: these states stay available for the retention time, then the packs are deleted.
+Owns: the facts copied from the current database: numbers that must never be reused, packs, abandoned
+images, damage marks, and new locations of content. Does not know: how the earlier database is
+restored, how it replaces the current one.
+Keeps: the files are exactly those of the earlier txg. Packs needed only by later states count as
+dead from now on: the later states stay available for the retention time, then the packs are deleted.
 Tasks: all calls block; they belong in a thread, on databases that no other task uses meanwhile.
 """
 
@@ -16,7 +16,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
-_NAMED_MAX: Final = 3  # an error message lists at most this many packs
+_NAMED_MAX: Final = 3  # at most this many packs are named in an error
 
 # Blocks whose packs are condemned or missing, or whose location is marked as damaged.
 _HOMELESS: Final = (
@@ -29,7 +29,7 @@ _HOMELESS: Final = (
 
 
 def take_over(past: Database, present: Database) -> int:
-    """Update a database of an earlier txg with facts from the current database; commit.
+    """Add facts from the current database to a database of an earlier txg, and commit.
 
     Args:
         past: a restored database of the earlier txg, without local rows.
@@ -39,7 +39,7 @@ def take_over(past: Database, present: Database) -> int:
         The number of blocks of *past* that are damaged in the bucket and have no intact copy.
 
     Raises:
-        SettingsError: content of *past* was deleted; *past* is unusable, *present* is unchanged.
+        SettingsError: packs of *past* were deleted. *past* is unusable, *present* is unchanged.
     """
     past.begin_local()
     now, then = present.counters, past.counters
@@ -52,6 +52,7 @@ def take_over(past: Database, present: Database) -> int:
     lost = _find_content(past, present)
     _exchange_packs(past)
     properties.take_over_images(past, present)
+    properties.take_over_renumbered(past, present)
     replica.settle(past)
     past.commit()
     return lost
@@ -72,7 +73,7 @@ def _list_present(past: Database, present: Database) -> None:
 
 
 def _find_content(past: Database, present: Database) -> int:
-    """Set the current location of blocks that are unreadable at their old location.
+    """Set new locations of blocks that are unreadable at their old locations.
 
     Returns:
         The number of blocks that are damaged in the bucket and have no other location.
@@ -82,7 +83,7 @@ def _find_content(past: Database, present: Database) -> int:
     for block, content_hash, plain_bytes, key, is_kept in past.all(_HOMELESS):
         found = _elsewhere(present, block, content_hash, plain_bytes)
         if found is None and is_kept:
-            lost += 1  # reads of the block fail before and after the rollback
+            lost += 1  # reads of this block failed before the rollback, too
             continue
         if found is None:
             missing[key] = None
@@ -95,8 +96,8 @@ def _find_content(past: Database, present: Database) -> int:
         named = ", ".join(list(missing)[:_NAMED_MAX])
         more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         raise SettingsError(
-            f"a part of the content of that point in time is in {named}{more}, which may be deleted"
-            " already; s3fs-meta restore copies the content that is still available"
+            f"some content of that point in time is in {named}{more}, which may be deleted"
+            " already; use s3fs-meta restore to copy the content that is still available"
         )
     return lost
 
@@ -104,7 +105,7 @@ def _find_content(past: Database, present: Database) -> int:
 def _elsewhere(
     present: Database, block: BlockId, content_hash: bytes, plain_bytes: int
 ) -> BlockRow | None:
-    """Return a block of the current database with equal content in a retained, intact pack."""
+    """Return a block of the current database with the same content in an intact pack."""
     for row in (blocks.find(present, block), *blocks.by_hash(present, content_hash)):
         if row is None or row.pack is None or blocks.is_damaged(present, row):
             continue
@@ -118,7 +119,7 @@ def _elsewhere(
 def _exchange_packs(past: Database) -> None:
     """Adopt the packs of the current database; recount their live bytes for the earlier blocks.
 
-    A pack without live bytes dies in the open txg, not before, because earlier txgs need it.
+    Packs without live bytes get the open txg as died_txg, because earlier txgs need them.
     """
     past.run("DELETE FROM packs")
     past.run(

@@ -1,17 +1,15 @@
 """Reading all readable rows of a database file in which pages are missing.
 
-Owns: finding the readable runs of a table, and checking that a row fits its columns.
-Does not know: the source of the file, the use of its rows.
-Keeps: the file is opened read-only and immutable, after a check of its schema, and no SQL in it
-runs. A row is accepted only if its key follows that of the previous row, so pages that form a cycle
-end a run instead of looping forever. The number of searches is bounded. SQLite does not verify
-overflow pages, so a long row that ends in zeros is skipped: its last page may be missing. A row that
-is longer than any valid row ends the run. No search follows in its table, because a search would load
-the row.
-Tasks: all calls block; they belong in a thread.
+Owns: finding the readable parts of a table, and checking that values match their columns.
+Does not know: the source of the file, how the rows are used.
+Keeps: the file is opened read-only and immutable, its schema is checked, and no SQL in it runs. A row
+is accepted only if its key follows the key of the previous row, so a cycle of pages ends a run. The
+number of searches is bounded. SQLite does not verify overflow pages, so a long row that ends in zeros
+is skipped: its last page may be missing. A row that is longer than any valid row ends the run. Its
+table is then not searched further, because a search would load the row.
 
 A table is read upwards until SQLite finds an invalid page, then downwards from its end. In the gap
-between, searches start near both ends at growing distances, and at even distances. If a search
+between them, searches start near both ends at growing distances, and at even distances. If a search
 finds a row, the run around it is read, and the gaps on both sides are searched again.
 """
 
@@ -37,18 +35,18 @@ from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
-_NAME_BYTES: Final = 24  # leading bytes of an xattr name used as key; names of ACLs differ in them
-_LOCAL_BYTES: Final = 80  # up to this length a row has no overflow page, for any page size
+_NAME_BYTES: Final = 24  # first bytes of an xattr name, used as a key; ACL names differ in them
+_LOCAL_BYTES: Final = 80  # a row of at most this length has no overflow page
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
 
 
 class Table(NamedTuple):
-    """A table that is read by its primary key.
+    """A table, described for reading its rows by primary key.
 
     Attributes:
         columns: all columns, those of the primary key first.
         key: number of columns of the primary key.
-        blobs: columns with bytes; all other columns have integers.
+        blobs: columns that contain bytes; all others contain integers.
         optional: columns that may be NULL.
     """
 
@@ -80,12 +78,12 @@ NAMING: Final = (
     Table("block_map", ("ino", "block_index", "block"), 2),
 )
 _COUNTERS: Final = Table("counters", ("id", "next_ino", "next_block", "capacity_bytes"), 1)
-# "+" makes it a scan: a search would load complete rows, however long they are, on its path.
+# The "+" forces a scan, because an index search would load complete rows of any length.
 _PROPERTY: Final = "SELECT value FROM properties WHERE +name = ?"
 
 _VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _MAGIC: Final = b"SQLite format 3\0"
-_PAGE_SIZE: Final = slice(16, 18)  # bytes in the header of a database
+_PAGE_SIZE: Final = slice(16, 18)  # location of the page size in the header of a database
 _PAGES: Final = slice(28, 32)
 _LARGEST_PAGE: Final = (1, 1 << 16)  # the header stores 1 for a page size of 64 KiB
 
@@ -101,7 +99,7 @@ def size_in_header(start: bytes) -> int:
 
 
 class DamagedDatabase:
-    """A database file with missing pages, open for reading."""
+    """A database file with missing pages, opened for reading."""
 
     def __init__(self, path: Path, key: str) -> None:
         """Open a file.
@@ -111,12 +109,12 @@ class DamagedDatabase:
             key: key of the object from which it was restored, for errors.
 
         Raises:
-            FormatError: the file's schema is unreadable, or is not that of this program.
-            NewerFormatError: the file's row schema_version names a version of a newer program.
+            FormatError: the schema of the file is unreadable or different.
+            NewerFormatError: the schema version in the file is that of a newer program.
         """
         require_schema_tree(path, key)
         try:
-            self._connection = connections.connect_damaged(path, IMAGE_VALUE_BYTES_MAX)
+            self._connection = connections.connect_immutable(path, IMAGE_VALUE_BYTES_MAX)
         except apsw.Error as exc:
             raise connections.translated(exc, key) from exc
         try:
@@ -133,16 +131,16 @@ class DamagedDatabase:
         self._connection.close()
 
     def require_intact(self) -> None:
-        """Refuse a file that is not one consistent database. Raises FormatError."""
+        """Raise FormatError if the file is not one consistent database."""
         try:
             [(found,)] = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
         except apsw.Error as exc:
             raise connections.translated(exc, self._key) from exc
         if found != "ok":
-            raise FormatError(self._key, f"its image pieces are no consistent database: {found}")
+            raise FormatError(self._key, f"the image pieces form no consistent database: {found}")
 
     def cookie_key(self) -> bytes | None:
-        """Return the key of the hash for readdir positions, None if it cannot be read."""
+        """Return the cookie key, None if it cannot be read."""
         return self._property("cookie_key")
 
     def _property(self, name: str) -> bytes | None:
@@ -169,7 +167,7 @@ class DamagedDatabase:
 
 
 class TableReader:
-    """Reads the readable rows of one table; used once."""
+    """Reads the readable rows of one table. Use each object only once."""
 
     def __init__(self, connection: apsw.Connection, table: Table) -> None:
         self._connection = connection
@@ -183,8 +181,8 @@ class TableReader:
         self._broke = False
         self._probes = 0
         self._reached = 0
-        self._has_long_rows = False  # True if a row is too long; a search would load it completely
-        self.is_complete = True  # false after ``rows`` found an unreadable page
+        self._has_long_rows = False  # True if a row is too long, because a search would load it
+        self.is_complete = True  # False after ``rows`` found an unreadable page
 
     def rows(self) -> Iterator[Row]:
         """Yield each readable row once, in no order; its values have the types of their columns."""
@@ -199,14 +197,14 @@ class TableReader:
             yield from self._search(*gaps.pop(), gaps)
 
     def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
-        """Yield the rows of a run between two keys; add the gaps before and after it to *gaps*."""
+        """Search between two keys; yield the rows of the run found, and add new gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
-            # A position between two keys belongs to the lower key.
+            # A position between two keys counts as the lower key.
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # the gap has no rows after that position
+                return  # no rows of the gap follow this position
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))
@@ -216,7 +214,7 @@ class TableReader:
             return
 
     def _probe(self, place: int) -> int | None:
-        """Return the first key at or after a position, None if a page of the search is unreadable."""
+        """Return the first key at or after a position, None if the search meets a bad page."""
         self._probes += 1
         sql = (
             f"SELECT {self._columns()} FROM {self._table.name} WHERE {self._key} >= {self._places}"
@@ -237,14 +235,14 @@ class TableReader:
         last: Row | None = None
         where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
         bound = self._parts(start)
-        if start in {0, self._bound()}:  # a scan does not read the long rows that a search reads
+        if start in {0, self._bound()}:  # unlike a search, a scan does not load long rows
             where, bound = "", ()
         sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
         try:
             for row in self._connection.execute(sql, bound):
                 key = self._packed(row)
                 if key is None:
-                    break  # an invalid key; in a cycle of pages it would recur forever
+                    break  # an invalid key, which would recur forever in a cycle of pages
                 if key >= high or key <= low:
                     return
                 names = row[: self._table.key]
@@ -263,12 +261,12 @@ class TableReader:
         self.is_complete = False
 
     def _between(self, low: int, high: int) -> list[int]:
-        """Return positions to search between two keys, ascending: near both keys, and evenly spread."""
+        """Return sorted positions to search between two keys: near both keys, and evenly spread."""
         width = high - low
         steps = [1 << bits for bits in range(width.bit_length())]
         places = {low + step for step in steps} | {high - step for step in steps}
         places.update(_evenly(low, high))
-        if self._table.key > 1:  # rows with an equal first part of the key are often adjacent
+        if self._table.key > 1:  # keys with equal first parts are often adjacent
             first, last = low // self._part, high // self._part
             for one in {first, first + 1, first + 2, last}:
                 places.update(_evenly(one * self._part, (one + 1) * self._part))
@@ -276,7 +274,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the SQL for all columns; text, which may be invalid UTF-8, is read as NULL."""
+        """Return the SQL for all columns; it reads text as NULL, because it may be invalid UTF-8."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 
@@ -292,7 +290,7 @@ class TableReader:
         return min(first, _NUMBER_MAX), min(second, _NUMBER_MAX)
 
     def _packed(self, row: Row) -> int | None:
-        """Return the key of a row as one number in the same order; None if the key is invalid."""
+        """Return a row's key as one number that sorts like the key, None if it is invalid."""
         first = row[0]
         if type(first) is not int or first < 0:
             return None

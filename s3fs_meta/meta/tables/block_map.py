@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 
 class Located(NamedTuple):
-    """A block of a file with its location; the pack fields are None until the block is uploaded."""
+    """A block of a file, and its location; the pack fields are None until it is uploaded."""
 
     block: BlockId
     plain_bytes: int
@@ -25,7 +25,7 @@ class Located(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A part of a file, as long as a block: the key of a row of ``block_map``."""
+    """A part of a file with the length of a block; the primary key of ``block_map``."""
 
     ino: Ino
     block_index: BlockIndex
@@ -33,7 +33,7 @@ class FilePart(NamedTuple):
 
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
-    # LEFT JOIN, so that a row of block_map without a row of blocks is noticed as damage.
+    # With a LEFT JOIN a row of block_map without a row of blocks is detected as damage.
     " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"
     " LEFT JOIN cached_blocks c ON c.block = m.block"
 )
@@ -43,9 +43,9 @@ _LOCATE_RANGE: Final = (
     " ORDER BY m.block_index"
 )
 
-# States by number, because calling BlockState takes longer than reading the row.
+# Indexed by number, because calling BlockState takes longer than reading the row.
 _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
-assert all(state is None or _STATES[state] is state for state in _STATES), "states count from 1"
+assert all(state is None or _STATES[state] is state for state in _STATES), "states start at 1"
 
 
 def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
@@ -54,7 +54,7 @@ def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
 
 
 def of_row(row: BlockRow) -> Located:
-    """Return a block with its location in the bucket; its state in the cache is left out."""
+    """Return a block with its location in the bucket, but without its state in the cache."""
     return Located(
         row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
     )
@@ -76,7 +76,7 @@ def locate_range(
 ) -> dict[BlockIndex, Located]:
     """Return the blocks, with locations, of the parts *first* to *last* inclusive of a file.
 
-    Holes are left out.
+    Holes are not in the result.
     """
     rows = db.all(_LOCATE_RANGE, (ino, first, last))
     return {row[0]: _located(ino, row[1:-1], row[-1]) for row in rows}
@@ -106,17 +106,17 @@ def replace(
     """Map a part of a file to another block. Transaction: inside a group.
 
     Args:
-        before: the block to which the part is mapped now, None for a hole.
+        before: the block to which the part is mapped so far, None for a hole.
     """
     if before is None:
         db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
     else:
         is_there = repoint(db, ino, index, before, block)
-        assert is_there, "the part is mapped to the block that the caller found"
+        assert is_there, "the part must be mapped to the given block"
 
 
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
-    """Make a part of a file a hole; return the former block, None if it was a hole already.
+    """Turn a part of a file into a hole; return the former block, None if it was a hole.
 
     Transaction: inside a group.
     """
@@ -127,7 +127,7 @@ def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 
 
 def remove_read(db: Database, ino: Ino, index: BlockIndex) -> None:
-    """Make a part of a file a hole whose row was just read. Transaction: inside a group."""
+    """Delete a row that was just read, so the part becomes a hole. Transaction: inside a group."""
     db.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
 
 
@@ -183,10 +183,10 @@ def last_indexes(
 def blocks_after(
     db: Database, after: FilePart, limit: int
 ) -> tuple[FilePart | None, list[tuple[BlockId, FilePart]]]:
-    """Return the next *limit* rows of the block map, of all files, and where to continue.
+    """Return the next *limit* rows of the block maps of all files, and where to continue.
 
     Returns:
-        The last part that was read, None after the last row of the map; the blocks with their parts.
+        The last part that was read (None after the last row), and the blocks with their parts.
     """
     rows = db.all(
         "SELECT ino, block_index, block FROM block_map WHERE (ino, block_index) > (?, ?)"
@@ -214,9 +214,9 @@ def blocks_of(
 def first_not_shareable(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> BlockIndex | None:
-    """Return the first part, from *first* to *last* inclusive, whose block must not be shared.
+    """Return the first part from *first* to *last* inclusive with a block that cannot be shared.
 
-    Such a block is not uploaded, or its location is marked as damaged.
+    A block cannot be shared if it is not uploaded or its location is marked as damaged.
     """
     row = db.one(
         "SELECT m.block_index FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -233,7 +233,7 @@ def copy_range(
 ) -> int:
     """Map parts of file *target* to the blocks of a range of another file; return their number.
 
-    The parts are those of the range, shifted by *shift*, and must be holes. Transaction: inside a
+    The range is shifted by *shift*; the mapped parts must be holes. Transaction: inside a
     group.
     """
     return db.run(

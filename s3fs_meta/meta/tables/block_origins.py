@@ -1,6 +1,6 @@
-"""Rows of ``copies``: the origin of each copied block whose cache file was not synced yet.
+"""Rows of ``copies``: the origin of each copied block whose cache file is not synced yet.
 
-Owns: the rows of ``copies``. Does not know: files; when a copy was synced (``cache``).
+Owns: the rows of ``copies``. Does not know: files, when a copy is synced (``cache``).
 Keeps: a row is inserted in the group that creates the block, and deleted in the group that records
 the sync of its file. So the row exists exactly while a power cut may lose the block's content.
 """
@@ -13,20 +13,20 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-HOLE: Final = BlockId(0)  # the origin of a copied hole; no block has this number
+HOLE: Final = BlockId(0)  # the origin of a copied hole; no block has the number 0
 
 
 class Copy(NamedTuple):
-    """A block that replaced another block (its origin), and the location of the origin."""
+    """A block that replaced another block, its origin, and the location of the origin."""
 
     block: BlockId
-    origin: BlockId  # the replaced block, or HOLE, or the block itself: see ``note_gap``
+    origin: BlockId  # the replaced block, HOLE, or the block itself (see ``note_gap``)
     # Number of leading bytes of the origin that still belong to the file; if it is greater than
     # plain_bytes, zeros follow the origin.
     keep_bytes: int
     plain_bytes: int  # length of the origin
     holds_bytes: int | None  # length of the new block; None if no file refers to it any more
-    hash: bytes | None  # hash and pack fields are None if the origin was not yet in the bucket
+    hash: bytes | None  # hash and pack fields are None if the origin was not in the bucket yet
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
@@ -50,7 +50,7 @@ def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None
 
 
 def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
-    """Record that a new block begins with *hole_bytes* zeros of a hole. Transaction: inside a group."""
+    """Record that a new block begins with *hole_bytes* zeros of a hole. Inside a group."""
     db.run(
         f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
         (block, hole_bytes),
@@ -58,7 +58,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow a block's own content, which is synced. Transaction: inside a group."""
+    """Record that zeros follow the synced content of a block. Transaction: inside a group."""
     db.run(
         "INSERT INTO copies VALUES (?1, ?1, ?2, ?3, NULL, NULL, NULL, NULL)",
         (block, gap_end, content_bytes),
@@ -66,9 +66,9 @@ def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> 
 
 
 def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow a complete origin, if a block has nothing else after it.
+    """Record that zeros follow a complete origin, if the block has no other content after it.
 
-    A truncated origin cannot be extended: its removed bytes would come back. Transaction: inside a
+    A truncated origin cannot be extended, because its removed bytes would reappear. Inside a
     group.
     """
     db.run(
@@ -91,7 +91,7 @@ def blocks(db: Database) -> list[BlockId]:
 
 
 def not_uploaded(db: Database) -> list[Copy]:
-    """Return the copied blocks that are not in the bucket; a copy of a copy comes after its origin."""
+    """Return the copied blocks that are not in the bucket; an origin precedes its copies."""
     rows = db.all(
         "SELECT c.block, c.origin, c.keep_bytes, c.plain_bytes, b.plain_bytes,"
         " c.hash, c.pack, c.pack_offset, c.stored_bytes FROM copies AS c"

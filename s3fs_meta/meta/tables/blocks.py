@@ -18,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
-# Several statements in one call: most writes into a new block run nothing else.
+# Several statements in one call, because most writes to a new block need only these.
 _CREATE_DIRTY: Final = (
     "INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL);"
     f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)"
@@ -29,7 +29,7 @@ _new = tuple.__new__
 
 
 def _row(row: Row) -> BlockRow:
-    """Return the block that a row of ``blocks`` describes. Raises BadRowError."""
+    """Convert a row of ``blocks``; raise BadRowError if it is invalid."""
     row_types.require_location((row[0], *row[2:]), 0)
     if type(row[1]) is not int:
         raise BadRowError("a block", 0)
@@ -63,7 +63,7 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """Insert a block as ``create_dirty`` does, and map a hole of the file to it. Inside a group."""
+    """Insert a block like ``create_dirty``, and map a hole of the file to it. Inside a group."""
     db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 
@@ -93,7 +93,7 @@ def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
 
 
 def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
-    """Return the blocks with a content hash, the oldest first; at most EQUAL_BLOCKS_MAX.
+    """Return at most EQUAL_BLOCKS_MAX blocks with a content hash, the oldest first.
 
     Usually at most one block has a hash, but concurrent uploads may store equal content twice.
     """
@@ -218,12 +218,12 @@ def delete(db: Database, block: BlockId) -> None:
     The caller deletes the block's cache file and its row in cached_blocks.
     """
     row = get(db, block)
-    assert row.refs == 0, "a block with references is not deleted"
+    assert row.refs == 0, "only a block without references may be deleted"
     delete_read(db, row)
 
 
 def delete_read(db: Database, row: BlockRow) -> None:
-    """Delete a row that was just read, and whose only reference the caller drops. As ``delete``."""
+    """Delete a row that was just read; the caller removes its only reference. See ``delete``."""
     db.run("DELETE FROM blocks WHERE block = ?", (row.block,))
     db.counters.block_bytes -= row.plain_bytes
     if row.pack is not None:

@@ -1,6 +1,6 @@
 """Rows of ``cached_blocks``: the blocks cached on this host, and their states.
 
-Owns: the stored states. Does not know: block files; which state changes are allowed (``cache``).
+Owns: the rows. Does not know: block files, which changes of state are allowed (``cache``).
 """
 
 import json
@@ -19,7 +19,7 @@ _STORED_IN: Final = (
 
 
 class StateTotal(NamedTuple):
-    """The number and bytes of all cached blocks in one state."""
+    """The number and the total bytes of the cached blocks in one state."""
 
     blocks: int
     plain_bytes: int
@@ -34,7 +34,7 @@ class Tail(NamedTuple):
 
 
 class SealedRow(NamedTuple):
-    """A sealed block, which waits for its upload."""
+    """A sealed block that waits for its upload."""
 
     block: BlockId
     ino: Ino
@@ -113,16 +113,16 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
     Args:
         limit: at most this many blocks; -1 for all.
     """
-    # The partial index has only rows with state <> 4; SQLite uses it only for that expression.
+    # The partial index covers state <> 4; SQLite uses it only if a query contains this expression.
     partial = "" if state is BlockState.CLEAN else f"state <> {BlockState.CLEAN:d} AND"
     sql = f"SELECT block FROM cached_blocks WHERE {partial} state = ? ORDER BY block LIMIT ?"
     return [row[0] for row in db.all(sql, (int(state), limit))]
 
 
 def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
-    """Return sealed blocks, ascending by inode and index, so that a pack has a file's blocks in order.
+    """Return sealed blocks by inode and index, so that packs store a file's blocks in order.
 
-    Sealed blocks to which no file refers any more are included.
+    Sealed blocks without references from files are included.
 
     Args:
         wanted: the blocks to return; None for all.
@@ -139,12 +139,12 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
 
 
 def unseal_all(db: Database) -> None:
-    """Undo sealing after a crash: make referenced blocks dirty, delete and doom all others.
+    """Undo sealing after a crash: referenced blocks become dirty, all others doomed.
 
     A block that compaction was moving keeps its old location. It becomes UPLOADED, because its
     location may not be synced yet; the next sync makes it CLEAN.
 
-    It is unknown whether a pack with the blocks was stored; they are uploaded again in another pack.
+    A pack with the blocks may have been stored; they are uploaded again in another pack.
     Transaction: inside a group.
     """
     for row in sealed_rows(db):
@@ -171,7 +171,7 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Count cached blocks and their bytes by state, in a scan of the table; for mount and fsck."""
+    """Count the cached blocks and bytes of each state by a scan; for mount and fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
         "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"
@@ -182,7 +182,7 @@ def totals(db: Database) -> dict[BlockState, StateTotal]:
 
 
 def are_marked(db: Database, marked: Database) -> bool:
-    """Return whether a block cached in *db* has a location that *marked* marks as damaged.
+    """Return whether *marked* marks the location of any block cached in *db* as damaged.
 
     Args:
         db: the database with the cached blocks.
@@ -196,7 +196,7 @@ def are_marked(db: Database, marked: Database) -> bool:
 
 
 def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the blocks of *held* at locations that *marked* marks as damaged.
+    """Return the blocks of *held* whose locations are marked as damaged in *marked*.
 
     Args:
         db: the database with the locations of the blocks.

@@ -1,10 +1,10 @@
-"""Rows of ``properties`` that mark damaged packs and records: no content is deduplicated onto them.
+"""Rows of ``properties`` that mark damaged packs and records; deduplication skips them.
 
-Owns: marking a pack, or one record in it, and the extent of a mark. Does not know: how damage is
-proven, or healed (``sync.upload.healing``).
-Keeps: a mark names a location, and locations are never reused. So the mark stays correct when the
+Owns: marking a pack or one record in it, and which blocks a mark covers. Does not know: how damage is
+proven or healed (``sync.upload.healing``).
+Keeps: a mark names a location, and locations are never reused. So the mark stays correct if the
 block moves to another pack. The table is replicated, so every host and every later writer has the
-marks. At most DAMAGED_RECORDS_MAX records of a pack are marked; one more marks the complete pack.
+marks. If more than DAMAGED_RECORDS_MAX records of a pack are damaged, the complete pack is marked.
 
 A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is empty.
 """
@@ -18,7 +18,7 @@ from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
 _OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # in ASCII, 0 follows the slash
-_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # records of the pack that ?1 names
+_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # the marks of records in pack ?1
 
 # An SQL condition: the database has any damage mark. SQLite evaluates it once per statement.
 ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"
@@ -65,7 +65,7 @@ def _records(db: Database, whole: Mark) -> int:
 
 
 def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
-    """Return whether a record is marked, by its own mark or that of its pack.
+    """Return whether a record is marked, by its own mark or by a mark of its pack.
 
     Args:
         pack_offset: offset of the record; None for the complete pack.
@@ -75,7 +75,7 @@ def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
 
 
 def exist(db: Database) -> bool:
-    """Return whether the database has any damage mark, by one lookup in an index."""
+    """Return whether the database has any damage mark; this takes one index lookup."""
     return db.one(f"SELECT 1 WHERE {ANY}") is not None
 
 

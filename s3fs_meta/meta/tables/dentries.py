@@ -5,8 +5,8 @@ Does not know: link counts, times, directory sizes (the caller updates them with
 Keeps: a name occurs at most once in a directory. Its cookie never changes while the name exists, so
 a readdir position stays valid when other names are added or removed.
 
-A cookie is the shifted hash of the name plus the lowest number that no other name of the directory
-with that hash has. Two names with equal hashes occur only in attacks and in tests.
+A cookie is the shifted hash of the name plus a number, the lowest that no other name of the directory
+with the same hash has. Names with equal hashes occur only in attacks and in tests.
 """
 
 import logging
@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 
 
 def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
-    """Return the inode of a name, None if there is no such name."""
+    """Return the inode of a name, None if the directory does not have the name."""
     row = db.one(_FIND, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else row[0]
 
 
 def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
-    """Return the name with a cookie in a directory, None if there is none."""
+    """Return the name with a given cookie in a directory, None if no name has it."""
     row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     return None if row is None else row_types.blob(row[0], "a name", parent)
 
@@ -76,7 +76,7 @@ def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
         NoSpaceLeftError: 256 other names in the directory have the same hash.
     """
     first = db.name_hash(name) << _SHIFT
-    # While no two names of any directory have equal hashes, a free first cookie proves that the
+    # If no two names of a directory have equal hashes, a free first cookie proves that the
     # directory does not have the name.
     if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
         cookie = _free_cookie(db, parent, name, first)
@@ -111,7 +111,7 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def remove_found(db: Database, parent: Ino, name: bytes) -> None:
-    """Remove a name that the caller has just found, without a lookup. Transaction: inside a group.
+    """Remove a name without a lookup; the caller has just found it. Transaction: inside a group.
 
     Raises:
         NoEntryError: the name does not exist.
@@ -127,7 +127,7 @@ def remove_found(db: Database, parent: Ino, name: bytes) -> None:
 def move_found(
     db: Database, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, ino: Ino
 ) -> None:
-    """Rename an entry to a name that the caller has just found unused. Transaction: inside a group.
+    """Rename an entry to a name that the caller knows to be unused. Transaction: inside a group.
 
     Args:
         ino: inode of the entry.
@@ -144,7 +144,7 @@ def move_found(
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
-    """Give a name another inode and return its old inode. Transaction: inside a group.
+    """Let a name refer to another inode; return its old inode. Transaction: inside a group.
 
     Raises:
         NoEntryError: there is no such name.
@@ -164,7 +164,7 @@ def is_empty(db: Database, parent: Ino) -> bool:
 def page(
     db: Database, parent: Ino, after: Cookie, limit: int
 ) -> list[tuple[bytes, Cookie, Attributes]]:
-    """Return the names of a directory after a cookie, ascending by cookie, at most *limit*.
+    """Return at most *limit* names of a directory after a cookie, sorted by cookie.
 
     A listing that begins at 0 returns each name that stays in the directory exactly once, even if
     other names are added or removed between its pages. An inode whose row cannot be read gets the
@@ -175,7 +175,7 @@ def page(
 
 
 def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Return one name of a listing; an unreadable inode is listed without attributes."""
+    """Convert one row of a listing; an unreadable inode gets no attributes."""
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

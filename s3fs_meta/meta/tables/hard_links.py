@@ -1,8 +1,8 @@
-"""Rows of ``hard_links`` and the parent of an inode: the directories that contain its names.
+"""Rows of ``hard_links``, and the parent of an inode: the directories that contain its names.
 
 Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; the caller updates nlink.
-Keeps: if nlink >= 2, the rows of an inode add up to nlink, and ``inodes.parent`` is the directory of
-one of them. If nlink <= 1, the inode has no rows. Directories never have rows.
+Keeps: if nlink >= 2, the rows of an inode add up to nlink, and ``inodes.parent`` is the directory in
+one of these rows. If nlink <= 1, the inode has no rows. Directories never have rows.
 
 The functions take the inode's attributes from *before* the link count changes.
 """
@@ -55,9 +55,9 @@ def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) ->
 
 
 def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
-    """Return each directory with names of an inode and how many, ascending by directory.
+    """Return the directories that contain names of an inode, with the numbers of names, sorted.
 
-    An orphan and a missing inode have none.
+    The result is empty for an orphan and for a missing inode.
     """
     rows = db.all("SELECT parent, names FROM hard_links WHERE ino = ? ORDER BY parent", (ino,))
     if rows:
@@ -78,7 +78,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Choose another parent if the recorded parent has no name of the inode any more."""
+    """Change the recorded parent if it no longer contains a name of the inode."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

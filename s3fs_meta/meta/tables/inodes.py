@@ -6,7 +6,7 @@ Keeps: counters.inodes and counters.file_bytes equal the rows.
 
 Rows are read and changed in memory (``db.inode_table``). They are written to the table when the
 group commits, or before another statement on the table. A time outside ``TIME_NS_MIN`` to
-``TIME_NS_MAX`` is clamped to that range, as kernels clamp times to a filesystem's range.
+``TIME_NS_MAX`` is clamped to this range, like kernels clamp times to the range of a filesystem.
 """
 
 import stat
@@ -20,14 +20,14 @@ from s3fs_meta.model import Attributes, Ino
 
 
 def _time(delta: str) -> str:
-    """Return an SQL expression for a time, which is NULL if the stored difference is not a number.
+    """Return an SQL expression for a time; NULL if the stored difference is not a number.
 
-    Without the condition SQLite adds text and blobs as 0.
+    Without the condition SQLite would add text and blobs as 0.
     """
     return f"CASE WHEN i.{delta} <= {TIME_NS_MAX - TIME_NS_MIN} THEN i.ctime_ns + i.{delta} END"
 
 
-# SQL for the fields of Attributes, in their order; other modules use it in joins.
+# SQL for the fields of Attributes, in order; other modules use it in joins.
 COLUMNS: Final = (
     "i.ino, i.mode, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks,"
     f" i.ctime_ns, {_time('mtime_delta_ns')}, {_time('atime_delta_ns')},"
@@ -47,7 +47,7 @@ _TYPE: Final = 0o170000
 _REGULAR: Final = stat.S_IFREG
 _MIN: Final = TIME_NS_MIN
 _MAX: Final = TIME_NS_MAX
-_new = tuple.__new__  # takes a third of the time of calling the class
+_new = tuple.__new__  # takes a third of the time of a call of the class
 
 
 def attributes_of(row: Row) -> Attributes:
@@ -56,7 +56,7 @@ def attributes_of(row: Row) -> Attributes:
     Raises:
         BadRowError: a value is not a number, or too large for a reply to the kernel.
     """
-    # The operator | accepts only integers; this check takes a quarter of a microsecond.
+    # The operator | raises TypeError for values that are not integers; it takes 0.25 us.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
     try:
         words, numbers = mode | nlink | uid | gid | rdev, size | mapped | parent | flags
@@ -69,12 +69,12 @@ def attributes_of(row: Row) -> Attributes:
 
 
 def unreadable(ino: Ino) -> Attributes:
-    """Return the attributes that a directory listing shows for an unreadable row: no type, all 0."""
+    """Return the attributes that a listing shows for an unreadable row: all fields are 0."""
     return _new(Attributes, (ino, *(0 for _ in Attributes._fields[1:])))
 
 
 def newest(db: Database, row: Row) -> Attributes | None:
-    """Return the attributes of a row with COLUMNS_OF_NAMED, or newer ones in memory.
+    """Return the attributes of a row with COLUMNS_OF_NAMED, or newer attributes from memory.
 
     Returns:
         None if the inode does not exist.
@@ -164,7 +164,7 @@ def replace(db: Database, attributes: Attributes) -> None:
 def set_size_and_mtime(
     db: Database, ino: Ino, size_bytes: int, mtime_ns: int, mapped_delta: int
 ) -> None:
-    """Record a write to a regular file: mtime and ctime become *mtime_ns*, atime stays.
+    """Record a write to a regular file: set mtime and ctime to *mtime_ns*.
 
     Args:
         mapped_delta: number of block map rows added, minus rows removed.
@@ -198,7 +198,7 @@ def change_directory(
 
 
 def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
-    """Add *links*, perhaps negative, to nlink and set ctime; the other times stay.
+    """Add *links*, which may be negative, to nlink, and set ctime.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -216,7 +216,7 @@ def touch(
     mtime_ns: int | None = None,
     atime_ns: int | None = None,
 ) -> None:
-    """Set the given times of an inode; a time that is not given stays.
+    """Set the given times of an inode; times that are not given do not change.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -263,7 +263,7 @@ def set_parent(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def add_mapped_blocks(db: Database, ino: Ino, blocks: int) -> None:
-    """Add *blocks*, perhaps negative, to an inode's number of mapped blocks; no time changes."""
+    """Add *blocks*, which may be negative, to the number of mapped blocks; no time changes."""
     before = find(db, ino)
     if before is not None:
         _amend(db, ino, mapped_blocks=before.mapped_blocks + blocks)
@@ -284,7 +284,7 @@ def _amend(db: Database, ino: Ino, **columns: int) -> None:
 
 
 def delete(db: Database, ino: Ino) -> None:
-    """Delete an inode's row; the caller deletes its names, blocks and attributes. Inside a group.
+    """Delete the row of an inode; the caller deletes names, blocks and attributes. Inside a group.
 
     Raises:
         NoInodeError: the inode does not exist.
@@ -300,7 +300,7 @@ def delete(db: Database, ino: Ino) -> None:
 
 
 def delete_bare_orphan(db: Database, ino: Ino) -> bool:
-    """Delete the row of an inode that has no name, content, target or extended attributes.
+    """Delete an inode's row if it has no name, content, target or extended attributes.
 
     Runs at most one statement. Transaction: inside a group.
 
@@ -321,7 +321,7 @@ def delete_bare_orphan(db: Database, ino: Ino) -> bool:
 
 
 def orphans(db: Database) -> list[Ino]:
-    """Return the few inodes without a name, ascending."""
+    """Return the inodes without a name, in ascending order; there are few."""
     return [row[0] for row in db.inodes.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
 
 

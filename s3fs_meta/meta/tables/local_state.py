@@ -1,10 +1,10 @@
-"""Rows of ``local_state``: facts about this host's copy. local.sql lists the names."""
+"""Rows of ``local_state``: facts about this host's copy of the database; local.sql lists them."""
 
 from typing import Final
 
 from s3fs_meta.meta.db.database import Database
 
-# Facts about this host that stay true when other rows replace the database; see local.sql.
+# Facts about this host that stay valid if the database is replaced; see local.sql.
 OF_HOST: Final = (
     "holder",
     "nonces",
@@ -24,7 +24,7 @@ def get(db: Database, name: str) -> str | None:
 
 
 def put(db: Database, name: str, value: str) -> None:
-    """Record one fact, replacing its former value. Transaction: inside a group."""
+    """Record one fact, and replace its former value. Transaction: inside a group."""
     db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
 
 

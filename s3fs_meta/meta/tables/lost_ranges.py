@@ -1,7 +1,7 @@
 """The extended attribute that lists the lost ranges of a file, which fsck replaced by holes.
 
-Owns: its name and its format, one line ``first-last`` for each range. Does not know: why bytes are
-lost. Any process may set the attribute, so invalid lines are ignored.
+Owns: the name of the attribute and its format, one line ``first-last`` for each range. Does not know:
+why bytes are lost. Any process may set the attribute, so invalid lines are ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ from s3fs_meta.meta.tables.properties import get
 from s3fs_meta.model import BlockIndex, Ino
 
 ATTRIBUTE: Final = b"user.s3fs-meta.lost"
-MORE: Final = b"more\n"  # last line of a value that has no room for all ranges
+MORE: Final = b"more\n"  # the last line of a value that is too short for all ranges
 _END: Final = 1 << 63
 _DIGITS_MAX: Final = 19
 
 
 class LostPart(NamedTuple):
-    """The blocks of a file that one line lists, from *first* to *last* inclusive."""
+    """The blocks that one line of a file's attribute covers, from *first* to *last* inclusive."""
 
     ino: Ino
     first: BlockIndex
@@ -64,7 +64,7 @@ def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
 
 
 def iterate(db: Database) -> Iterator[LostPart]:
-    """Yield the lost parts of all files, by a scan of ``xattrs``; a part may have content again."""
+    """Yield the lost parts of all files, by a scan; a part may have been written again."""
     block_bytes = int(get(db, "block_bytes"))
     for ino, value in db.iterate("SELECT ino, value FROM xattrs WHERE name = ?", (ATTRIBUTE,)):
         for one in parse(value) if isinstance(value, bytes) else ():

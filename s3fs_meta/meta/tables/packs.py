@@ -4,10 +4,10 @@ Owns: states, sizes, the live bytes of a pack, and the txg in which the live byt
 (died_txg).
 Does not know: the store, which images still need a pack (``sync.history.reclaim``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
-died_txg is set exactly when live_bytes is 0, except before the pack's blocks get their locations.
+died_txg is set if and only if live_bytes is 0, except before the pack's blocks get their locations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.errors import BadRowError, MetadataError
@@ -20,7 +20,7 @@ _COLUMNS: Final = "pack, object_key, state, object_bytes, live_bytes, died_txg"
 
 
 class PackRow(NamedTuple):
-    """One pack object."""
+    """The row of one pack."""
 
     pack: PackId
     object_key: ObjectKey
@@ -34,7 +34,7 @@ _STATES: Final = frozenset(PackState)
 
 
 def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
-    """Add a pack that is about to be stored and return its number. Transaction: inside a group."""
+    """Insert a pack before it is stored; return its number. Transaction: inside a group."""
     pack = db.counters.take_pack()
     db.run(
         f"INSERT INTO packs VALUES (?, ?, {PackState.UPLOADING:d}, ?, 0, NULL)",
@@ -44,7 +44,7 @@ def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
 
 
 def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None:
-    """Record a stored pack in an older copy of the database, under its number in the newer one.
+    """Insert a stored pack into an older copy of the database, with its number in the newer one.
 
     If the copy already has a row of the pack, its state becomes STORED. Transaction: inside a group.
     """
@@ -76,7 +76,7 @@ def get(db: Database, pack: PackId) -> PackRow:
 
 
 def object_key(db: Database, pack: PackId) -> ObjectKey:
-    """Return the object key of a pack. Raises MetadataError without a row, BadRowError."""
+    """Return the object key of a pack; raise MetadataError if it has no row, or BadRowError."""
     row = db.one("SELECT object_key FROM packs WHERE pack = ?", (pack,))
     if row is None:
         raise _missing(pack)
@@ -86,12 +86,12 @@ def object_key(db: Database, pack: PackId) -> ObjectKey:
 
 
 def object_bytes(db: Database, pack: PackId) -> int:
-    """Return the size of a pack's object. Raises MetadataError if the pack has no row."""
+    """Return the size of a pack's object; raise MetadataError if the pack has no row."""
     return get(db, pack).object_bytes
 
 
 def stored(db: Database, pack: PackId) -> None:
-    """Record that the store confirmed a pack; repeating it is harmless. Transaction: inside a group."""
+    """Record that the store confirmed a pack; a repeated call is harmless. Inside a group."""
     row = get(db, pack)
     _report(db, pack)
     if row.state is PackState.UPLOADING:
@@ -100,9 +100,10 @@ def stored(db: Database, pack: PackId) -> None:
 
 
 def condemn(db: Database, pack: PackId) -> None:
-    """Condemn a pack without live blocks: no block may refer to it again. Transaction: inside a group."""
+    """Condemn a pack without live blocks, so that no block refers to it again. Inside a group."""
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
+    assert pack not in db.held_packs, "a pack that a running copy needs cannot be condemned"
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     _set_state(db, pack, PackState.CONDEMNED)
@@ -112,7 +113,7 @@ def condemn(db: Database, pack: PackId) -> None:
 def delete(db: Database, pack: PackId) -> None:
     """Delete the row of a pack whose object is deleted. Transaction: inside a group."""
     row = get(db, pack)
-    assert row.live_bytes == 0, "a pack with live blocks is not deleted"
+    assert row.live_bytes == 0, "a pack with live blocks cannot be deleted"
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     db.run("DELETE FROM packs WHERE pack = ?", (pack,))
@@ -145,26 +146,65 @@ def note_if_dead(db: Database, pack: PackId) -> None:
     )
 
 
-def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
-    """Return packs that no txg from *floor* on needs: condemned packs, then the longest dead."""
-    rows = db.all(
-        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} UNION ALL"
-        f" SELECT {_COLUMNS} FROM packs WHERE died_txg IS NOT NULL AND died_txg <= ?1"
-        f" AND state = {PackState.STORED:d} AND live_bytes = 0"
-        " ORDER BY state DESC, died_txg, pack LIMIT ?2",
-        (floor, limit),
+def report_revived(db: Database, revived: Sequence[PackId]) -> None:
+    """Record that the next changelog must list packs that live again. Transaction: inside a group."""
+    db.run_many("INSERT OR IGNORE INTO pack_news VALUES (?)", [(pack,) for pack in revived])
+    db.revived_packs.update(revived)
+
+
+def find_condemned(db: Database, limit: int) -> list[PackRow]:
+    """Return condemned packs, ascending."""
+    sql = (
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} ORDER BY pack LIMIT ?"
     )
-    return [_row(row) for row in rows]
+    return [_row(row) for row in db.all(sql, (limit,))]
+
+
+def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
+    """Return stored packs that no txg from *floor* on needs, the oldest dead first.
+
+    Packs that a running copy of the past needs are left out.
+
+    Args:
+        after: the last row of the result before, to continue it; None: begin.
+    """
+    last = (-1, 0) if after is None else (after.died_txg, after.pack)
+    rows = db.all(
+        f"SELECT {_COLUMNS} FROM packs WHERE died_txg IS NOT NULL AND died_txg <= ?1"
+        " AND died_txg >= ?2 AND (died_txg > ?2 OR pack > ?3)"
+        f" AND state = {PackState.STORED:d} AND live_bytes = 0"
+        " ORDER BY died_txg, pack LIMIT ?4",
+        (floor, *last, limit),
+    )
+    return [_row(row) for row in rows if row[0] not in db.held_packs]
+
+
+def die_anew(db: Database) -> None:
+    """Let every dead pack die in the open txg instead of an earlier one. Inside a group.
+
+    After this the chain continues without some txgs, which other hosts can still restore: in these
+    txgs, packs that are dead in the rows may have had live blocks.
+    """
+    db.run(
+        f"UPDATE packs SET died_txg = ? WHERE died_txg IS NOT NULL AND state = {PackState.STORED:d}",
+        (db.counters.txg,),
+    )
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether the last block of a stored pack died after txg *after*, up to txg *upto*."""
+    """Return whether a stored pack lost its last live block after *after*, up to txg *upto*."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",
         (after, upto),
     )
     return row is not None
+
+
+def live_bytes(db: Database) -> int:
+    """Return how many bytes of stored packs the files of this state need."""
+    row = db.one(f"SELECT total(live_bytes) FROM packs WHERE state = {PackState.STORED:d}")
+    return 0 if row is None else int(row[0])
 
 
 def count(db: Database) -> int:
@@ -196,15 +236,15 @@ def iterate(db: Database) -> Iterator[PackRow]:
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
-    """Yield the keys of all packs, ascending. Exhaust or close the iterator as with ``iterate``."""
+    """Yield the keys of all packs, sorted. Exhaust or close the iterator as in ``iterate``."""
     for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
         yield row[0], row[1]
 
 
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
-    """Return stored packs in which at most *fraction* of the bytes, but not 0, are live.
+    """Return stored packs in which some bytes, but at most *fraction* of them, are live.
 
-    Packs with the most dead bytes come first. Packs that are marked as damaged are left out.
+    Packs with the most dead bytes come first. Packs that are marked as damaged are skipped.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
@@ -234,7 +274,7 @@ def _set_state(db: Database, pack: PackId, state: PackState) -> None:
 
 
 def _row(row: Row) -> PackRow:
-    """Return the pack that a row of ``packs`` describes. Raises BadRowError."""
+    """Convert a row of ``packs``; raise BadRowError if it is invalid."""
     pack, key, state, size, live, died = row
     numbers = (state, size, live, 0 if died is None else died)
     if type(key) is not str or any(type(one) is not int for one in numbers) or state not in _STATES:

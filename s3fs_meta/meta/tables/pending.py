@@ -1,8 +1,8 @@
 """Rows of ``pending``, ``pack_news`` and ``outbox``: changes that are not in the bucket yet.
 
-Owns: recording the changes of each group with its COMMIT, and the blocks and packs that the next
+Owns: the record of the changes of each group, and of the blocks and packs that the next
 changelog must report. Does not know: the content of a changeset (``changesets``), the store.
-Keeps: a group and its record are committed together, so a crash loses neither or both. The bytes of
+Keeps: a group and its record are committed together, so a crash loses both or neither. The bytes of
 a changelog never change after its first upload attempt.
 Tasks: the event loop, except ``read_news`` and ``merged_run``, which take a connection and may
 run in a thread.
@@ -34,38 +34,38 @@ _SHIPPED_SEQ: Final = "shipped_seq"
 
 
 class ChangeRecorder:
-    """Records the changes of every group to the replicated tables of one database."""
+    """Records the changes that each group makes to the replicated tables of one database."""
 
     def __init__(self, db: Database, now_ns: Callable[[], int]) -> None:
         self._db = db
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes) of each pending record
-        self._given: list[bytes] = []  # changesets of the open group that callers made
+        self._given: list[bytes] = []  # changesets that callers made in the open group
         self._is_partly_recorded = False  # True if a failed attempt left records in the open group
-        self.bytes = 0  # total bytes of records that no changelog contains yet
+        self.bytes = 0  # total bytes of the records that no changelog contains yet
         self.last_seq = 0
-        self.oldest_ns = 0  # when the oldest pending record was made; 0 without records
+        self.oldest_ns = 0  # time of the oldest pending record; 0 without records
         self._listeners: list[Callable[[], None]] = []
         self._load()
         db.record_with(self, self)
         db.listeners.when_lost(LossStep.RELOAD, self._load)
 
     def when_recorded(self, listener: Callable[[], None]) -> None:
-        """Register a function to be called after each recorded group, before its COMMIT."""
+        """Register a function to call after a group was recorded, before its COMMIT."""
         self._listeners.append(listener)
 
     def begin_txg(self) -> int:
-        """Count records from now on for the next txg.
+        """Assign the records from now on to the next txg.
 
         Returns:
-            The time of the oldest earlier record, 0 if there is none.
+            The time of the oldest record of the previous txg, 0 if it has none.
         """
         oldest_ns, self.oldest_ns = self.oldest_ns, 0
         return oldest_ns
 
     def resume_txg(self, oldest_ns: int) -> None:
-        """Undo ``begin_txg``, because the records before it were not shipped."""
+        """Undo ``begin_txg``, because the earlier records were not shipped."""
         self.oldest_ns = oldest_ns
 
     def _load(self) -> None:
@@ -79,7 +79,7 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def group_opened(self) -> None:
-        """Begin to record the changes of a new group; discard unwritten records of a lost group."""
+        """Start recording a new group; discard the unwritten records of a lost group."""
         self._given = []
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
@@ -88,7 +88,7 @@ class ChangeRecorder:
     def group_committing(self) -> None:
         """Write the changes of the group as rows of ``pending``, inside the group.
 
-        If that fails, the group stays open and recorded, and the next attempt writes all changes.
+        After a failure the group stays open, and the next attempt writes all changes.
         """
         if self._session is None:  # the group began before the recorder was set
             return
@@ -106,15 +106,15 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Pause recording; the caller records the changes of rows that the group has not changed yet."""
+        """Pause recording; the caller records its changes, of rows that the group did not change."""
         if self._session is not None:
             self._session.enabled = False
 
     def go_on(self, changeset: bytes) -> None:
-        """Resume recording; *changeset* has the changes that the caller recorded meanwhile.
+        """Resume recording; *changeset* contains the changes that the caller made meanwhile.
 
-        The changeset is written before all changes that the session recorded. That is correct,
-        because the session has none of its rows, except rows that changed again later.
+        The changeset is written before all changes that the session recorded. This is correct,
+        because the session has a row of the changeset only if it changed again later.
         """
         if self._session is not None:
             self._session.enabled = True
@@ -134,7 +134,7 @@ class ChangeRecorder:
         self.bytes += sum(size for _seq, size in sizes)
 
     def shipped(self, seq_max: int) -> None:
-        """Record that a changelog contains the records up to *seq_max*. Inside a group.
+        """Mark the records up to *seq_max* as contained in a changelog. Inside a group.
 
         ``purge`` deletes the records later, in several groups.
         """
@@ -144,10 +144,10 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def small_run(self, seq_after: int) -> tuple[int, int] | None:
-        """Return the first and last number of a run of small records to merge on this host.
+        """Return the first and last number of a run of small records that can be merged.
 
-        The run consists of many records after *seq_after* that together fit into one section of a
-        changelog. None if there is no such run.
+        A run has many records after *seq_after* that together fit into one section of a
+        changelog. Return None if there is no such run.
         """
         first, last, total, count = 0, 0, 0, 0
         for seq, size in self._sizes:
@@ -178,7 +178,7 @@ class ChangeRecorder:
         """Delete some records that a changelog contains. Transaction: inside a group.
 
         Returns:
-            Whether there may be more such records.
+            True if more such records may exist.
         """
         return bool(
             self._db.run(
@@ -194,7 +194,7 @@ def _shipped_seq(db: Database) -> int:
 
 
 class PackNews(NamedTuple):
-    """A pack to report in a changelog; all other fields are None if the pack's row is deleted."""
+    """A pack to report in a changelog; the other fields are None if the pack's row was deleted."""
 
     pack: PackId
     object_key: str | None
@@ -203,7 +203,7 @@ class PackNews(NamedTuple):
 
 
 class News(NamedTuple):
-    """Changed locations that no changelog contains yet, from one consistent snapshot."""
+    """Changed locations that no changelog contains yet, read from one snapshot."""
 
     blocks: list[BlockRow]  # new and moved blocks of files; pack is None before the upload
     packs: list[PackNews]
@@ -215,7 +215,7 @@ def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[Blo
     Args:
         connection: a connection that reads a snapshot.
         floor: the lowest number of a new block.
-        waiting: blocks that are about to get a location; older blocks among them are returned, too.
+        waiting: blocks that are about to get a location; they are returned even if they are older.
     """
     new = connection.execute(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
@@ -252,9 +252,9 @@ class Run(NamedTuple):
 def merged_run(
     connection: apsw.Connection, seq_after: int, seq_max: int, bytes_max: int
 ) -> Run | None:
-    """Merge the records after *seq_after* up to *seq_max*, as many as fit into *bytes_max*.
+    """Merge records after *seq_after* up to *seq_max*, as many as fit into *bytes_max*.
 
-    The first record is merged even if it is larger.
+    The first record is always included, even if it is larger.
 
     Returns:
         None if there are no such records.
@@ -282,7 +282,7 @@ def merged_run(
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
-    """Return the records of a run that ``small_run`` found, which bounds their size."""
+    """Return the records of a run from ``small_run``, which bounds their total size."""
     rows = connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
     ).fetchall()
@@ -298,7 +298,7 @@ class ChangedInodes(NamedTuple):
 
 
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
-    """Return the inodes that the records after *seq_after* change, until *count_max* are found.
+    """Return inodes that the records after *seq_after* change; stop after *count_max* inodes.
 
     Records are read completely, so the result may have more than *count_max* inodes.
     """
@@ -329,7 +329,7 @@ def shipped_seq(connection: apsw.Connection) -> int:
 
 
 def block_floor(db: Database) -> BlockId:
-    """Return the lowest number of a block that is new in the next changelog."""
+    """Return the number from which on blocks are new in the next changelog."""
     text = local_state.get(db, _FLOOR)
     return BlockId(1 if text is None else int(text))
 
@@ -340,7 +340,7 @@ def first_new_block(db: Database) -> BlockId:
 
 
 def set_block_floor(db: Database, floor: BlockId) -> None:
-    """Record that changelogs contain all blocks below *floor*. Transaction: inside a group."""
+    """Record that changelogs contain all blocks with numbers below *floor*. Inside a group."""
     local_state.put(db, _FLOOR, str(floor))
 
 
@@ -350,12 +350,16 @@ def has_pack_news(db: Database) -> bool:
 
 
 def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
-    """Record that a changelog reports packs. Transaction: inside a group."""
-    db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in reported])
+    """Record that a changelog reports packs as of its cut. Transaction: inside a group.
+
+    Packs that live again since the cut are reported once more.
+    """
+    gone = [(pack,) for pack in reported if pack not in db.revived_packs]
+    db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
 
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:
-    """Return the packs to report in the next changelog, read from a given connection."""
+    """Return the packs to report in the next changelog, read through a connection."""
     rows = connection.execute("SELECT pack FROM pack_news").fetchall()
     return [PackId(int(str(row[0]))) for row in rows]
 
@@ -371,13 +375,13 @@ def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
 
 
 def outbox(db: Database) -> tuple[Txg, bytes] | None:
-    """Return the changelog whose upload was attempted and is not confirmed, None without one."""
+    """Return the changelog whose upload was attempted but not confirmed, or None."""
     row = db.one("SELECT txg, data FROM outbox")
     return None if row is None else (Txg(row[0]), bytes(row[1]))
 
 
 def clear_outbox(db: Database) -> None:
-    """Delete the changelog in the outbox: it is confirmed, or another writer has its number.
+    """Delete the changelog in the outbox, because it is confirmed or its number is taken.
 
     Transaction: inside a group.
     """
@@ -385,7 +389,7 @@ def clear_outbox(db: Database) -> None:
 
 
 def has_news(db: Database) -> bool:
-    """Return whether a record that no changelog contains changes more than counters and properties."""
+    """Return whether an unshipped record changes more than counters and properties."""
     rows = db.iterate("SELECT changeset FROM pending WHERE seq > ?", (_shipped_seq(db),))
     return any(changesets.is_news(row[0]) for row in rows)
 

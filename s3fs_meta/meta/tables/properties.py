@@ -1,11 +1,11 @@
-"""Rows of ``properties``: facts of mkfs, abandoned images, packs that must be kept.
+"""Rows of ``properties``: facts chosen by mkfs, abandoned images, and packs that must be kept.
 
-A fact never changes after mkfs, except the schema version, which an upgrade raises.
+A fact never changes after mkfs, except the schema version, which an upgrade increases.
 
-Every other row is named by the key of an object, which has a slash, unlike the names of facts. The
-table is replicated, so every later writer gets these rows from a changelog or an image. Therefore no
-host uses an abandoned image or treats a kept pack as an orphan. ``damage_marks`` has its own rows in
-the table.
+The name of every other row is the key of an object, or of the record of renumbered packs; it contains
+a slash, unlike the names of facts. The table is replicated, so every later writer gets these rows
+from a changelog or an image. Therefore no host uses an abandoned image, or treats a kept pack as an
+orphan. ``damage_marks`` has its own rows in the table.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,12 @@ from typing import Final
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import ObjectKey, PackId, Txg
 
-# Conditions on name prefixes; in ASCII, 0 follows the slash.
+# Conditions on prefixes of names; in ASCII, 0 follows the slash.
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
+_RENUMBERED: Final = "renumbered/packs"  # value: a txg and a number of a pack, as decimal text
 
 
 def get(db: Database, name: str) -> bytes:
@@ -43,14 +44,14 @@ def abandon_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
 
 
 def abandoned_images(db: Database) -> set[ObjectKey]:
-    """Return the manifests of abandoned images, which may still exist in the bucket."""
+    """Return the manifests of the abandoned images; they may still exist in the bucket."""
     return _keys(db, _IMAGES)
 
 
 def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
     """Delete the rows of abandoned images whose manifests are deleted. Transaction: inside a group.
 
-    That is safe, because names of images are never reused.
+    This is safe, because names of images are never reused.
     """
     db.run_many("DELETE FROM properties WHERE name = ?", [(key,) for key in manifests])
 
@@ -69,6 +70,31 @@ def keep_packs(db: Database, packs: Iterable[ObjectKey]) -> None:
 def kept_packs(db: Database) -> set[ObjectKey]:
     """Return the unreadable packs that must be kept."""
     return _keys(db, _PACKS)
+
+
+def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
+    """Record that packs got new numbers, below *next_pack*, in the open txg. Inside a group.
+
+    Their numbers do not show any more when they were made, as pins of kept points need it.
+    """
+    db.run(
+        "INSERT OR REPLACE INTO properties VALUES (?, ?)",
+        (_RENUMBERED, f"{txg} {next_pack}".encode()),
+    )
+
+
+def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
+    """Return the txg of the last call of ``renumber_packs``, and its bound; 0 without a call."""
+    row = db.one("SELECT value FROM properties WHERE name = ?", (_RENUMBERED,))
+    txg, next_pack = (0, 0) if row is None else map(int, bytes(row[0]).split())
+    return Txg(txg), PackId(next_pack)
+
+
+def take_over_renumbered(db: Database, other: Database) -> None:
+    """Replace the record of renumbered packs by that of another database. Inside a group."""
+    txg, next_pack = renumbered_packs(other)
+    if txg:
+        renumber_packs(db, txg, next_pack)
 
 
 def _note(db: Database, keys: Iterable[ObjectKey]) -> None:

@@ -1,9 +1,9 @@
-"""Type checks of rows from untrusted databases: SQLite stores any type in any column.
+"""Type checks of rows from untrusted databases; SQLite stores any type in any column.
 
 Owns: the valid types of each kind of column. Does not know: tables.
-Reading a row with a wrong type or an incomplete location raises BadRowError, so that only its file
-is unreadable. fsck checks ranges; this module refuses only negative numbers. Numbers are combined
-with ``|``, which accepts only integers.
+A row with a wrong type or an incomplete location raises BadRowError, so that only its file becomes
+unreadable. This module refuses only negative numbers; fsck checks ranges. Numbers are combined with
+``|``, which accepts only integers.
 """
 
 from s3fs_meta.errors import BadRowError
@@ -11,14 +11,14 @@ from s3fs_meta.meta.db.statements import Row
 
 
 def blob(value: object, what: str, ino: int) -> bytes:
-    """Return the value of a blob column. Raises BadRowError if it has another type."""
+    """Return the value of a blob column; raise BadRowError if it has another type."""
     if type(value) is not bytes:
         raise BadRowError(what, ino)
     return value
 
 
 def require_location(row: Row, ino: int) -> None:
-    """Refuse an invalid row of block, plain_bytes, hash, pack, pack_offset and stored_bytes.
+    """Check a row of block, plain_bytes, hash, pack, pack_offset and stored_bytes.
 
     Raises:
         BadRowError: a value has a wrong type or is negative, or the location is incomplete.
@@ -35,7 +35,7 @@ def require_location(row: Row, ino: int) -> None:
 
 
 def require_numbers(rows: list[Row], what: str, ino: int) -> list[Row]:
-    """Return the rows. Raises BadRowError if one contains a value that is not an integer."""
+    """Return the rows; raise BadRowError if one contains a value that is not an integer."""
     for row in rows:
         for value in row:
             if type(value) is not int:

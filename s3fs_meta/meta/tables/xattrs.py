@@ -2,7 +2,7 @@
 
 Owns: names and values, and the inode's flag HAS_XATTRS, which saves callers a query.
 Does not know: namespaces, permissions, size limits, ctime.
-Keeps: the flag is set exactly when the inode has rows; ``Counters.xattr_bytes``, once computed, is
+Keeps: the flag is set if and only if the inode has rows; ``Counters.xattr_bytes``, once computed, is
 the sum over all rows.
 """
 
@@ -22,7 +22,7 @@ def count_bytes(db: Database) -> None:
 
 
 def add_bytes(db: Database, added_bytes: int) -> None:
-    """Add *added_bytes*, perhaps negative, to the total of all extended attributes. Inside a group."""
+    """Add *added_bytes*, which may be negative, to the total of all attributes. Inside a group."""
     if db.counters.xattr_bytes is not None:
         db.counters.xattr_bytes += added_bytes
 
@@ -78,8 +78,8 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
     """Set one attribute of an inode. Transaction: inside a group.
 
     Args:
-        must_be_new: XATTR_CREATE was given.
-        must_exist: XATTR_REPLACE was given.
+        must_be_new: fail if the attribute exists (XATTR_CREATE).
+        must_exist: fail if the attribute does not exist (XATTR_REPLACE).
 
     Raises:
         AttributeExistsError: *must_be_new*, and the inode has the attribute; nothing was changed.

@@ -1,8 +1,11 @@
-"""Statements on complete directory trees: many rows with one statement.
+"""Statements about complete directory trees: each changes many rows.
 
 removed_trees   trees that were removed with one operation and are deleted in the background
 tree_copies     copies of trees, which share their blocks with the originals
-tree_paths      paths of inodes, for messages; whether recorded changes concern a path
+past_content    blocks of a past point in time that become blocks of copies
+past_survey     the packs that a tree of the past needs
+past_tree       until when inodes were below a directory
+tree_paths      paths of inodes, for messages
 bulk_records    changesets of the rows that one statement inserts
 
 Start at ``removed_trees``.

@@ -2,11 +2,11 @@
 
 Owns: encoding the rows that one statement inserted, in the format of SQLite's session extension.
 Does not know: where changesets are stored (``pending``).
-The extension reads each new row twice: when it is inserted, and by its key at the end of the group.
-When a tree is copied, this takes half of the time of the two rows of a name. Encoding the rows with
-a statement saves a quarter of the total time. For deleted rows it saves nothing.
-Keeps: applying the changeset gives equal rows. All columns are integers, except names. A value of
-another type, which fsck finds, is recorded as the integer to which SQLite converts it.
+The session extension reads each new row twice: when it is inserted, and at the end of the group.
+When a tree is copied, this is half of the time for the two rows of a name. Encoding the rows with
+one statement saves a quarter of the total time. For deleted rows it saves nothing.
+Keeps: applying the changeset creates equal rows. All columns except names are integers. A value of
+another type (fsck detects it) is recorded as the integer to which SQLite converts it.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT".
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import INODE_COLUMNS
 
 Bound = tuple[int | str | bytes | None, ...]
 
@@ -26,28 +27,12 @@ _LENGTH: Final = (
     f"CASE WHEN length({{name}}) < 128 THEN substr('{_DIGITS}', 2 * length({{name}}) + 1, 2)"
     " ELSE printf('81%02x', length({name}) - 128) END"
 )
-_INODE: Final = (
-    "ino",
-    "mode",
-    "nlink",
-    "uid",
-    "gid",
-    "size_bytes",
-    "mapped_blocks",
-    "ctime_ns",
-    "mtime_delta_ns",
-    "atime_delta_ns",
-    "rdev",
-    "parent",
-    "flags",
-    "btime_delta_ns",
-)
 
 
 def new_inode(of: str) -> str:
     """Return an SQL expression for the hexadecimal record of a row of ``inodes``."""
-    columns = ", ".join(f"{of}.{column}" for column in _INODE)
-    return f"printf('{_INSERT}{_INTEGER * len(_INODE)}', {columns})"
+    columns = ", ".join(f"{of}.{column}" for column in INODE_COLUMNS)
+    return f"printf('{_INSERT}{_INTEGER * len(INODE_COLUMNS)}', {columns})"
 
 
 def new_dentry(of: str, ino: str) -> str:
@@ -71,7 +56,7 @@ def header(db: Database, table: str) -> bytes:
 
 
 def records(db: Database, table: str, expression: str, source: str, bound: Bound) -> bytes:
-    """Return a changeset with one record per row of *source*; called inside ``recorded``."""
+    """Return a changeset with one record per row of *source*. Call this inside ``recorded``."""
     row = db.inodes.one(f"SELECT unhex(group_concat({expression}, '')) {source}", bound)
     found = None if row is None else row[0]
     return header(db, table) + found if found else b""
@@ -79,9 +64,9 @@ def records(db: Database, table: str, expression: str, source: str, bound: Bound
 
 @contextlib.contextmanager
 def recorded(db: Database) -> Iterator[list[bytes]]:
-    """Pause the recorder in a ``with`` block, which appends its own changesets to a list, in order.
+    """Pause the recorder during a ``with`` block; the block appends its changesets to a list.
 
-    If the block fails, the complete group is undone, because the changes of the block have no record.
+    If the block fails, the group is rolled back, because the changes of the block are not recorded.
     """
     made: list[bytes] = []
     recorder = db.bulk_recorder

@@ -1,9 +1,9 @@
 """Trees of removed directories: deleting many rows with one statement.
 
-Owns: the rows of a removed tree, and deleting them. Does not know: whether an inode is in use,
+Owns: the rows of removed trees, and their deletion. Does not know: whether an inode is in use,
 cached blocks, the size of a slice.
-A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED; it
-is called a top. All inodes below it are still reachable through its dentries. When a top is deleted,
+A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED. It
+is called a top. The inodes below it are still reachable through its dentries. When a top is deleted,
 its subdirectories become tops. So at every commit all remaining inodes are below tops, and the index
 of orphans finds the tops.
 Keeps: size_bytes of a top is the number of its entries. The counters, and the link counts of inodes
@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
-# A plain file: a regular file with one name and no rows in other tables, like most files of a tree.
+# A plain file: a regular file with one name and no rows in other tables. Most files are plain.
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
     f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
@@ -42,7 +42,7 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# If a directory's files have nearly consecutive numbers, reading the whole range is faster.
+# If the files of a directory have nearly consecutive numbers, reading the range is faster.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )
@@ -55,8 +55,8 @@ _DELETE_MANY: Final = (
     f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
 )
 _RANGE_FACTOR: Final = 4
-_RANGE_MIN: Final = 32  # from this number of files a statement per directory is faster
-_MANY: Final = 40  # from this number of directories one statement for all is faster
+_RANGE_MIN: Final = 32  # from this number of files on, one statement per directory is faster
+_MANY: Final = 40  # from this number of directories on, one statement for all is faster
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
@@ -67,26 +67,26 @@ _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHER
 
 
 class Scope(NamedTuple):
-    """The names that one slice deletes: all names of several tops, or the first names of one top."""
+    """The names that one slice deletes: all names of several tops, or some of one top."""
 
     parents: list[Ino]
     until: Cookie | None  # the last cookie of the slice; None: all names of the parents
 
 
 class Tally(NamedTuple):
-    """Counts of the names of one top that are in a scope, and of their plain files."""
+    """Counts of the names of one top within a scope, and of their plain files."""
 
     parent: Ino
     first: Ino | None  # the lowest inode number of a plain file
-    last: Ino | None  # the highest
+    last: Ino | None  # the highest inode number of a plain file
     plain: int  # number of plain files
     plain_bytes: int
     names: int  # number of names of all types
-    until: Cookie | None  # only names up to this cookie are counted; None: all names
+    until: Cookie | None  # names after this cookie are not counted; None: all names are counted
 
 
 class Name(NamedTuple):
-    """One name in a top, with facts about its inode; mode is None if the inode is missing."""
+    """One name in a top, and attributes of its inode; mode is None if the inode is missing."""
 
     parent: Ino
     cookie: Cookie
@@ -108,7 +108,7 @@ class Freed(NamedTuple):
 
 
 def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Make directories tops of removed trees; the caller removes their names. Inside a group."""
+    """Turn directories into tops of removed trees; the caller removes their names. In a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, flags = flags | {InodeFlag.REMOVED:d}, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -117,7 +117,7 @@ def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 
 
 def tops(db: Database) -> dict[Ino, int]:
-    """Return the tops of removed trees, ascending, each with its number of names."""
+    """Return the tops of removed trees in ascending order, with their numbers of names."""
     sql = (
         "SELECT ino, size_bytes FROM inodes"
         f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
@@ -179,7 +179,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 
 def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
-    """Delete the inodes of the plain files in tallies, whose names still exist. Inside a group."""
+    """Delete the inodes of the plain files in tallies, but not yet their names. Inside a group."""
     counters = db.counters
     small: list[Ino] = []
     for of in tallies:
@@ -210,7 +210,7 @@ def remove_names(db: Database, within: Scope) -> None:
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
-    """Make empty tops ordinary orphans, because a process still uses them. Inside a group."""
+    """Turn empty tops into ordinary orphans, because processes use them. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",
@@ -219,7 +219,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Make inodes orphans, because a process still uses them. Inside a group."""
+    """Turn inodes into orphans, because processes use them. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -259,10 +259,10 @@ def delete_targets(db: Database, inos: Collection[Ino]) -> None:
 
 
 def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
-    """Subtract removed names of inodes with several names from hard_links. Transaction: inside a group.
+    """Subtract removed names from the rows of hard_links. Transaction: inside a group.
 
     Args:
-        lost: number of removed names by (inode, directory). ``lose_names`` updates nlink and parent.
+        lost: the number of removed names for each (inode, directory). ``lose_names`` updates nlink.
     """
     rows = [(ino, parent, count) for (ino, parent), count in lost.items()]
     db.run_many("DELETE FROM hard_links WHERE ino = ? AND parent = ? AND names <= ?", rows)
@@ -272,7 +272,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
 def lose_names(
     db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
-    """Lower nlink of inodes that keep other names, after ``drop_links``. Inside a group."""
+    """Reduce nlink of inodes that keep other names; call ``drop_links`` first. Inside a group."""
     db.inodes.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
     single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
     db.inodes.run(
@@ -310,7 +310,7 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
 
     Args:
         named: number of references to subtract, by block.
-        kept: blocks that are being uploaded; their rows stay.
+        kept: blocks that are being uploaded; their rows are kept.
 
     Returns:
         The deleted blocks; the caller deletes their cache files.
@@ -349,7 +349,7 @@ def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:
 
 
 class Child(NamedTuple):
-    """One name in a directory that is being locked."""
+    """One name in a directory whose tree is being locked."""
 
     parent: Ino
     cookie: Cookie
@@ -361,7 +361,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
     """Return the next names of directories, at most *limit*.
 
     Args:
-        of: directories, in the order of the result, each with the last cookie to skip.
+        of: directories in the order of the result, each with the last cookie that is skipped.
     """
     rows = db.inodes.all(
         "SELECT d.parent, d.cookie, d.ino,"
@@ -391,4 +391,4 @@ def note_locked_below(db: Database, directory: Ino) -> None:
             return
         inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
         directory = row.parent
-    raise MetadataError("the directories above it form a loop", directory)
+    raise MetadataError("the directories above it form a cycle", directory)

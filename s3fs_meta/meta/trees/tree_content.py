@@ -1,6 +1,6 @@
-"""Rows of the blocks of many files, for work on the content of trees.
+"""Blocks of many files at once, for work on the content of trees.
 
-Owns: the query. Does not know: names, which blocks are cached.
+Owns: the query for the blocks. Does not know: names, which blocks are cached.
 """
 
 import json
@@ -12,7 +12,9 @@ from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables.block_map import FilePart
 from s3fs_meta.model import BlockId, BlockIndex, Ino, PackId
 
-_LAST_INDEX: Final = BlockIndex((1 << 63) - 2)  # invalid indexes that are text follow all numbers
+_LAST_INDEX: Final = BlockIndex(
+    (1 << 63) - 2
+)  # invalid indexes of type text sort after all numbers
 
 
 class TreeBlock(NamedTuple):
@@ -27,7 +29,7 @@ class TreeBlock(NamedTuple):
 
 
 class TreeSlice(NamedTuple):
-    """Blocks of files, and the last part that was read; None if no part is left."""
+    """Blocks of files, and the last part that was read (None if no part is left)."""
 
     blocks: list[TreeBlock]
     last: FilePart | None
@@ -36,7 +38,7 @@ class TreeSlice(NamedTuple):
 def blocks_of(db: Database, files: Sequence[tuple[Ino, BlockIndex]], limit: int) -> TreeSlice:
     """Return the next blocks of files in the given order, at most *limit*.
 
-    Rows with invalid types are left out; a reader of the file gets the error.
+    Rows with invalid types are skipped; reading the file reports the error.
 
     Args:
         files: different files, each with the first block index to return.

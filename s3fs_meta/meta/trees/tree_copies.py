@@ -1,14 +1,14 @@
-"""Copies of complete trees: many rows with one statement.
+"""Copies of complete trees, of the present or of the past: each statement copies many rows.
 
-Owns: the temporary tables of a running copy, and the rows that are made from them.
+Owns: the temporary tables of a running copy, and the new rows.
 Does not know: cached blocks, the size of a slice, the later name of the copy.
 A copy is built below a top (see ``removed_trees``): until it has a name, it counts as a removed
 tree, and an interrupted copy is deleted like a removed tree.
 Keeps: at every commit the counters are correct, and the sizes and link counts in the copy, except
 nlink of the top.
 
-    copied_names   the names of the current slice; place, counted from 1, gives the new inode's number
-    copied_links   inodes with several names: old and new number, names copied so far, first parent
+    copied_names   the names of the current slice; place (from 1) determines the new inode number
+    copied_links   inodes with several names: old and new number, number of copied names, first parent
 
 The first copied name of an inode creates its row. ``new`` is set only for inodes that may have
 several names.
@@ -18,10 +18,11 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from s3fs_meta.meta.db.attached import PAST
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import xattrs
-from s3fs_meta.meta.trees import bulk_records
-from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
+from s3fs_meta.meta.trees import bulk_records, past_content
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag, Txg
 
 _DIRECTORY: Final = 0o040000
 _REGULAR: Final = 0o100000
@@ -41,14 +42,15 @@ _CHOOSE: Final = (
     "INSERT INTO temp.copied_names SELECT NULL, json_extract(j.value, '$[1]'), d.cookie, d.name,"
     f" d.ino, NULL, i.mode & {_TYPE}, i.size_bytes, i.mapped_blocks, i.flags & {_KEPT_FLAGS},"
     f" i.nlink > 1 AND (i.mode & {_TYPE}) <> {_DIRECTORY}, 0"
-    " FROM json_each(?) AS j CROSS JOIN dentries AS d ON d.parent = json_extract(j.value, '$[0]')"
-    " AND d.cookie > json_extract(j.value, '$[2]') CROSS JOIN inodes AS i ON i.ino = d.ino LIMIT ?"
+    " FROM json_each(?) AS j CROSS JOIN {0}.dentries AS d"
+    " ON d.parent = json_extract(j.value, '$[0]') AND d.cookie > json_extract(j.value, '$[2]')"
+    " CROSS JOIN {0}.inodes AS i ON i.ino = d.ino LIMIT ?"
 )
 _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Files whose blocks are not copied: a block is not uploaded, or they are too many for one slice.
+# Files without copied blocks: some block is not uploaded, or there are too many for one slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -64,12 +66,17 @@ _INODES: Final = (
     f" CASE WHEN p.kind = {_DIRECTORY} THEN 2 ELSE 1 END, i.uid, i.gid,"
     f" CASE WHEN p.kind = {_DIRECTORY} THEN 0 ELSE i.size_bytes END,"
     f" CASE WHEN p.is_left THEN 0 ELSE i.mapped_blocks END, {_COPIED}, p.parent, p.flags, 0"
-    f" FROM temp.copied_names AS p CROSS JOIN inodes AS i ON i.ino = p.old WHERE {_IS_FIRST}"
+    f" FROM temp.copied_names AS p CROSS JOIN {{0}}.inodes AS i ON i.ino = p.old WHERE {_IS_FIRST}"
     " ORDER BY p.place"
 )
 _DENTRIES: Final = (
     f"INSERT INTO dentries SELECT p.parent, p.cookie, p.name, {_NEW}"
     " FROM temp.copied_names AS p ORDER BY p.place"
+)
+_PARTS: Final = (
+    "INSERT INTO temp.past_parts SELECT p.place + ?1, m.block_index, m.block"
+    f" FROM temp.copied_names AS p CROSS JOIN {PAST}.block_map AS m ON m.ino = p.old"
+    f" WHERE p.blocks AND NOT p.is_left AND {_IS_FIRST} ORDER BY p.place"
 )
 _INODE_RECORDS: Final = bulk_records.new_inode("i")
 _NEW_INODES: Final = "FROM inodes AS i WHERE i.ino > ?1 ORDER BY i.ino"
@@ -106,6 +113,21 @@ _COUNT_LINKS: Final = (
 )
 
 
+class Origin(NamedTuple):
+    """The state that has the originals of a copy."""
+
+    schema: str
+    txg: Txg | None  # the point in time, None for the present
+
+
+LIVING: Final = Origin("main", None)
+
+
+def past(txg: Txg) -> Origin:
+    """Return a point in time as the origin of copies; its database is attached meanwhile."""
+    return Origin(PAST, txg)
+
+
 class Source(NamedTuple):
     """A directory that is being copied."""
 
@@ -118,10 +140,11 @@ class CopiedSlice(NamedTuple):
     """The result of copying one slice of a tree."""
 
     names: int
-    left: list[Source]  # given directories that have more names to copy
-    names_below: int  # total number of names in *directories*
+    left: list[Source]  # given directories with names that are not copied yet
+    names_below: int  # number of names in *directories*
     directories: list[Source]  # directories that the slice created, whose names are not copied yet
     files: list[tuple[Ino, Ino]]  # (old, new) inode of files that were copied without their blocks
+    revived: int = 0  # packs of the past that have live blocks again
 
 
 class _Sums(NamedTuple):
@@ -140,10 +163,11 @@ def begin(db: Database) -> None:
         db.all(statement)
     db.run("DELETE FROM temp.copied_names")
     db.run("DELETE FROM temp.copied_links")
+    past_content.begin(db)
 
 
-def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
-    """Copy an inode with its attributes, but without names below it and without blocks.
+def copy_inode(db: Database, origin: Origin, source: Attributes, now_ns: int) -> Ino:
+    """Copy an inode with its attributes, but without entries and without blocks.
 
     The copy has no name: a directory becomes a top, any other inode an orphan. Inside a group.
     """
@@ -153,15 +177,15 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
     flags = source.flags & _KEPT_FLAGS | (InodeFlag.REMOVED if is_directory else 0)
     db.inodes.run(
         "INSERT INTO inodes SELECT ?1, i.mode, 0, i.uid, i.gid, ?3, 0,"
-        f" {_COPIED}, {ROOT_INO}, ?4, 0 FROM inodes AS i WHERE i.ino = ?5",
+        f" {_COPIED}, {ROOT_INO}, ?4, 0 FROM {origin.schema}.inodes AS i WHERE i.ino = ?5",
         (new, now_ns, 0 if is_directory else source.size_bytes, int(flags), source.ino),
     )
-    db.run(
-        "INSERT INTO xattrs SELECT ?1, name, value FROM xattrs WHERE ino = ?2", (new, source.ino)
-    )
+    xattrs_of = f"INSERT INTO main.xattrs SELECT ?1, name, value FROM {origin.schema}.xattrs"
+    db.run(f"{xattrs_of} WHERE ino = ?2", (new, source.ino))
     if db.counters.xattr_bytes is not None:
         xattrs.add_bytes(db, xattrs.sum_bytes(db, "ino = ?", new))
-    db.run("INSERT INTO symlinks SELECT ?1, target FROM symlinks WHERE ino = ?2", (new, source.ino))
+    target_of = f"INSERT INTO main.symlinks SELECT ?1, target FROM {origin.schema}.symlinks"
+    db.run(f"{target_of} WHERE ino = ?2", (new, source.ino))
     counters.inodes += 1
     if (source.mode & _TYPE) == _REGULAR:
         counters.file_bytes += source.size_bytes
@@ -169,20 +193,32 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
 
 
 def copy_names(
-    db: Database, sources: Sequence[Source], now_ns: int, *, names_max: int, blocks_max: int
+    db: Database,
+    origin: Origin,
+    sources: Sequence[Source],
+    now_ns: int,
+    *,
+    names_max: int,
+    blocks_max: int,
 ) -> CopiedSlice:
-    """Copy one slice of names of directories with their inodes. Transaction: inside a group.
+    """Copy one slice of names in directories, with their inodes. Transaction: inside a group.
 
     Args:
-        db: the database; ``begin`` created the temporary tables.
+        db: the database, after ``begin``.
+        origin: the state that has the directories.
         sources: directories, in the order of copying.
         now_ns: ctime and birth time of the copies.
         names_max: at most this many names are copied.
         blocks_max: at most this many blocks are shared; a file with more is copied without blocks.
+
+    Raises:
+        PastUnavailableError: the content of a past file is unavailable; no row changed.
     """
     before = db.counters.next_ino - 1
     db.run("DELETE FROM temp.copied_names")
-    count = db.inodes.run(_CHOOSE, (json.dumps(sources), names_max))
+    count = db.inodes.run(_CHOOSE.format(origin.schema), (json.dumps(sources), names_max))
+    if origin.txg is not None and _shares_hashes(db):
+        db.note_shared_hash()
     is_all = count < names_max
     cut = db.one(_CUT, (blocks_max,)) if _has_too_much(db, blocks_max) else None
     if cut is not None and cut[0] is not None:
@@ -192,16 +228,23 @@ def copy_names(
     if has_links:
         db.run(_LINKS[0], (before,))
         db.run(_LINKS[1])
-    _copy_rows(db, before, now_ns, blocks_max)
+    revived = _copy_rows(db, origin, before, now_ns, blocks_max)
     if has_links:
         for statement in _COUNT_LINKS:
             db.inodes.run(statement)
     db.counters.next_ino += count
-    return CopiedSlice(count, [] if is_all else _left(db, sources), *_to_go_on(db, before))
+    left = [] if is_all else _left(db, sources)
+    return CopiedSlice(count, left, *_to_go_on(db, before), revived)
+
+
+def _shares_hashes(db: Database) -> bool:
+    """Return whether a chosen name has the hash of another one, for which lookups must search."""
+    sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
+    return db.one(sql) is not None
 
 
 def _has_too_much(db: Database, blocks_max: int) -> bool:
-    """Return whether the chosen files have too many blocks; ten times as fast as ``_CUT``."""
+    """Return whether the chosen files have too many blocks. This is faster than ``_CUT``."""
     row = db.one(
         "SELECT total(CASE WHEN blocks <= ?1 THEN blocks END) > ?1 FROM temp.copied_names",
         (blocks_max,),
@@ -209,13 +252,13 @@ def _has_too_much(db: Database, blocks_max: int) -> bool:
     return row is not None and bool(row[0])
 
 
-def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
-    """Create the rows of a slice, after new inode numbers were assigned."""
+def _copy_rows(db: Database, origin: Origin, before: int, now_ns: int, blocks_max: int) -> int:
+    """Create the rows of a slice, after inode numbers were assigned; return the revived packs."""
     sums = _sums(db, before)
     if sums.blocks:
-        db.run(_LEAVE, (blocks_max,))
+        _choose_blocks(db, origin, before, blocks_max)
     with bulk_records.recorded(db) as made:
-        db.inodes.run(_INODES, (before, now_ns))
+        db.inodes.run(_INODES.format(origin.schema), (before, now_ns))
         db.counters.dentries += db.run(_DENTRIES, (before,))
         if db.bulk_recorder is not None:
             made.append(bulk_records.records(db, "inodes", _INODE_RECORDS, _NEW_INODES, (before,)))
@@ -225,21 +268,37 @@ def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
     db.counters.file_bytes += sums.file_bytes
     if sums.symlinks:
         db.run(
-            "INSERT INTO symlinks SELECT p.place + ?1, s.target FROM temp.copied_names AS p"
-            " CROSS JOIN symlinks AS s ON s.ino = p.old"
+            "INSERT INTO main.symlinks SELECT p.place + ?1, s.target FROM temp.copied_names AS p"
+            f" CROSS JOIN {origin.schema}.symlinks AS s ON s.ino = p.old"
             f" WHERE p.kind = {_SYMLINK} AND {_IS_FIRST}",
             (before,),
         )
     if sums.flags:
         db.run(
-            "INSERT INTO xattrs SELECT p.place + ?1, x.name, x.value FROM temp.copied_names AS p"
-            f" CROSS JOIN xattrs AS x ON x.ino = p.old WHERE p.flags AND {_IS_FIRST}",
+            "INSERT INTO main.xattrs SELECT p.place + ?1, x.name, x.value"
+            f" FROM temp.copied_names AS p CROSS JOIN {origin.schema}.xattrs AS x ON x.ino = p.old"
+            f" WHERE p.flags AND {_IS_FIRST}",
             (before,),
         )
         if db.counters.xattr_bytes is not None:
             xattrs.add_bytes(db, xattrs.sum_bytes(db, "ino > ?", before))
-    if sums.blocks:
-        _share_blocks(db, before)
+    if not sums.blocks:
+        return 0
+    if origin.txg is not None:
+        return past_content.share(db)
+    _share_blocks(db, before)
+    return 0
+
+
+def _choose_blocks(db: Database, origin: Origin, before: int, blocks_max: int) -> None:
+    """Choose the files of a slice that get their blocks with their names."""
+    if origin.txg is None:
+        db.run(_LEAVE, (blocks_max,))
+        return
+    db.run("UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ?", (blocks_max,))
+    past_content.clear(db)
+    db.run(_PARTS, (before,))
+    past_content.resolve(db, origin.txg)
 
 
 def _sums(db: Database, before: int) -> _Sums:
@@ -267,9 +326,9 @@ def _share_blocks(db: Database, before: int) -> None:
 
 
 def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
-    """Return the directories that have names which the slice did not copy."""
+    """Return the directories of which the slice did not copy all names."""
     last = db.one("SELECT parent, cookie FROM temp.copied_names ORDER BY place DESC LIMIT 1")
-    assert last is not None, "a full slice has a name"
+    assert last is not None, "a full slice must have a name"
     at = [source.new for source in sources].index(last[0])
     return [sources[at]._replace(after=last[1]), *sources[at + 1 :]]
 
@@ -302,7 +361,7 @@ def directories_in(db: Database, parent: Ino) -> int:
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Set nlink and parent of a top or orphan, which gets a name from the caller. Inside a group."""
+    """Set nlink and parent of a top or orphan that the caller then names. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

@@ -1,12 +1,12 @@
-"""The differences between two states of a filesystem, each in a database of its own.
+"""The differences between two states of a filesystem, each in its own database.
 
-Owns: which names and inodes differ, the pairs that a rename makes, and paths in both states.
+Owns: comparing names and inodes, detecting renames, and paths in both states.
 Does not know: points in time, how differences are shown.
-Keeps: only directories and inodes that the caller names are compared; memory grows with them.
+Keeps: only the directories and inodes that the caller gives are compared; memory grows with them.
 Tasks: in a thread.
 
 A directory whose entries changed is itself a changed inode. So the entries of the changed
-directories are compared by name. A file that lost one name and got another one was renamed; the
+directories are compared by name. A file that lost one name and got another was renamed. The
 entries below a renamed directory did not change.
 """
 
@@ -32,7 +32,7 @@ _CONTENT: Final = (
     "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
     " LEFT JOIN blocks b ON b.block = m.block WHERE m.ino = ? ORDER BY m.block_index"
 )
-# In the order of their primary keys; the first column names an inode.
+# The columns of the primary keys; the first is an inode number.
 _TABLES: Final = {
     "inodes": "ino",
     "dentries": "parent, cookie",
@@ -45,19 +45,19 @@ _TABLES: Final = {
 class Difference(NamedTuple):
     """One file or directory that differs."""
 
-    path: bytes  # in the later state; of a removed file in the earlier one
+    path: bytes  # path in the later state; for a removed file, in the earlier state
     kind: str
-    former_path: bytes | None  # of a renamed file
+    former_path: bytes | None  # only for a renamed file
     mode: int
-    before_bytes: int | None  # size in the earlier state; None: it did not exist
+    before_bytes: int | None  # size in the earlier state; None if the file did not exist
     after_bytes: int | None
-    is_content_changed: bool  # of a renamed file
+    is_content_changed: bool  # only for a renamed file
 
 
 def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
-    """Yield the inodes, and directories of names, whose rows differ; some several times.
+    """Yield inodes with different rows, and directories with different names; may repeat them.
 
-    All rows are compared: a million files take some seconds.
+    All rows are compared; this takes some seconds for a million files.
     """
     for table, key in _TABLES.items():
         count = len(key.split(", "))
@@ -68,7 +68,7 @@ def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
             if row == other:
                 row, other = next(old, None), next(new, None)
             elif other is None or (row is not None and row[:count] < other[:count]):
-                assert row is not None, "one of the rows exists"
+                assert row is not None, "one of the rows must exist"
                 yield Ino(int(str(row[0])))
                 row = next(old, None)
             elif row is None or other[:count] < row[:count]:
@@ -117,7 +117,7 @@ class TreeDiff:
         yield from self._in_place([ino for ino in changed if ino not in shown])
 
     def _names(self, changed: Iterable[Ino]) -> tuple[dict[_Name, Ino], dict[_Name, Ino]]:
-        """Return the names that only the earlier, and only the later state has, with inodes."""
+        """Return the names that exist only in the earlier or only in the later state."""
         removed: dict[_Name, Ino] = {}
         added: dict[_Name, Ino] = {}
         for directory in changed:
@@ -133,14 +133,13 @@ class TreeDiff:
     def _replaced(self, name: _Name, old: Ino, new: Ino) -> Iterator[Difference]:
         former, found = self._before.find(old), self._after.find(new)
         path = self._after.path(*name)
-        if former is not None and found is not None and path is not None:
-            if stat.S_IFMT(former.mode) == stat.S_IFMT(found.mode):
-                yield Difference(
-                    path, CHANGED, None, found.mode, former.size_bytes, found.size_bytes, True
-                )
-            else:
-                yield Difference(path, REMOVED, None, former.mode, former.size_bytes, None, False)
-                yield Difference(path, ADDED, None, found.mode, None, found.size_bytes, False)
+        if former is None or found is None or stat.S_IFMT(former.mode) != stat.S_IFMT(found.mode):
+            yield from self._one(self._before, REMOVED, old, name)
+            yield from self._one(self._after, ADDED, new, name)
+        elif path is not None:
+            yield Difference(
+                path, CHANGED, None, found.mode, former.size_bytes, found.size_bytes, True
+            )
 
     def _renamed(self, ino: Ino, old: _Name, new: _Name) -> Iterator[Difference]:
         former_path, path = self._before.path(*old), self._after.path(*new)
@@ -166,7 +165,7 @@ class TreeDiff:
             yield Difference(path, kind, None, found.mode, before, after, False)
 
     def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference]:
-        """Yield files and directories that changed without a new name."""
+        """Yield changed files and directories that kept their names."""
         for ino in inos:
             former, found = self._before.find(ino), self._after.find(ino)
             if former is None or found is None:
@@ -177,8 +176,8 @@ class TreeDiff:
                 kind = ATTRIBUTES
             else:
                 continue
-            path = self._after.path_of(found)
-            if path is not None and self._before.has_name(former):
+            path = self._kept_path(former, found)
+            if path is not None:
                 yield Difference(
                     path,
                     kind,
@@ -189,9 +188,17 @@ class TreeDiff:
                     kind == CHANGED,
                 )
 
+    def _kept_path(self, former: Attributes, found: Attributes) -> bytes | None:
+        """Return the path, in the later state, of a name that an inode has in both states."""
+        if found.ino == ROOT_INO:
+            return b"."
+        kept = self._before.names(former) & self._after.names(found)
+        paths = (self._after.path(*name) for name in kept)
+        return min((path for path in paths if path is not None), default=None)
+
     def _is_content_changed(self, former: Attributes, found: Attributes) -> bool:
         if stat.S_ISDIR(found.mode):
-            return False  # its entries are listed themselves
+            return False  # the changed entries of a directory are listed themselves
         if (former.size_bytes, former.mtime_ns) != (found.size_bytes, found.mtime_ns):
             return True
         if stat.S_ISLNK(found.mode):
@@ -225,12 +232,12 @@ class _State:
         return inodes.find(self._db, ino)
 
     def entries(self, directory: Ino) -> dict[bytes, Ino]:
-        """Return the names in a directory; none if it does not exist."""
+        """Return the names in a directory, empty if it does not exist."""
         rows = self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,))
         return {bytes(name): Ino(ino) for name, ino in rows}
 
     def content(self, ino: Ino) -> list[Any]:
-        """Return a value that differs if the content does."""
+        """Return a value that identifies the content of a file."""
         return self._db.all(_CONTENT, (ino,))
 
     def target(self, ino: Ino) -> bytes:
@@ -246,22 +253,16 @@ class _State:
         above = self._directory(directory)
         return None if above is None else b"%s/%s" % (above, name) if above else name
 
-    def path_of(self, attributes: Attributes) -> bytes | None:
-        """Return one path of an inode, None if it has none."""
-        if attributes.ino == ROOT_INO:
-            return b"."
-        for parent in self._parents(attributes):
-            name = self._names_of(parent).get(attributes.ino)
-            if name is not None:
-                return self.path(parent, name)
-        return None
-
-    def has_name(self, attributes: Attributes) -> bool:
-        """Return whether an inode has a path."""
-        return self.path_of(attributes) is not None
-
-    def _parents(self, attributes: Attributes) -> list[Ino]:
-        return [parent for parent, _ in hard_links.parents(self._db, attributes.ino)]
+    def names(self, attributes: Attributes) -> set[_Name]:
+        """Return the names of an inode."""
+        found: set[_Name] = set()
+        for parent, count in hard_links.parents(self._db, attributes.ino):
+            if count > 1:
+                entries = self.entries(parent).items()
+                found.update((parent, name) for name, ino in entries if ino == attributes.ino)
+            elif attributes.ino in self._names_of(parent):
+                found.add((parent, self._names_of(parent)[attributes.ino]))
+        return found
 
     def _names_of(self, directory: Ino) -> dict[Ino, bytes]:
         """Return one name of each inode in a directory."""

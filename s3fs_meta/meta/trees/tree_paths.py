@@ -1,10 +1,9 @@
 """Paths of inodes and names in one state of the database, for messages.
 
-Owns: walking up to the root; the paths that recorded changes concern; whether changes concern a
-given path.
+Owns: following parents up to the root; the paths that recorded changes concern.
 Does not know: the caller, whether a change is uploaded, the time of a state of the tree.
-Tasks: in a thread, because an inode's name is found by a scan of its parent directory: no index
-leads from inodes to names.
+Tasks: in a thread. The name of an inode is found by a scan of its parent directory, because no index
+maps inodes to names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,26 +11,23 @@ from typing import Final
 
 import apsw
 
-from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, FSCK_PATH_DEPTH_MAX, WATCHED_DIRECTORIES_MAX
+from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX
 from s3fs_meta.meta import changesets
-from s3fs_meta.meta.changesets import Touched
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import dentries, hard_links, inodes, pending
-from s3fs_meta.model import ROOT_INO, Cookie, Ino
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.model import ROOT_INO, Ino
 
 _NAME: Final = "SELECT name FROM dentries WHERE parent = ? AND ino = ? LIMIT 1"
-_NAME_AT: Final = "SELECT name FROM dentries WHERE parent = ? AND cookie = ?"
 
 
 class TreePaths:
-    """Finds paths in one state of a database; looks up each directory once."""
+    """Finds paths in one state of a database. Each directory is looked up once."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._directories: dict[Ino, str | None] = {ROOT_INO: ""}
 
     def of_name(self, parent: Ino, name: bytes) -> str | None:
-        """Return the path of a name, even of a deleted name; None if its directory has no path."""
+        """Return the path of a name, which may be deleted; None if its directory has no path."""
         above = self._directory(parent)
         return None if above is None else f"{above}/{_text(name)}"
 
@@ -66,8 +62,8 @@ class TreePaths:
         ).fetchall()
         for (parent,) in rows:
             for (name,) in self._connection.execute(_NAME, (parent, ino)):
-                assert isinstance(parent, int), "inodes.parent is an integer"
-                assert isinstance(name, bytes), "dentries.name is a blob"
+                assert isinstance(parent, int), "inodes.parent must be an integer"
+                assert isinstance(name, bytes), "dentries.name must be a blob"
                 return Ino(parent), name
         return None
 
@@ -93,10 +89,10 @@ def texts_of(connection: apsw.Connection, inos: Iterable[Ino]) -> list[str]:
 
 
 def unshipped(connection: apsw.Connection, seq_after: int, limit: int) -> list[str]:
-    """Return the paths that the records after *seq_after* change, at most *limit*, in order.
+    """Return at most *limit* paths that the records after *seq_after* change, sorted.
 
     A path is listed if its name was added, removed or changed, or if its content or attributes
-    changed. A directory in which only entries changed is left out.
+    changed. A directory is not listed if only its entries changed.
     """
     paths = TreePaths(connection)
     found: set[str] = set()
@@ -122,80 +118,3 @@ def _spoken_of(
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
-
-
-class PathWatch:
-    """Checks whether changes concern one path, in one state of a database.
-
-    Make a new watch when rows change. At most WATCHED_DIRECTORIES_MAX directories are cached.
-    """
-
-    def __init__(self, db: Database, names: list[bytes]) -> None:
-        """Find the inode at a path.
-
-        Args:
-            names: the names of the path, from the root.
-        """
-        self._db = db
-        self._way: set[tuple[Ino, bytes]] = set()  # names of the path, up to the first missing name
-        self._below: dict[Ino, bool] = {}
-        at: Ino | None = ROOT_INO
-        for name in names:
-            if at is None:
-                break
-            self._way.add((at, name))
-            at = dentries.find(db, at, name)
-        self.ino = at  # the inode at the path, None if there is none
-
-    def is_touched(self, touched: Touched) -> bool:
-        """Return whether changes concern the path, a name above it, or an entry below it."""
-        return (
-            any(self._is_name(parent, name) for parent, name in touched.names)
-            or any(self._is_cookie(parent, cookie) for parent, cookie in touched.cookies)
-            or any(self._is_below(ino) for ino in touched.inodes | touched.contents)
-        )
-
-    def _is_name(self, parent: Ino, name: bytes) -> bool:
-        return (parent, name) in self._way or self._is_directory_below(parent)
-
-    def _is_cookie(self, parent: Ino, cookie: Cookie) -> bool:
-        if self._is_directory_below(parent):
-            return True
-        row = self._db.one(_NAME_AT, (parent, cookie))
-        return row is not None and (parent, bytes(row[0])) in self._way
-
-    def _is_below(self, ino: Ino) -> bool:
-        """Return whether an inode is at the path or has a name below it."""
-        if self.ino is None:
-            return False
-        if ino == self.ino:
-            return True
-        return any(self._is_directory_below(parent) for parent, _names in self._parents(ino))
-
-    def _parents(self, ino: Ino) -> list[tuple[Ino, int]]:
-        return [] if ino == ROOT_INO else hard_links.parents(self._db, ino)
-
-    def _is_directory_below(self, ino: Ino) -> bool:
-        """Return whether a directory is at the path or below it."""
-        if self.ino is None:
-            return False
-        way: list[Ino] = []
-        found: bool | None = None
-        while found is None:
-            if ino == self.ino:
-                found = True
-            elif ino == ROOT_INO or len(way) > DIRECTORY_DEPTH_MAX:
-                found = False
-            elif ino in self._below:
-                found = self._below[ino]
-            else:
-                way.append(ino)
-                row = inodes.find(self._db, ino)
-                if row is None:
-                    found = False
-                else:
-                    ino = row.parent
-        if len(self._below) + len(way) > WATCHED_DIRECTORIES_MAX:
-            self._below.clear()
-        self._below.update(dict.fromkeys(way[:WATCHED_DIRECTORIES_MAX], found))
-        return found

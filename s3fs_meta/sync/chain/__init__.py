@@ -1,7 +1,7 @@
 """Reading the chain of changelogs in the bucket.
 
 link            one changelog or image, and its position in the chain
-head            the image that the lease names: where a restore begins
+head            the image that the lease names; a restore begins with it
 level           several changelogs merged into one object, so that a restore reads fewer objects
 abandoned txgs  unreadable last txgs of the chain, after which the chain continues
 

@@ -1,4 +1,4 @@
-"""Abandoning the unreadable last txgs of the chain, or publishing the local state instead.
+"""Abandoning the unreadable last txgs of the chain, or publishing the local state in their place.
 
 Owns: the txg number after which the chain continues, the rules by which a host may abandon txgs,
 the report about abandoned txgs, the row ``mend`` of ``local_state``.
@@ -18,6 +18,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
@@ -45,7 +46,7 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    end_at: Txg | None = None  # abandon all txgs after this one, of any writer
+    end_at: Txg | None = None  # abandon all txgs after this txg, of any writer
     # True: the user has chosen an earlier txg, so txgs of other hosts are abandoned, too.
     anything: bool = False
     publish_local: bool = False  # publish the local state if the bucket lacks its last txg
@@ -63,12 +64,12 @@ NOTHING: Final = Behind(Txg(0), 0)
 
 
 def want(db: Database, why: str) -> None:
-    """Record that the next txg has to be an image. Transaction: inside a group."""
+    """Record that the next txg must be an image. Transaction: inside a group."""
     local_state.put(db, _ROW, why)
 
 
 def wanted(db: Database) -> str | None:
-    """Return why the next txg has to be an image, None if it may be of any kind."""
+    """Return why the next txg must be an image, None if it need not be one."""
     return local_state.get(db, _ROW)
 
 
@@ -83,7 +84,7 @@ def put_back(why: str) -> str:
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason comes from ``put_back``, so that packs may be missing, too."""
+    """Return whether a reason is from ``put_back``; then packs may be missing, too."""
     return why.startswith(_PUT_BACK)
 
 
@@ -93,13 +94,13 @@ def done(db: Database) -> None:
 
 
 async def publish_nothing(_progress: Progress) -> None:
-    """Do nothing: the default until the shipper has an imager."""
+    """Do nothing; the default until the shipper has an imager."""
 
 
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
-    """Return the number and time after which the chain continues; *kept* is its last link."""
+    """Return the txg and time after which the chain continues; *kept* is its last valid link."""
     head = Txg(0) if lease.head is None else lease.head.txg
     last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns
@@ -115,7 +116,7 @@ async def behind_all(
 
 
 class Right(NamedTuple):
-    """The facts that decide whether this host may abandon txgs."""
+    """The facts that determine whether this host may abandon txgs."""
 
     mend: Mend
     lease: Lease  # the lease in the bucket
@@ -125,14 +126,14 @@ class Right(NamedTuple):
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Refuse to abandon txgs of another host, unless the user requested this.
+    """Raise SettingsError if txgs are of another host and the user did not choose to abandon them.
 
     Args:
         kept: the last valid txg.
         last: the last txg to abandon.
 
     Raises:
-        SettingsError: the txgs must not be abandoned; the message names the ways to continue.
+        SettingsError: the txgs must not be abandoned; the message lists the alternatives.
     """
     mend, lease = right.mend, right.lease
     if mend.anything or mend.end_at == kept:
@@ -150,8 +151,8 @@ async def require_right(
     raise SettingsError(
         f"{lost} cannot be restored, and another host may have written it: {lease.host!r} had"
         f" the lease last, in epoch {lease.epoch}. If a host still has its state directory, mount"
-        f" or run fsck -y on that host: it uploads its changes again. Otherwise fsck -y"
-        f" --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
+        f" or run s3fs-meta fsck -y on that host: it uploads its changes again. Otherwise"
+        f" s3fs-meta fsck -y --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
     )
 
 
@@ -171,7 +172,7 @@ async def describe(
         for txg in numbers
     ]
     more = last - kept.txg - len(lines)
-    return [*lines, f"… and {more} txgs more"] if more else lines
+    return [*lines, f"… and {counted(more, 'more txg')}"] if more else lines
 
 
 def _after(txg: Txg) -> str:

@@ -2,7 +2,7 @@
 
 Owns: the definition of a link, the row with the link of the local database, reading the chain.
 Does not know: how a changelog is applied to rows, which host may append.
-Keeps: a changelog continues the chain only if it names the link before it by hash.
+Keeps: a changelog continues the chain only if it records the hash of the previous link.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -37,10 +37,11 @@ from s3fs_meta.sync.chain import names
 _ROW = "chain"
 _FLOOR = "floor"
 _OWN = "own_txg"
+_END_PROBES = 2  # changelogs at the end of the chain, of which one may be damaged
 
 
 class Link(NamedTuple):
-    """A position in the chain: the txg that a database holds, and the hash of its changelog."""
+    """A position in the chain: the txg of a database, and the hash of its changelog."""
 
     txg: Txg
     hash: str
@@ -92,7 +93,7 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record the link of the state in a database, written by this host. Inside a group."""
+    """Record the link of the state in a database, and that this host wrote it. Inside a group."""
     record(db, link)
     note_own(db, link.txg)
 
@@ -111,7 +112,7 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A restored database, or one of an earlier program, has no record of this. This host may have
+    A restored database, or a database of an earlier program, lacks this record. This host may have
     written all txgs in such a database, so the last of them is returned.
     """
     noted = noted_own(db)
@@ -134,9 +135,9 @@ def want_floor(db: Database, floor: Txg) -> None:
 async def numbers_from(
     store: ObjectStore, keyring: Keyring, first: Txg, count_max: int | None = None
 ) -> list[Txg]:
-    """Return the txgs from *first* on that have a changelog in the bucket, ascending.
+    """Return the sorted txgs from *first* on that have a changelog in the bucket.
 
-    Names that the chain cannot have reached are ignored: see ``names.reached``.
+    Names beyond the chain are ignored (``names.reached``).
 
     Args:
         store: the bucket.
@@ -151,14 +152,14 @@ async def numbers_from(
 
 
 async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
-    """Return the txgs from *first* on that names of changelogs have, ascending, unverified."""
+    """Return the sorted txgs in names of changelogs from *first* on, without verification."""
     return [txg for txg, _info in await objects_from(store, first, count_max)]
 
 
 async def objects_from(
     store: ObjectStore, first: Txg, count_max: int | None = None
 ) -> list[tuple[Txg, ObjectInfo]]:
-    """Return the listed changelogs from *first* on with their txgs, ascending, unverified."""
+    """Return the listed changelogs from *first* on with their txgs, without verification."""
     found: list[tuple[Txg, ObjectInfo]] = []
     after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
     async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -197,7 +198,7 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
     if fetched.changelog.previous != before.hash:
         key = key_of(before.next_txg)
         raise FormatError(
-            key, f"the object does not follow changelog {before.txg} as this host knows it"
+            key, f"the object does not follow the changelog {before.txg} that this host has seen"
         )
     if fetched.link.floor < before.floor:
         raise FormatError(
@@ -207,8 +208,31 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
     return fetched
 
 
+async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Txg:
+    """Return the retention floor at the end of the chain, NO_FLOOR if its end cannot be read.
+
+    Changelogs before the floor may be deleted. Those that kept points need stay, so an earlier
+    changelog may exist although a later one is deleted.
+
+    Args:
+        txg: a txg that the chain has reached.
+
+    Raises:
+        NewerFormatError: a newer program wrote the last changelog.
+    """
+    numbers = await numbers_from(store, keyring, txg)
+    for last in reversed(numbers[-_END_PROBES:]):
+        try:
+            return (await fetch(store, keyring, uuid, last)).link.floor
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            continue
+    return NO_FLOOR
+
+
 def require_known(changelog: Changelog) -> None:
-    """Refuse a changelog with tables of a newer program; such a changelog is not damaged.
+    """Raise NewerFormatError for a changelog of a newer program, which is not damaged.
 
     Raises:
         NewerFormatError: a newer program wrote the changelog.
@@ -244,7 +268,9 @@ async def _decode(
     except NewerFormatError as exc:
         newer = exc
     if await _is_followed(store, keyring, uuid, txg, data) is False:
-        raise FormatError(key, f"it claims {newer.what}, but the next changelog names other bytes")
+        raise FormatError(
+            key, f"it claims {newer.what}, but the next changelog records another hash"
+        )
     raise newer
 
 
@@ -292,10 +318,10 @@ async def _link_of_image_alone(
 ) -> Link:
     """Return the link of an image whose changelog cannot be read.
 
-    A manifest holds the hash of its own changelog or, if that is of kind IMAGE, the hash of the
-    changelog before it. In the second case only the next changelog holds the wanted hash. If no
-    next changelog exists, the hash of the changelog before the image serves as well, because the
-    next writer names the hash in its rows.
+    A manifest contains the hash of its own changelog or, if that is of kind IMAGE, the hash of the
+    previous changelog. In the second case only the next changelog contains the wanted hash. If no
+    next changelog exists, the hash of the changelog before the image is used, because the
+    next writer takes the hash from its rows.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR
@@ -311,7 +337,7 @@ async def _link_of_image_alone(
 async def fetch_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> Fetched | None:
-    """Return the changelog of an image's txg, None if the image is the filesystem's first.
+    """Return the changelog of an image's txg, None for the first image of the filesystem.
 
     Raises:
         FormatError: the image does not belong to the chain, or its changelog is damaged.
@@ -348,7 +374,7 @@ async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
-    """Append a changelog to the chain; return false if another object has its name.
+    """Append a changelog to the chain; return False if another object has its name.
 
     *data* contains a nonce, so an object with equal bytes is an earlier attempt of this writer.
     """

@@ -1,9 +1,9 @@
-"""A check that the bucket still has this writer's last changelog: one small request per append.
+"""A check that the bucket still has this writer's last changelog; one small request per append.
 
 If the bucket of a running writer is replaced by an older copy, the last changelogs are lost. A
 changelog that the writer appends afterwards has no predecessor, so no host could restore it.
 
-Owns: which bytes are read and compared. Does not know: the reaction to a lost changelog.
+Owns: reading and comparing the end of the changelog. Does not know: the reaction to its loss.
 Tasks: the shipper's task, under its lock; any task may call ``require``.
 """
 
@@ -20,7 +20,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 
 class _Tail(NamedTuple):
-    """The last bytes of a changelog's object; they depend on all bytes before them."""
+    """The last bytes of a changelog's object; they depend on all earlier bytes."""
 
     link: Link
     start: int
@@ -28,19 +28,19 @@ class _Tail(NamedTuple):
 
 
 class ChainWatch:
-    """Remembers the last changelog that one writer appended."""
+    """Records the last changelog that one writer appended, and checks that it exists."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._tail: _Tail | None = None  # None until the changelog was read once
+        self._tail: _Tail | None = None  # None until the changelog was read
 
     def note(self, link: Link, data: bytes) -> None:
-        """Remember the last bytes of a changelog that has just been confirmed."""
+        """Record the last bytes of a changelog that has just been confirmed."""
         start = max(len(data) - WATCHED_TAIL_BYTES, 0)
         self._tail = _Tail(link, start, data[start:])
 
     async def require(self, link: Link) -> None:
-        """Refuse a bucket that lacks the changelog of a link.
+        """Raise OlderBucketError if the bucket lacks the changelog of a link.
 
         Raises:
             OlderBucketError: two requests found the changelog missing or replaced.

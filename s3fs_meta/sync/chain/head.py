@@ -1,4 +1,4 @@
-"""The head: the newest image, as the lease names it and as this host recorded it.
+"""The head: the newest image, according to the lease and to this host's records.
 
 Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``local_state``; finding
 manifests.

@@ -42,11 +42,11 @@ _log = logging.getLogger(__name__)
 
 
 class NotMergedError(Exception):
-    """The objects cannot be merged: they are too large, or one is an image. Nothing is damaged."""
+    """The objects cannot be merged, because they are too large or one is an image."""
 
 
 class Piece(NamedTuple):
-    """The content of one changelog or level object, as the input of a merge."""
+    """The content of a changelog or level object, as input of a merge."""
 
     first: Txg
     link: Link  # the link of the last txg in the piece
@@ -70,7 +70,7 @@ async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dic
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        # This text sorts after every key of a level object that begins with the txg *after*.
+        # This key sorts after the keys of all level objects that begin with the txg *after*.
         start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
@@ -127,10 +127,10 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
 async def last_authentic(
     store: ObjectStore, keyring: Keyring, txg: Txg, levels: Iterable[names.Name]
 ) -> Txg:
-    """Return the last txg of the authentic ones of some level objects, at least *txg*.
+    """Return the latest end of the authentic level objects among some, at least *txg*.
 
-    A level object beyond the last changelog shows that changelogs are lost. But any writer of the
-    bucket can make its name, so it counts only if this filesystem wrote the object. Without such
+    A level object beyond the last changelog shows that changelogs are lost. But any user of the
+    bucket can create such a name, so it counts only if this filesystem wrote the object. Without such
     names this costs no request.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
@@ -184,13 +184,13 @@ async def fetch(
         raise FormatError(key, "the level object belongs to another filesystem")
     if level.previous != before.hash or level.floor < before.floor:
         raise FormatError(
-            key, f"the object does not follow changelog {before.txg} as this host knows it"
+            key, f"the object does not follow the changelog {before.txg} that this host has seen"
         )
     return level
 
 
 async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
-    """Refuse a level object whose last link is not in the chain.
+    """Raise FormatError if the last link of a level object is not in the chain.
 
     The changelog of the level's last txg decides. If that changelog cannot be read, the next
     changelog decides. If neither can be read, the level object is accepted.
@@ -211,7 +211,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # neither is needed: the level object replaces its changelogs
+        return  # neither changelog is needed, because the level object replaces them
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         raise FormatError(level.key, f"changelog {level.last + 1} does not follow the level object")
 
@@ -306,7 +306,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
         last=last.txg,
         epoch=max(piece.epoch for piece in pieces),
         uuid=uuid,
-        schema_version=SCHEMA_VERSION,  # changes of older schemas merge into this one
+        schema_version=SCHEMA_VERSION,  # changes of older schemas are converted
         first_ns=pieces[0].first_ns,
         created_ns=last.created_ns,
         previous=pieces[0].previous,
@@ -327,7 +327,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections; blocks that they create and remove are left out."""
+    """Return the net effect of sections, without blocks that they create and remove."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:

@@ -1,6 +1,6 @@
-"""Txgs in the names of objects: a check which of them the chain can have reached.
+"""Txgs in the names of objects: a check which of these txgs the chain can have reached.
 
-Owns: the rule that a name far beyond the chain is not ours, the listing of names.
+Owns: the rule that a name far beyond the chain is foreign, the listing of names.
 Does not know: links, rows.
 Keeps: a name alone proves nothing, because any user of the bucket can create objects. So a txg
 number beyond a gap counts only if an object with such a number verifies with the keys of this
@@ -108,10 +108,10 @@ async def _is_proven(store: ObjectStore, keyring: Keyring, run: list[Name]) -> b
 
 
 async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey) -> None:
-    """Refuse an object that this filesystem did not write under its name.
+    """Raise FormatError for an object that this filesystem did not write under its name.
 
     Raises:
-        FormatError: the object is damaged, not ours, or of an unknown version.
+        FormatError: the object is damaged, foreign, or of an unknown version.
         ObjectMissingError: the object does not exist.
     """
     data = (await store.get(key, envelope.ENCODED_BYTES_MAX)).data

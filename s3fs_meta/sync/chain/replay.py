@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class NeedsImageError(Exception):
-    """The next txg is an image, so no changelog has its changes."""
+    """The next txg is an image, so no changelog contains its changes."""
 
     def __init__(self, image: ManifestRef) -> None:
         super().__init__(f"the next txg is the image {image.key}")
@@ -65,10 +65,10 @@ class Replayer:
         *,
         heard: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Make a replayer for one database.
+        """Prepare a replay into one database.
 
         Args:
-            heard: called in a thread with every changeset before it is applied.
+            heard: called in a thread with every changeset, before it is applied.
         """
         self._store = store
         self._keyring = keyring
@@ -76,7 +76,7 @@ class Replayer:
         self._replica = Replica(db)
         self._heard = heard
         self.last_level: ObjectKey | None = None  # the last level object whose changes were applied
-        self.notices: list[str] = []  # one-line facts to show to the user
+        self.notices: list[str] = []  # lines to show to the user
 
     async def forward(
         self,
@@ -140,7 +140,7 @@ class Replayer:
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
 
     async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
-        """Return the last txg that level objects lead to, and the txgs of later changelogs."""
+        """Return the last txg reached by level objects, and the txgs of later changelogs."""
         named = levels.names_of(ends)
         for last in sorted({name[0] for name in named}, reverse=True)[:TXG_GAPS_MAX]:
             later = await numbers_from(self._store, self._keyring, last)
@@ -233,7 +233,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Raise MisfitError instead of a FormatError that the application of changes raises."""
+    """Convert a FormatError during the application of changes to a MisfitError."""
     try:
         yield
     except FormatError as exc:

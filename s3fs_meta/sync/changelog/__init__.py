@@ -1,9 +1,9 @@
 """Writing changelogs: the changes of each transaction group, appended to the chain.
 
-txg        one transaction group: everything between two cuts
+txg        one transaction group: all changes between two cuts
 frozen     a consistent snapshot of the rows that is being shipped, and the packs and offsets of its
            blocks, as its changelog lists them
-pending    recorded changes that no changelog has yet; ``pending_merge`` merges many into few
+pending    recorded changes that no changelog contains yet; ``pending_merge`` merges them
 
 Start at ``writer``. ``level_writer`` makes levels.
 Below: upload (packs come first), chain, meta.changesets (rows).

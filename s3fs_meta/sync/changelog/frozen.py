@@ -1,4 +1,4 @@
-"""The content of a cut: a consistent snapshot of the filesystem that is shipped next.
+"""The content of a cut: a consistent snapshot of the filesystem, to be shipped as a txg.
 
 Owns: the values that the shipper passes to the imager; the locations that a changelog lists, from
 the rows of a cut and the uploads after it. Does not know: how a cut is made, how rows and uploads
@@ -19,7 +19,7 @@ _NOWHERE: Final = bytes(32)  # replaces the hash of a block whose content is los
 
 
 class Frozen(NamedTuple):
-    """The values that a cut recorded in one slice of the event loop."""
+    """The values that a cut records in one slice of the event loop."""
 
     txg: Txg
     cut: Cut
@@ -27,7 +27,7 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # the first retained txg
-    snapshot: Snapshot | None  # None outside WAL mode: only the writer's connection reads
+    snapshot: Snapshot | None  # None outside WAL mode, where only the writer's connection can read
 
 
 class Shipped(NamedTuple):
@@ -48,7 +48,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
     """Return the locations of the blocks that a changelog lists.
 
     Raises:
-        MetadataError: a block is in no pack, and its content is not recorded as lost.
+        MetadataError: a block is in no pack, but not recorded as lost.
     """
     found: dict[BlockId, Location] = {}
     for row in news.blocks:
@@ -84,8 +84,8 @@ def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[Pac
         if news_row.object_key is None:
             forgotten.append(news_row.pack)
         else:
-            assert news_row.object_bytes is not None, "a row has all of its columns"
-            assert news_row.state is not None, "a row has all of its columns"
+            assert news_row.object_bytes is not None, "a row must have all of its columns"
+            assert news_row.state is not None, "a row must have all of its columns"
             notes[news_row.pack] = PackNote(
                 news_row.pack,
                 ObjectKey(news_row.object_key),

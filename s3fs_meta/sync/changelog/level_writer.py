@@ -1,6 +1,6 @@
-"""Making level objects in a background task of the writer.
+"""Creating level objects in a background task of the writer.
 
-Owns: which level objects are missing, and the order in which they are made.
+Owns: finding missing level objects, and the order in which they are created.
 Does not know: how changelogs are merged (``levels``).
 Keeps: only confirmed txgs are merged; a run that cannot be merged gets no level, because a restore
 can use its changelogs.
@@ -45,7 +45,7 @@ class Leveler:
         hook: Hook,
         read: Callable[[Fetched], Awaitable[None]],
     ) -> None:
-        """Store the arguments; *read* is called with each changelog that was read."""
+        """Create the object; *read* is called with each changelog that was read."""
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
@@ -56,7 +56,6 @@ class Leveler:
         self._read = read
         # The runs up to this txg need no further attempt.
         self.done: Txg | None = None
-        self.last_error = ""
 
     async def run(self) -> None:
         """Merge new txgs into levels, until cancelled."""
@@ -66,14 +65,12 @@ class Leveler:
                 continue
             try:
                 await self.make_due()
-                self.last_error = ""
             except S3fsError as exc:
-                self.last_error = str(exc)
                 _log.info("cannot merge changelogs into levels now, will try again: %s", exc)
 
     @part(Cause.LEVELS)
     async def make_due(self) -> None:
-        """Make the missing level objects up to the last confirmed txg.
+        """Create the missing level objects up to the last confirmed txg.
 
         Raises:
             StoreError: the store is unavailable; the next call continues with the same object.
@@ -89,7 +86,7 @@ class Leveler:
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
                 if (level, last) not in known and not await self._make(level, Txg(last)):
-                    break  # a higher level needs this level object
+                    break  # higher levels need this level object
             self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
@@ -103,7 +100,7 @@ class Leveler:
         }
 
     async def _make(self, level: int, last: Txg) -> bool:
-        """Make one level object; return whether the bucket has it now."""
+        """Create one level object; return whether the bucket has it now."""
         try:
             pieces = await self._pieces(level, last)
             made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
@@ -114,7 +111,7 @@ class Leveler:
             _log.info("no level object of level %d ending at txg %d: %s", level, last, exc)
             return False
         data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
-        with contextlib.suppress(PreconditionError):  # an earlier mount made it
+        with contextlib.suppress(PreconditionError):  # an earlier mount created it
             await self._store.create(made.key, data)
         self._hook("level put")
         return True

@@ -1,4 +1,4 @@
-"""Merging recorded changes that are not shipped yet, so that an outage leaves few records.
+"""Merging recorded, unshipped changes, so that an outage leaves few records.
 
 Owns: when records are merged; no request waits for this. Does not know: the content of a changeset,
 the store.
@@ -24,7 +24,7 @@ class Condenser:
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
     ) -> None:
-        """Store the arguments; ``run`` starts to merge.
+        """Create the object; ``run`` merges records.
 
         Args:
             db: the database of the mount.
@@ -43,7 +43,7 @@ class Condenser:
                 pass
 
     async def condense(self) -> bool:
-        """Merge a run of small records into one; return false if no run was merged."""
+        """Merge a run of small records into one; return False if there is no such run."""
         run = self._recorder.small_run(self._frozen_seq())
         if run is None:
             return False

@@ -1,4 +1,4 @@
-"""Sums over the changelogs since the last image, which decide when the next image is due.
+"""Sums over the changelogs since the last image; they determine when the next image is due.
 
 Owns: two sums. Does not know: how long an image or a restore takes.
 """
@@ -20,7 +20,7 @@ class SinceImage:
         self.bytes += stored_bytes
 
     def note_news(self) -> None:
-        """Note that a txg changes more than locations."""
+        """Record that a txg changes more than locations."""
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
-"""Continuing the chain after an unauthentic object with the name of this writer's next changelog.
+"""Handling an unauthentic object that has the name of this writer's next changelog.
 
-Owns: the decision whether another writer took the name. Does not know: how images are made.
-Keeps: the object is never changed. The attempted txg counts as this host's last one, with an
+Owns: deciding whether another writer wrote the object. Does not know: how images are made.
+Keeps: the object is never changed. The attempted txg counts as this host's last txg, with an
 unreadable changelog, as in a mount after such damage. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".

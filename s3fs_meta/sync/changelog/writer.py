@@ -2,9 +2,9 @@
 
 Owns: the steps of one txg from its cut to its confirmation, and when the next txg is due.
 Does not know: FUSE, how images are made from a cut, how blocks are uploaded.
-Keeps: a changelog names only blocks that the store has; its bytes are synced on this host before
-they are sent and never change; a txg counts as shipped only if the lease, read after the append, is
-still ours.
+Keeps: a changelog refers only to blocks in the store; its bytes are synced on this host before
+they are sent and never change; a txg counts as shipped only if this host still holds the lease after
+the append.
 Tasks: ``run`` is one background task; any task may call ``ship``. One txg is shipped at a time.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -116,7 +116,7 @@ class Shipper:
         self.last_error = ""
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
+        self.publish_anew = publish_anew  # publishes the local state as the next txg
         self._image_wait: _ImageWait | None = None  # set while an image waits for blocks
         volume.recorder.when_recorded(self._recorded)
 
@@ -178,7 +178,7 @@ class Shipper:
         return self._position.link if published else link
 
     async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
-        """Do as ``ship``, but also raise OlderBucketError if the next txg has to be an image."""
+        """Ship like ``ship``, but raise OlderBucketError if the next txg must be an image."""
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
@@ -194,14 +194,14 @@ class Shipper:
                 return self._position.link
 
     async def ship_blocks(self, progress: Progress) -> None:
-        """Ship if dirty blocks can be uploaded; the upload has no time limit."""
+        """Ship if there are dirty blocks to upload; the upload has no time limit."""
         if self._uploader.shippable:
             await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
         """Ship a txg even if nothing changed; return it with its open snapshot, for an image.
 
-        The WAL only grows while a snapshot is open, so the caller runs ``ship_blocks`` first. If
+        The WAL only grows while a snapshot is open, so the caller must run ``ship_blocks`` first. If
         the upload of blocks that were written meanwhile takes too long, no image is made.
 
         Raises:
@@ -217,7 +217,7 @@ class Shipper:
                 except BaseException:
                     close(frozen)
                     raise
-                assert frozen.snapshot is not None, "the cut opened a snapshot"
+                assert frozen.snapshot is not None, "the cut must have opened a snapshot"
                 return Shipped(self._position.link, frozen.cut, frozen.snapshot)
 
     async def ship_as_image(
@@ -238,7 +238,7 @@ class Shipper:
             with self._fencing():
                 await self._send_attempt()
                 frozen = await self._freeze(snapshot=True)
-                assert frozen.snapshot is not None, "the cut opened a snapshot"
+                assert frozen.snapshot is not None, "the cut must have opened a snapshot"
                 try:
                     await self._wait_for_blocks(frozen.cut, progress)
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self._position.link)
@@ -270,7 +270,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Refuse to ship from a fenced or degraded mount; if the lease is lost, turn read-only."""
+        """Raise if the mount is fenced or degraded; turn read-only if the lease is lost meanwhile."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -284,7 +284,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether the bucket lacks recorded changes, pack news, or a raised floor."""
+        """Return whether recorded changes, pack news or a higher floor are unshipped."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -351,6 +351,7 @@ class Shipper:
         self._db.mark_changed(False)
         self._cut_oldest_ns = self._recorder.begin_txg()
         self._uploader.begin_cut(frozen.cut)
+        self._db.revived_packs.clear()
         self._hook("txg cut")
         return frozen
 
@@ -363,7 +364,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                close(frozen)  # the upload may take days, and an open snapshot lets the WAL grow
+                close(frozen)  # the upload may take days, and an open snapshot makes the WAL grow
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
@@ -379,13 +380,13 @@ class Shipper:
         await self._send_attempt()
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read rows: as of the cut in a thread, or without a snapshot in the event loop."""
+        """Read rows of the cut in a thread, or without a snapshot on the event loop."""
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
 
     async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
-        """Wait for the upload of blocks with an open snapshot, until the WAL grew too much.
+        """Wait for the upload of blocks while a snapshot is open; stop if the WAL grew too much.
 
         Raises:
             StoreUnavailableError: the WAL grew too much; the next cut includes the changes.
@@ -430,7 +431,7 @@ class Shipper:
         )
 
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
-        """Begin a new time span if a wrong clock dated the last link later than this cut.
+        """Begin a new time span if the last link has a later time than this cut (a wrong clock).
 
         A time span begins only with an image, because no level object spans an image, and only
         while the store's clock agrees with this host's.
@@ -510,7 +511,7 @@ class Shipper:
         *,
         is_image: bool = False,
     ) -> None:
-        """Encode a changelog and sync it to this host's disk; its bytes never change afterwards."""
+        """Encode a changelog and sync it to this host's disk; its bytes are then final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
         if is_image:  # an image has the cut's changes; later records belong to the next txg
@@ -528,7 +529,7 @@ class Shipper:
         self._attempt_is_synced = True
 
     async def _send_attempt(self) -> bool:
-        """Append the attempted changelog to the chain; return false if no attempt is recorded.
+        """Append the attempted changelog to the chain; return False if no attempt is recorded.
 
         Raises:
             FencedError: another writer has appended a changelog with this txg, or has the lease.

@@ -2,9 +2,9 @@
 
 follower          polls the chain and switches to each new txg atomically
 follower_resync   restores a second database if changelogs do not lead to the newest txg
-promotion         makes the follower the writer, with a fence record as at any opening for writing
+promotion         makes the follower the writer, with a fence record like a mount for writing
 
-Each txg becomes visible atomically: no request is answered from two txgs.
+Each txg becomes visible atomically: no request reads two txgs.
 
 Start at ``follower``.
 Below: chain, image, lease.

@@ -4,7 +4,7 @@ Owns: when to poll for the next txg, the order *apply on a second connection, sw
 blocks*, and when to restore because changelogs do not lead to the newest txg.
 Does not know: FUSE, leases, rows.
 Keeps: no request is answered partly from one txg and partly from the next. A second connection
-commits a txg, in a thread, while the mount's own connection still reads the txg before it. Then the
+commits a txg, in a thread, while the mount's own connection still reads the previous txg. Then the
 mount's connection switches in one slice of the event loop.
 Tasks: ``run`` is one background task. One txg is applied at a time; a task in ``paused`` has the
 second connection.
@@ -66,7 +66,7 @@ class Follower:
         interval_s: float,
         degrade: Callable[[str], None],
     ) -> None:
-        """Begin at the txg that the opened database has.
+        """Begin with the txg of the opened database.
 
         Args:
             volume: a filesystem opened to follow.
@@ -87,10 +87,10 @@ class Follower:
         self._touched: Touched | None = None  # inodes of the txg being applied; None: too many
         self._turn = trio.Lock()
         self._ended = trio.Event()
-        self._missed = 0  # polls without a new txg, since the last listing
+        self._missed = 0  # number of polls without a new txg since the last listing
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        self.offline = volume.offline  # why only local state is shown; "": the bucket answers
+        self.offline = volume.offline  # why only local state is shown; "" if the bucket answers
         self.polled_ns = 0
         self.last_error = ""
 
@@ -129,7 +129,7 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Apply no txg in the with-block, so that the caller may use the second connection."""
+        """Apply no txg during the context, so that the caller may use the second connection."""
         async with self._turn:
             yield
 
@@ -204,10 +204,10 @@ class Follower:
         await self._show(turned, gone, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # no connection reads the WAL now, so the next txg restarts it
+            self._db.go_on()  # now no connection reads the WAL, so the next txg restarts it
 
     def _hear(self, changeset: bytes) -> None:
-        """Collect the rows that a part of a txg changes, unless they are too many. Blocking."""
+        """Collect the rows that a section of a txg changes, up to a limit. Blocking."""
         known = self._touched
         if known is None:
             return
@@ -250,7 +250,7 @@ class Follower:
         _log.info("restored the newest txg, showing txg %d", link.txg)
 
     def _exchange(self, path: Path, link: Link) -> S3fsError | None:
-        """Switch to another database; if that fails, keep the current one and return the error.
+        """Switch to another database; if this fails, keep the current database and return the error.
 
         If the current database cannot be opened again, the mount is degraded.
         """
@@ -273,7 +273,7 @@ class Follower:
         try:
             await self._kernel.before_turn(turned)
             self._db.go_on()
-            self._cache.evictor.reconsider()  # healed blocks can be evicted
+            self._cache.evictor.reconsider()  # healed blocks may now be evicted
             self._position.advance(link)
         finally:
             self._kernel.at_turn()

@@ -5,7 +5,7 @@ that no changelog has*.
 Does not know: how a session becomes a writer's, FUSE.
 Tasks: one promotion at a time, while the follower is paused. Until the promotion ends, the mount
 answers from the last txg that it showed. After a crash with the lease taken, the next mount or
-promotion on this host gets the lease again at once. After a crash with the fence record appended,
+promotion on this host gets the lease at once. If the fence record was appended before the crash,
 it also continues from the fence record.
 """
 
@@ -75,7 +75,7 @@ async def take_over(
     await trio.to_thread.run_sync(_settle, db)
     hook("totals settled")
     link = chain.recorded(db)
-    assert link is not None, "the database records the link of the fence record"
+    assert link is not None, "the database must record the link of the fence record"
     return link
 
 

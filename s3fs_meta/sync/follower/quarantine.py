@@ -1,6 +1,6 @@
-"""Quarantining cached blocks of a follower that may be last copies, before it drops its cache.
+"""Quarantining cached blocks of a follower that may be last copies, before the cache is dropped.
 
-Owns: a directory ``kept-…`` with such block files and the rows that name them. Does not know: which
+Owns: a directory ``kept-…`` with such block files and their rows. Does not know: which
 blocks are last copies (``sync.last_copies``), what happens after the quarantine. For example, a
 follower restores the newest txg after another host's fsck replaced unreadable content by holes.
 Cached blocks of damaged packs may then be the last copies of that content. The block files get a
@@ -68,7 +68,7 @@ async def quarantine(
 
 
 def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[BlockId]:
-    newest = Database.open(restored, applier.pragmas)  # a read-only one leaves its log file
+    newest = Database.open(restored, applier.pragmas)  # read-only would leave a log file
     try:
         return last_copies.among(applier, newest, held)
     finally:

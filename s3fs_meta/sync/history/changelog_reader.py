@@ -2,10 +2,12 @@
 
 Owns: requests in parallel, and a cache of the changes that were read last.
 Does not know: the meaning of the changes.
-Keeps: a changelog is used only if its name and its place are authentic; its hash is not compared
-with the next one, which may not be read at all.
+Keeps: a changelog is used only if its name and its place are authentic, and if fsck has not abandoned
+it, which is known once the fence record after it was read. Its hash is not compared with the next one
+otherwise, which may not be read at all.
 """
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -14,9 +16,10 @@ from typing import Generic, NamedTuple, TypeVar
 import trio
 
 from s3fs_meta.codec.changelog import Changelog, Kind
+from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
-from s3fs_meta.limits import HISTORY_CACHED_BYTES_MAX
+from s3fs_meta.limits import HISTORY_CACHED_BYTES_MAX, HISTORY_FETCHES_MAX, MEND_PROBES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -55,6 +58,7 @@ class ChangelogReader:
         self._keyring = keyring
         self._uuid = uuid
         self._cached: OrderedDict[Txg, Fetched] = OrderedDict()
+        self._abandoned: list[range] = []  # txgs before a fence record that names an earlier link
 
     async def scan(
         self, txgs: Sequence[Txg], function: Function[_T]
@@ -62,7 +66,8 @@ class ChangelogReader:
         """Call a function with the changeset of each section of some txgs.
 
         Args:
-            txgs: not more than are to be requested at once.
+            txgs: not more than are to be requested at once; the callers that go backwards in time
+                see no abandoned txg, because its fence record comes before it.
             function: called in a thread with the changeset, and whether the txg has no other.
 
         Returns:
@@ -80,15 +85,22 @@ class ChangelogReader:
         async with trio.open_nursery() as nursery:
             for txg in txgs:
                 nursery.start_soon(scan_one, txg)
-        return [found[txg] for txg in txgs]
+        return [self._unless_abandoned(found[txg]) for txg in txgs]
+
+    def _unless_abandoned(self, one: Scanned[_T] | Unreadable) -> Scanned[_T] | Unreadable:
+        if isinstance(one, Unreadable) or not any(one.txg in run for run in self._abandoned):
+            return one
+        return Unreadable(one.txg, one.link.created_ns, "fsck ended the chain before it")
 
     async def _scan(self, txg: Txg, function: Function[_T]) -> Scanned[_T] | Unreadable:
         try:
-            fetched = await self._fetch(txg)
+            fetched = await self.fetch(txg)
             if fetched.changelog.kind is Kind.IMAGE:
                 return Unreadable(
                     txg, fetched.link.created_ns, "fsck or rollback replaced the metadata"
                 )
+            if fetched.changelog.kind is Kind.FENCE:
+                await self._find_abandoned(fetched)
             is_whole = not fetched.changelog.parts
             async with aclosing(
                 chain.sections(self._store, self._keyring, fetched.changelog)
@@ -105,7 +117,46 @@ class ChangelogReader:
             return Unreadable(txg, None, exc.what)
         return Scanned(fetched.link, results)
 
-    async def _fetch(self, txg: Txg) -> Fetched:
+    async def _find_abandoned(self, fence: Fetched) -> None:
+        """Note the txgs between a fence record and the link that it names.
+
+        They are searched in the bucket as long as it has readable ones.
+        """
+        named, last = fence.changelog.previous, Txg(fence.link.txg - 1)
+        if named == NO_HASH or any(last in run for run in self._abandoned):
+            return
+        batch, first = [last], max(last - MEND_PROBES_MAX, 1)
+        while batch:
+            hashes = await self._hashes(batch)
+            for txg in batch:
+                if hashes[txg] == named:
+                    if txg != last:
+                        self._abandoned.append(range(txg + 1, last + 1))
+                    return
+            if batch != [last] and not any(hashes.values()):
+                return
+            below = range(batch[-1] - 1, first - 1, -1)
+            batch = [Txg(txg) for txg in below[:HISTORY_FETCHES_MAX]]
+
+    async def _hashes(self, txgs: Sequence[Txg]) -> dict[Txg, str]:
+        """Return the hashes of changelogs, "" for those that cannot be read."""
+        found = dict.fromkeys(txgs, "")
+
+        async def read(txg: Txg) -> None:
+            with contextlib.suppress(ObjectMissingError, FormatError):
+                found[txg] = (await self.fetch(txg)).link.hash
+
+        async with trio.open_nursery() as nursery:
+            for txg in txgs:
+                nursery.start_soon(read, txg)
+        return found
+
+    async def fetch(self, txg: Txg) -> Fetched:
+        """Return a changelog, from the cache if it is there.
+
+        Raises:
+            ObjectMissingError, FormatError, StoreError: it cannot be read.
+        """
         fetched = self._cached.get(txg)
         if fetched is None:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)

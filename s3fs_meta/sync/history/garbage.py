@@ -20,7 +20,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
-from s3fs_meta.codec.image import Manifest, ManifestRef
+from s3fs_meta.codec.image import TXG_DIGITS, Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
     FormatError,
@@ -38,6 +38,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.own_objects import own_objects
+from s3fs_meta.sync.history.pins import NO_PINS, Pins
 from s3fs_meta.sync.history.retention import Image
 from s3fs_meta.sync.upload.pack_index import is_ours
 
@@ -71,6 +72,16 @@ class Garbage(NamedTuple):
     def total(self) -> int:
         """Return the number of objects of all kinds."""
         return sum(number for number, _size in self.counts.values())
+
+
+class Past(NamedTuple):
+    """The part of the history that stays."""
+
+    floor: Txg  # objects that only txgs before this one need are garbage, unless pinned
+    floor_epoch: Epoch  # the epoch in which the txg *floor* was written
+    end: Txg  # the last confirmed txg
+    retention_ns: int  # how long points in time stay available
+    pins: Pins = NO_PINS
 
 
 class _Facts(NamedTuple):
@@ -241,7 +252,11 @@ class Shelf:
         return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
 
     async def garbage(
-        self, stay: set[ObjectKey], before: Txg, base: Txg = changelog_codec.NO_FLOOR
+        self,
+        stay: set[ObjectKey],
+        before: Txg,
+        base: Txg = changelog_codec.NO_FLOOR,
+        pins: Pins = NO_PINS,
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest names.
 
@@ -254,13 +269,16 @@ class Shelf:
             before: objects of images from this txg on are retained, because an upload may be
                 unfinished.
             base: the txg of the image that a restore of the floor begins with.
+            pins: what the kept points need.
         """
         gone = [
             info
             for info in self._manifests
             if info.key not in stay
+            and info.key not in pins.manifests
             and info.key not in self._newer
             and _image_txg(info.key) < before
+            and not pins.needs_image(_image_txg(info.key))
             and await self._is_superseded(info.key, base)
         ]
         left = self._facts.keys() - {info.key for info in gone}
@@ -275,6 +293,7 @@ class Shelf:
             for key, size in self._pieces.items()
             if key not in needed
             and _image_txg(key) < before
+            and not pins.needs_image(_image_txg(key))
             and image_codec.image_of(key) not in doubtful
             and await self._is_ours(key)
         ]
@@ -351,61 +370,70 @@ class Finder:
         ] = {}  # True if the content proves that this filesystem wrote an object
         self._parts_checked = Txg(0)  # parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # the bucket has no index object that ends before this txg
-        self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the database
+        # Packs between these epochs were compared with the database.
+        self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
+        # The last base and pins with which no changelog or level before the base was left.
+        self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
-    async def images(self) -> list[Image]:
+    async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
         """Return the images on which a restore can rely: complete, in the chain, and not abandoned.
 
         The store may still receive a DELETE for an abandoned image, even from a fenced host.
+        *kept* are the images that kept points name.
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
-        images = await self.shelf.list_images(named)
+        images = await self.shelf.list_images([*named, *kept])
         gone = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in gone]
 
-    async def find(
-        self,
-        images: Sequence[Image],
-        floor: Txg,
-        floor_epoch: Epoch,
-        end: Txg,
-        retention_ns: int,
-        limit: int,
-    ) -> Garbage:
-        """Return the garbage for a floor.
-
-        Args:
-            images: the last result of the method ``images``.
-            floor: objects that only txgs before this one need are garbage.
-            floor_epoch: the epoch in which the txg *floor* was written.
-            end: the last confirmed txg.
-            retention_ns: how long points in time stay available.
-            limit: the maximum number of objects.
-        """
+    async def find(self, images: Sequence[Image], past: Past, limit: int) -> Garbage:
+        """Return at most *limit* objects of garbage; *images* is the last result of ``images``."""
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
-        found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [], [])
+        floor, pins = past.floor, past.pins
+        found = Garbage(floor, await self._dead_packs(floor, pins, limit), [], [], [], [], [], [])
         base = retention.base_of(images, floor)
         if base is None:
             return found
         newest = retention.newest(images)
         last = newest[-1].txg
-        stay = retention.kept(images, floor, retention_ns) | self.shelf.before(newest[:-1])
-        manifests, pieces = await self.shelf.garbage(stay, last, base.txg)
+        stay = retention.kept(images, floor, past.retention_ns) | self.shelf.before(newest[:-1])
+        manifests, pieces = await self.shelf.garbage(stay, last, base.txg, pins)
+        orphans = await self.find_orphans(past.floor_epoch, limit - len(found.packs), pins)
         for objects, part in (
-            (found.orphans, await self.find_orphans(floor_epoch, limit - len(found.packs))),
+            (found.orphans, orphans),
             (found.manifests, manifests),
             (found.pieces, pieces),
         ):
             objects.extend(part[: max(limit - found.total, 0)])
+        changelogs = await self._changelogs(base.txg, pins, limit)
+        levels = await self._levels(base.txg, pins)
         for objects, part in (
-            (found.changelogs, await self._changelogs(base.txg, limit)),
-            (found.changelogs, await self._parts(base.txg, end)),
-            (found.levels, await self._levels(base.txg)),
+            (found.changelogs, changelogs),
+            (found.changelogs, await self._parts(base.txg, past.end, pins)),
+            (found.levels, levels),
             (found.history, await self._history(base.txg)),
         ):
             objects.extend(await self._own(part, limit - found.total))
+        if not changelogs and not levels:
+            self._cleared = (base.txg, pins.intervals)
         return found
+
+    async def _dead_packs(self, floor: Txg, pins: Pins, limit: int) -> list[PackRow]:
+        """Return packs that neither a txg from *floor* on nor a kept point needs."""
+        found = packs.find_condemned(self._db, limit)
+        after: PackRow | None = None
+        while len(found) < limit:
+            rows = packs.find_dead(self._db, floor, DELETE_BATCH_KEYS, after)
+            for row in rows:
+                assert row.died_txg is not None, "the query returns dead packs"
+                if not pins.needs_pack(row.pack, row.died_txg):
+                    found.append(row)
+            if not rows:
+                break
+            after = rows[-1]
+            await trio.lowlevel.checkpoint()
+        return found[:limit]
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
         """Return those of the first *limit* objects that this filesystem wrote.
@@ -426,19 +454,37 @@ class Finder:
                 )
         return [info for info in wanted if self._judged[info]]
 
-    async def _changelogs(self, base: Txg, limit: int) -> list[ObjectInfo]:
+    def _cleared_upto(self, pins: Pins) -> Txg:
+        """Return the txg up to which nothing unpinned is left, unless a point was dropped."""
+        base, intervals = self._cleared
+        return base if intervals <= pins.intervals else Txg(0)
+
+    async def _changelogs(self, base: Txg, pins: Pins, limit: int) -> list[ObjectInfo]:
         """Return the changelogs before that of the base image, the oldest first."""
         found: list[ObjectInfo] = []
-        async with aclosing(self._store.list(changelog_codec.PREFIX)) as listing:
+        start: Txg | None = self._cleared_upto(pins)
+        while start is not None and start < base and len(found) < limit:
+            start = await self._changelogs_from(start, base, pins, limit, found)
+        return found
+
+    async def _changelogs_from(
+        self, start: Txg, base: Txg, pins: Pins, limit: int, found: list[ObjectInfo]
+    ) -> Txg | None:
+        """Add changelogs to *found*, up to a pinned run; return the txg after that run, or None."""
+        after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
+        async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
             async for info in listing:
                 txg = changelog_codec.parse_key(info.key)
                 if (txg is not None and txg >= base) or len(found) == limit:
-                    break
+                    return None
+                pinned = None if txg is None else pins.interval_of(txg)
+                if pinned is not None:
+                    return Txg(pinned[1] + 1)
                 if txg is not None and self._judged.get(info, True):
                     found.append(info)
-        return found
+        return None
 
-    async def _parts(self, base: Txg, end: Txg) -> list[ObjectInfo]:
+    async def _parts(self, base: Txg, end: Txg, pins: Pins) -> list[ObjectInfo]:
         """Return parts of changelogs before the base image, and parts that no changelog names."""
         found: list[ObjectInfo] = []
         unsure: dict[Txg, list[ObjectInfo]] = {}
@@ -448,7 +494,8 @@ class Finder:
                 if txg is None or txg > end:
                     continue  # the object is not ours, or its changelog is not yet uploaded
                 if txg < base:
-                    found.append(info)
+                    if not pins.needs_changelog(txg):
+                        found.append(info)
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
@@ -457,18 +504,23 @@ class Finder:
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]
 
-    async def _levels(self, base: Txg) -> list[ObjectInfo]:
+    async def _levels(self, base: Txg, pins: Pins) -> list[ObjectInfo]:
         """Return level objects that do not begin after the base image."""
         found: list[ObjectInfo] = []
+        start = self._cleared_upto(pins)
         for level in range(1, LEVELS_MAX + 1):
-            async with aclosing(self._store.list(level_codec.prefix_of(level))) as listing:
+            prefix = level_codec.prefix_of(level)
+            after = f"{prefix}{start:0{TXG_DIGITS}d}" if start else ""
+            async with aclosing(self._store.list(prefix, after=after)) as listing:
                 async for info in listing:
                     name = level_codec.parse_key(info.key)
                     if name is None:
                         continue
-                    if level_codec.first_of(*name) > base:
+                    first = level_codec.first_of(*name)
+                    if first > base:
                         break
-                    found.append(info)
+                    if not pins.needs_level(first, name[1]):
+                        found.append(info)
         return found
 
     async def _history(self, base: Txg) -> list[ObjectInfo]:
@@ -493,7 +545,9 @@ class Finder:
         named = {part.key for part in fetched.changelog.parts}
         return [info for info in parts if info.key not in named]
 
-    async def find_orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
+    async def find_orphans(
+        self, floor_epoch: Epoch, limit: int, pins: Pins = NO_PINS
+    ) -> list[ObjectInfo]:
         """Return packs without a row from epochs before the floor's; no changelog ever listed them.
 
         An object that has the name of a pack but is not authentic belongs to another writer and is
@@ -502,7 +556,8 @@ class Finder:
         Packs of later epochs stay, because quarantined state of a fenced host may name them. Packs
         that a rebuild of the metadata could not read stay forever.
         """
-        if self._orphans_before >= floor_epoch or limit <= 0:
+        is_done = self._orphans_before >= floor_epoch and self._orphans_after <= pins.last_epoch
+        if is_done or limit <= 0 or pins.needs_stray_pack(Epoch(floor_epoch - 1)):
             return []
         found: list[ObjectInfo] = []
         for digits in groups(packs.count(self._db)):
@@ -512,12 +567,14 @@ class Finder:
                     epoch = pack_codec.parse_key(info.key)
                     if epoch is None or epoch >= floor_epoch or info.key in known:
                         continue
+                    if pins.needs_stray_pack(epoch):
+                        continue
                     if await is_ours(self._store, self._keyring, info):
                         found.append(info)
                         if len(found) == limit:
                             return found
         if not found:
-            self._orphans_before = floor_epoch
+            self._orphans_before, self._orphans_after = floor_epoch, pins.last_epoch
         return found
 
     async def _known_keys(self, digits: str) -> set[ObjectKey]:

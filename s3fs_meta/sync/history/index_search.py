@@ -214,12 +214,18 @@ class Walk:
     async def take(self, most: int) -> list[Candidate]:
         """Return the next txgs, at most *most*; none at the end of the range.
 
+        The index is not searched on while the changes of a returned txg are unknown, so the caller
+        can read them before the next call, and match by them.
+
         Raises:
             StoreError: the bucket cannot be read.
         """
         found: list[Candidate] = []
         while self._waiting and len(found) < most:
-            run, is_sure = self._waiting.pop()
+            run, is_sure = self._waiting[-1]
+            if run.level and not all(one.is_sure for one in found):
+                break
+            self._waiting.pop()
             if run.level == 0:
                 found.append(Candidate(run.last, is_sure))
                 continue

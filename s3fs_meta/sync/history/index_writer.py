@@ -53,7 +53,6 @@ class Indexer:
         self._waiting: dict[Txg, TxgChanges] = {}  # changes of txgs whose run is not indexed yet
         self.done: Txg | None = None  # the runs that end up to this txg were tried, or are older
         self.older = Txg(0)  # the runs that end after this txg were tried; 0: all were
-        self.last_error = ""
 
     async def run(self) -> None:
         """Index new and old txgs, until cancelled."""
@@ -63,9 +62,7 @@ class Indexer:
                 continue
             try:
                 await self.make_due()
-                self.last_error = ""
             except S3fsError as exc:
-                self.last_error = str(exc)
                 _log.info("cannot index the history now, will try again: %s", exc)
 
     async def take(self, fetched: Fetched) -> None:

@@ -106,7 +106,7 @@ class PathVersions:
         # The number that the unshipped changes will have, or the last txg.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
-        self._has_all_stays = True  # False: a name had more inodes than HISTORY_STAYS_MAX
+        self.has_all_stays = True  # False: a name had more inodes than HISTORY_STAYS_MAX
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -130,7 +130,7 @@ class PathVersions:
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
         }
         latest = sorted(unique.values(), key=lambda one: (one.txg, one.ino), reverse=True)
-        return Versions(latest[:most], len(latest) <= most and self._has_all_stays)
+        return Versions(latest[:most], len(latest) <= most and self.has_all_stays)
 
     async def names_like(
         self, above: Sequence[bytes], pattern: bytes, most: int
@@ -206,7 +206,7 @@ class PathVersions:
             for stay in stays:
                 below += await self._stays_of_name(stay, name)
             stays = sorted(below, key=_end_of, reverse=True)[:HISTORY_STAYS_MAX]
-            self._has_all_stays &= len(below) <= HISTORY_STAYS_MAX
+            self.has_all_stays &= len(below) <= HISTORY_STAYS_MAX
         if not stays:
             path = b"/".join(names).decode(errors="backslashreplace")
             raise UsageError(f"no retained point in time has a file or directory {path!r}")
@@ -216,7 +216,7 @@ class PathVersions:
     async def _stays_of_name(self, above: Stay, name: bytes) -> list[Stay]:
         """Return the inodes of a name while its directory was at the path."""
         lost = await self._losses(above.ino, name, above.first, above.last)
-        self._has_all_stays &= len(lost) < HISTORY_STAYS_MAX
+        self.has_all_stays &= len(lost) < HISTORY_STAYS_MAX
         stays: list[Stay] = []
         first = above.first
         for txg, ino in reversed(lost):

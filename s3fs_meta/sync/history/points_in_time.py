@@ -15,6 +15,7 @@ from typing import Final
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec.changelog import NO_FLOOR
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
@@ -33,6 +34,7 @@ from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.kept_points import KeptPointReader
 
 _WAY_OUT: Final = "leave at_least out"
 
@@ -61,6 +63,8 @@ class PointsInTime:
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end = await self.newest()
+        if wanted.kept is not None:
+            return await self._kept(wanted.kept)
         if wanted.txg is None and wanted.time_ns is None:
             self._require_end(newest)
             return newest
@@ -224,12 +228,42 @@ class PointsInTime:
         Only this changelog is read, so damage of other txgs does not matter.
         """
         link = await self.readable(txg)
-        if link is not None and link.txg >= newest.floor:
+        if link is not None and (link.txg >= newest.floor or await self._is_kept(txg)):
             return link
         oldest = await self.oldest()
         if txg < oldest.txg:
             raise _too_early(f"txg {txg}", oldest)
         raise await self._unreadable_at(txg)
+
+    async def _kept(self, name: str) -> Link:
+        """Return the link of a kept point, which may be below the retention floor.
+
+        Raises:
+            SettingsError: there is no such point.
+            FormatError: the point is damaged, or of another history of this filesystem.
+        """
+        point = await KeptPointReader(self._store, self._keyring, self._uuid).find(name)
+        link = await self.readable(point.txg)
+        if link is None:  # a level object may replace its changelog
+            return Link(point.txg, point.hash, point.created_ns)
+        if link.hash != point.hash:
+            raise FormatError(
+                changelog_codec.key_of(point.txg),
+                f"the changelog is not that of the kept point {name!r}: the bucket has another"
+                " history since then",
+            )
+        return link
+
+    async def _is_kept(self, txg: Txg) -> bool:
+        """Return whether a name in the bucket says that a txg is a kept point.
+
+        The name alone proves nothing, but only decides whether a restore is tried.
+        """
+        async with aclosing(self._store.list(kept_codec.prefix_of(txg))) as listing:
+            async for info in listing:
+                if kept_codec.parse_key(info.key) is not None:
+                    return True
+        return False
 
     async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
         """Return the error for an unreadable txg; it names the last readable txg before it."""

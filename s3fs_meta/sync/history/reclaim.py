@@ -10,7 +10,8 @@ Design: docs/design/durability.md, "Deletion in two phases".
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
@@ -26,8 +27,10 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history import retention
-from s3fs_meta.sync.history.garbage import Finder, Garbage
-from s3fs_meta.sync.history.retention import TxgTimes
+from s3fs_meta.sync.history.garbage import Finder, Garbage, Past
+from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
+from s3fs_meta.sync.history.pins import Pins, Renumbered
+from s3fs_meta.sync.history.retention import Image, TxgTimes
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.superblock_watch import retained_s, tend
@@ -69,6 +72,8 @@ class Reclaimer:
         uuid = volume.uuid
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
+        self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
+        self._reported: set[ObjectKey] = set()  # kept points that a log message has named
         self.last_error = ""
         # The state in which the last search found nothing to delete; None: it failed or found some.
         self._found_nothing_at: tuple[str, int] | None = None
@@ -106,6 +111,24 @@ class Reclaimer:
         """Return a value that changes with each txg and each change of the retention."""
         return self._volume.position.link.hash, self._volume.superblock.generation
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Let no pass run within the context."""
+        async with self._lock:
+            yield
+
+    async def kept_points(self) -> KeptPoints:
+        """Return the kept points. Raises StoreError."""
+        return await self._kept.all()
+
+    async def images(self, kept: KeptPoints) -> list[Image]:
+        """Return the images on which a restore can rely. Raises StoreError, NewerFormatError."""
+        return await self._finder.images([point.image for point in kept.points])
+
+    def wake(self) -> None:
+        """Let the next pass search the bucket, although no txg was written."""
+        self._found_nothing_at = None
+
     async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
         """Return the garbage that can be deleted now, without any change.
 
@@ -117,7 +140,9 @@ class Reclaimer:
         await self._volume.clock.require_agreement()
         link = self._volume.position.link
         retention_ns = await retained_s(self._volume) * 1_000_000_000
-        images = await self._finder.images()
+        kept = await self.kept_points()
+        images = await self.images(kept)
+        pins = self._pins(kept, images, link.txg)
         low = chain.wanted_floor(self._db, link)
         floor = low
         if retention.may_rise(images):
@@ -129,7 +154,31 @@ class Reclaimer:
             self.wants_image = packs.has_dead(self._db, floor, old)
         stamp = await self._times.stamp(floor) if floor else None
         epoch = Epoch(0) if stamp is None else stamp.epoch
-        return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
+        past = Past(floor, epoch, link.txg, retention_ns, pins)
+        return await self._finder.find(images, past, limit)
+
+    def _pins(self, kept: KeptPoints, images: Sequence[Image], end: Txg) -> Pins:
+        """Return what the kept points need; log each point about which too little is known."""
+        renumbered = Renumbered(*properties.renumbered_packs(self._db))
+        pins = Pins(kept, {image.key for image in images}, end, renumbered)
+        why = {
+            **{one.key: one.why for one in kept.unreadable},
+            **{
+                point.key: f"the image {point.image.key} of the kept point {point.name!r} is"
+                " damaged or missing"
+                for point in pins.broken
+            },
+        }
+        for key in why.keys() - self._reported:
+            _log.warning(
+                "%s: %s; objects that this kept point may need are not deleted. s3fs-meta fsck"
+                " --objects-from restores objects from a copy; s3fs-meta keep --drop gives the"
+                " point up",
+                key,
+                why[key],
+            )
+        self._reported = set(why)
+        return pins
 
     @part(Cause.GARBAGE)
     async def plan_all(self) -> Tally:
@@ -191,7 +240,7 @@ class Reclaimer:
         found.packs.clear()
         for rows in slices(dead):
             self._db.begin_local()
-            found.packs.extend(row for row in rows if self._condemn_pack(row.pack))
+            found.packs.extend(row for row in rows if self._condemn_pack(row.pack, found.floor))
             await trio.lowlevel.checkpoint()
         self._db.begin_local()
         properties.abandon_images(self._db, _keys(found.manifests))
@@ -199,13 +248,16 @@ class Reclaimer:
         self._durability.commit()
         self._hook("packs condemned")
 
-    def _condemn_pack(self, pack: PackId) -> bool:
-        """Condemn a pack that has no live blocks; return whether it is condemned now."""
+    def _condemn_pack(self, pack: PackId, floor: Txg) -> bool:
+        """Condemn a pack that died before the floor; return whether it is condemned now."""
         row = packs.find(self._db, pack)
-        if row is None or row.live_bytes:
-            return False  # the row is gone, or blocks refer to the pack again
-        if row.state is not PackState.CONDEMNED:
-            packs.condemn(self._db, pack)
+        if row is None or row.live_bytes or pack in self._db.held_packs:
+            return False  # the row is gone, or blocks refer to the pack again, or soon will
+        if row.state is PackState.CONDEMNED:
+            return True
+        if row.died_txg is None or row.died_txg > floor:
+            return False  # blocks referred to the pack again meanwhile
+        packs.condemn(self._db, pack)
         return True
 
     # --- second phase --------------------------------------------------------------------------

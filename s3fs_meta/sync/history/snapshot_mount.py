@@ -7,6 +7,7 @@ filesystem only the superblock copy is read. The state directory of a snapshot i
 closed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,7 +86,11 @@ class Bucket:
         return wanted, clock.now_ns()
 
     async def restore(
-        self, link: Link, target: Path, progress: Progress = no_progress
+        self,
+        link: Link,
+        target: Path,
+        progress: Progress = no_progress,
+        reserve: Callable[[int], None] | None = None,
     ) -> list[str]:
         """Restore the database of a link to the file *target*; return notices for the user.
 
@@ -94,7 +99,7 @@ class Bucket:
         """
         head = self.keeper.lease.head
         newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
-        restorer = Restorer(self.store, self.keyring, self.uuid, progress)
+        restorer = Restorer(self.store, self.keyring, self.uuid, progress, reserve=reserve)
         restored = await restorer.restore(newest, target, upto=link.txg)
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
@@ -135,6 +140,8 @@ async def open_snapshot(
     options: OpenOptions,
     wanted: PointInTime,
     progress: Progress = no_progress,
+    *,
+    reserve: Callable[[int], None] | None = None,
 ) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
@@ -145,6 +152,7 @@ async def open_snapshot(
         options: only the pragmas, ``at_least`` and the timeout of the lock are used.
         wanted: the snapshot is the last txg that is not later than this point in time.
         progress: called with the progress of the restore.
+        reserve: called with the size of an image before it is downloaded, as by ``Restorer``.
 
     Raises:
         SettingsError: the point in time is unavailable; the message names the available ones.
@@ -159,7 +167,7 @@ async def open_snapshot(
         if options.at_least is not None:
             unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
-        notices = await bucket.restore(link, state_dir.database, progress)
+        notices = await bucket.restore(link, state_dir.database, progress, reserve)
         # Not syncing is safe: after a crash the snapshot's database is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)

@@ -1,30 +1,24 @@
 """The log of transaction groups: the changes of each txg, backwards from any txg.
 
-Owns: reading the chain backwards, counts of a txg's changes, which txgs concern a path.
-Does not know: how the log is shown.
+Owns: reading the chain backwards, counts of a txg's changes.
+Does not know: how the log is shown, which txgs concern a path (``path_log``).
 Keeps: a changelog is used only if the next changelog names it by hash, unless the next one is
 damaged. Memory does not grow with the number of txgs.
-
-The rows before and after a txg show which paths it concerns. So ``Rewinder`` restores a database of
-the last txg and undoes the txgs in it, one by one, by inverting their recorded changes. The changes
-of a txg of kind IMAGE are unknown, so the txg before it is restored.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec.changelog import Changelog, Kind, Section
+from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import HISTORY_FETCHES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.changesets import Summary
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.trees.tree_paths import PathWatch
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Fetched, Link
@@ -137,76 +131,3 @@ async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
         stored_bytes,
         None if changelog.kind is Kind.IMAGE else changes,
     )
-
-
-class Rewinder:
-    """Undoes txgs in a temporary database and finds the txgs that concern a path."""
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        names: list[bytes],
-        restore: Callable[[Link], Awaitable[Database]],
-    ) -> None:
-        """Store the arguments; no database is restored yet.
-
-        Args:
-            bucket: the bucket with the changelogs.
-            names: the components of the path, from the root on.
-            restore: closes the database that it returned before and returns the database of a link.
-        """
-        self._bucket = bucket
-        self._names = names
-        self._restore = restore
-        self._db: Database | None = None
-        self._watch: PathWatch | None = None
-
-    async def undo(self, fetched: Fetched | Gap) -> bool:
-        """Undo a txg, and return whether it concerns the path; true for an image or a gap.
-
-        Args:
-            fetched: the changelog directly before the one that was undone last.
-        """
-        if isinstance(fetched, Gap):
-            self._db = self._watch = None
-            return True
-        changelog = fetched.changelog
-        if changelog.kind is Kind.IMAGE:
-            self._db = self._watch = None
-            return True
-        if changelog.kind is Kind.FENCE:
-            return False
-        if self._db is None:
-            self._db = await self._restore(fetched.link)
-        db = self._db
-        if self._watch is None:
-            self._watch = PathWatch(db, self._names)
-        concerns = await self._concerns(changelog, self._watch)
-        db.begin_local()
-        try:
-            async with aclosing(self._sections(changelog)) as found:
-                async for section in found:
-                    await trio.to_thread.run_sync(_undo, db, section.changeset, fetched.link.txg)
-        except BaseException:
-            db.rollback()
-            raise
-        db.load_counters()
-        db.commit()
-        self._watch = PathWatch(db, self._names)
-        return concerns or await self._concerns(changelog, self._watch)
-
-    def _sections(self, changelog: Changelog) -> AsyncGenerator[Section, None]:
-        return chain.sections(self._bucket.store, self._bucket.keyring, changelog)
-
-    async def _concerns(self, changelog: Changelog, watch: PathWatch) -> bool:
-        async with aclosing(self._sections(changelog)) as found:
-            async for section in found:
-                touched = await trio.to_thread.run_sync(changesets.touched, section.changeset)
-                if await trio.to_thread.run_sync(watch.is_touched, touched):
-                    return True
-        return False
-
-
-def _undo(db: Database, changeset: bytes, txg: Txg) -> None:
-    where = f"{changelog_codec.key_of(txg)}, undone"
-    changesets.apply(db.connection, changesets.invert(changeset), where)

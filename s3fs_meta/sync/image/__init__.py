@@ -1,7 +1,7 @@
 """Images: complete copies of the metadata database in the bucket.
 
 image    pieces of a database file, and a manifest that names them
-restore  an image and the changelogs after it, made into a local database
+restore  creating a local database from an image and the changelogs after it
 salvage  the intact pieces of an image that cannot be restored
 
 A host without a usable local database begins from the head, the newest complete image.

@@ -24,15 +24,15 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
 
 Take = Callable[[int], Awaitable[None]]
-"""Waits until the upload limit allows a number of bytes."""
+"""Waits until the rate limit allows the upload of a number of bytes."""
 
 
 async def at_once(_size_bytes: int) -> None:
-    """Wait for nothing: no limit applies to the upload."""
+    """Return at once, because no limit applies."""
 
 
 class NewImage(NamedTuple):
-    """An image that is being made: its txg, its writer's epoch, the prefix of its names."""
+    """A new image: its txg, the epoch of its writer, the prefix of its keys."""
 
     txg: Txg
     epoch: Epoch
@@ -40,7 +40,7 @@ class NewImage(NamedTuple):
 
 
 def new_image(txg: Txg, epoch: Epoch) -> NewImage:
-    """Name a new image; every attempt to make an image of a txg has other names."""
+    """Choose the names of a new image; every attempt gets different names."""
     random_bytes = secrets.token_bytes(image_codec.RANDOM_BYTES)
     return NewImage(txg, epoch, image_codec.image_prefix(txg, epoch, random_bytes))
 
@@ -61,7 +61,7 @@ async def put_pieces(
         take: waits until the upload limit allows a number of bytes.
 
     Raises:
-        StoreError: some pieces may be in the store already; no manifest names them.
+        StoreError: some pieces may be in the store, but no manifest refers to them.
     """
     size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
     total = -(-size_bytes // IMAGE_PIECE_BYTES)
@@ -103,7 +103,7 @@ async def put_first(
     created_ns: int,
     progress: Progress,
 ) -> tuple[Head, bytes]:
-    """Upload the pieces of the first image, which follows neither an image nor a changelog.
+    """Upload the pieces of the first image of a filesystem.
 
     Returns:
         As ``describe``; the manifest is not stored yet.

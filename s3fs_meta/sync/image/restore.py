@@ -1,13 +1,13 @@
 """Restoring a metadata database from the bucket: an image, and the changelogs after it.
 
-Owns: which image is used, downloading its pieces to their offsets, its position in the chain.
+Owns: choosing the image, downloading its pieces to their offsets, its position in the chain.
 Does not know: local state, leases.
 """
 
 import errno
 import logging
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,22 @@ _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 class Restorer:
     """Restores the database of a filesystem at one txg."""
 
-    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        progress: Progress,
+        *,
+        reserve: Callable[[int], None] | None = None,
+    ) -> None:
+        """Prepare a restore.
+
+        Args:
+            reserve: called with the size of each image before it is downloaded; raises
+                NoSpaceLeftError if the disk has no room for it.
+        """
+        self._reserve = reserve
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -74,6 +89,7 @@ class Restorer:
             BrokenChainError: a changelog cannot be read or replaced; the error names the last txg
                 that can be restored.
             NoImageError: an object is damaged or missing, and no older image leads to the txg.
+            NoSpaceLeftError: as ``reserve``.
         """
         unfinished = target.with_name(target.name + ".restoring")
         try:
@@ -91,10 +107,11 @@ class Restorer:
         """Restore from the newest image from which the wanted txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
-        broken: BrokenChainError | None = None
+        broken: BrokenChainError | None = None  # the one that leads furthest
+        breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
             async for ref in candidates:
-                if broken is not None and not await self._may_lead_past(broken, ref, upto):
+                if not await self._may_lead_past_all(breaks, ref, upto):
                     continue
                 try:
                     link = await self._restore_from(ref, unfinished, upto)
@@ -102,10 +119,13 @@ class Restorer:
                     if exc.key != ref.key or ref == newest:
                         raise
                     _forget_frames(exc)
-                    newer = newer or exc  # only the object's name shows that it is an image of ours
+                    newer = newer or exc  # the object may be foreign
                     continue
                 except BrokenChainError as exc:
                     _forget_frames(exc)
+                    breaks.append(exc)
+                    if await self._is_of_kept_point(exc, upto):
+                        continue
                     if broken is None or exc.last_txg > broken.last_txg:
                         broken = exc
                     _log.error(
@@ -130,7 +150,7 @@ class Restorer:
         broken: BrokenChainError | None,
         first: S3fsError | None,
     ) -> None:
-        """Note why newer images were not used, for the user, after a successful restore."""
+        """Add notices to the user about the newer images that were not used."""
         if newer is not None:
             self.notices.append(f"an image that the lease does not name was ignored: {newer}")
         if broken is not None:
@@ -138,10 +158,31 @@ class Restorer:
         if first is not None or broken is not None:
             self.notices.append(f"restored from the older image {key}")
 
+    async def _is_of_kept_point(self, broken: BrokenChainError, upto: Txg | None) -> bool:
+        """Return whether an image leads nowhere because the retention has passed it.
+
+        Only a kept point needs such an image; it says nothing about the present state.
+        """
+        lost = Txg(broken.last_txg + 1)
+        floor = await chain.floor_after(self._store, self._keyring, self._uuid, lost)
+        return lost < floor and (upto is None or upto >= floor)
+
+    async def _may_lead_past_all(
+        self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
+    ) -> bool:
+        """Return whether a restore from an image may succeed where newer images stopped.
+
+        So of the images of kept points, after which changelogs were deleted, one is tried at most.
+        """
+        for broken in breaks:
+            if not await self._may_lead_past(broken, ref, upto):
+                return False
+        return True
+
     async def _may_lead_past(
         self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may succeed where *broken* stopped a newer image.
+        """Return whether a restore from an image may avoid the changelog that broke a newer one.
 
         A restore from an older image reads the same unreadable changelog, unless a level object
         replaces it.
@@ -176,7 +217,7 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Restore an image and the txgs after it; if level objects make that fail, do without them.
+        """Restore an image and the txgs after it; if a level object causes a failure, use none.
 
         Only the changelogs after a level object prove that it belongs to this chain.
         """
@@ -196,7 +237,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            raise by_levels from None  # the level objects are not the cause
+            raise by_levels from None  # the level objects did not cause the failure
         self.notices.append(
             f"changelogs are used instead of the level object {misleading}: {by_levels}"
         )
@@ -211,6 +252,8 @@ class Restorer:
         self, ref: ManifestRef, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
         manifest = await image_head.load_manifest(self._store, self._keyring, ref.key, ref.hash)
+        if self._reserve is not None:
+            self._reserve(manifest.database_bytes)
         await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
         authentic = self._keyring.encrypted
         require_ours = partial(restored_schema.require_ours, authentic=authentic)
@@ -243,7 +286,7 @@ def _settle(db: Database, link: Link, uuid: str) -> None:
 
 
 def _forget_frames(exc: BaseException) -> None:
-    """Free the frames of an error and of its causes; a frame may hold a huge manifest."""
+    """Free the frames of an error and its causes, which may refer to a huge manifest."""
     exc.__traceback__ = None
     for before in (exc.__cause__, exc.__context__):
         if before is not None:
@@ -272,7 +315,7 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A hostile manifest may claim any size: if its last piece is missing, another image is
+        # A hostile manifest may claim any size. If its last piece is missing, another image is
         # tried.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
@@ -290,7 +333,7 @@ async def _fetch_all(
             except (
                 S3fsError,
                 OSError,
-            ) as exc:  # raised below without an exception group
+            ) as exc:  # raised below, because a nursery would wrap it
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -331,7 +374,7 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 
 def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
-    """Write an encoded piece at its offset. Blocking. Raises FormatError if it is damaged."""
+    """Decode a piece and write it at its offset; raise FormatError if it is damaged. Blocking."""
     write_piece(path, number, image_codec.decode_piece(piece, data, keyring))
 
 

@@ -7,7 +7,7 @@ error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unkn
 as lost if it is not authentic; an authentic object of a newer program ends the salvage.
 
 The name of a piece has the txg of its image and its number, which gives its offset. An image stores
-only the pieces that differ from those of the image before it. So the newest pieces of all numbers,
+only the pieces that differ from the previous image. So the newest pieces of all numbers,
 up to a txg, are the database of that txg, unless the upload of an image was interrupted. The caller
 checks that the database is consistent.
 """
@@ -41,7 +41,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # an image that lost a larger share is used last
+_PARTS_OF_ONE_LOST: Final = 10  # images that lost more than 1/N of their pieces are used last
 
 
 class _Name(NamedTuple):
@@ -59,7 +59,7 @@ class Remains(NamedTuple):
     txg: Txg
     pieces: int
     missing: int
-    listed: bool = True  # False: no manifest; pieces were chosen by name
+    listed: bool = True  # False if the image has no manifest and pieces were chosen by name
 
     @property
     def lacks_much(self) -> bool:
@@ -75,14 +75,14 @@ class Salvager:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self.newer: NewerFormatError | None = None  # the first unverified claim to be newer
+        self.newer: NewerFormatError | None = None  # the first unverified claim of a newer version
 
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
         """Write each image that has its first piece to a file, the best image first, and yield it.
 
-        First are images with nine tenths of their pieces, the newest first. Next are all other
+        First come images with nine tenths of their pieces, the newest first, then all other
         images of which pieces of every number exist, also of earlier images; their manifests are
-        ignored. Last are images with fewer pieces, by the share of missing pieces.
+        ignored. Images with fewer pieces come last, ordered by the share of missing pieces.
 
         Args:
             path: the path of the file; each image replaces the image before it.
@@ -176,7 +176,7 @@ class Salvager:
         return sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
-        """Return for each number the newest piece in an image and the images before it."""
+        """Return for each number the newest piece in an image and in earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:

@@ -1,8 +1,8 @@
-"""Making images: complete copies of the metadata in the bucket.
+"""Creating images: complete copies of the metadata in the bucket.
 
 Owns: the copy of the database, its pieces, the order of steps until the image is the head.
 Does not know: FUSE, its callers, how a txg is shipped.
-Keeps: an image names only blocks that are in the store, and its txg is in the chain; the head in
+Keeps: an image refers only to blocks in the store, and its txg is in the chain; the head in
 the lease changes only after the manifest is in the store.
 Tasks: any task may call ``make`` and ``make_anew``; one of them runs at a time.
 Design: docs/design/durability.md, "From cut to head".
@@ -24,6 +24,7 @@ from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
 from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN
 from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Imager:
-    """Makes images of one mounted filesystem."""
+    """Creates images of one mounted filesystem."""
 
     def __init__(
         self,
@@ -68,11 +69,11 @@ class Imager:
         self.last_ns = 0
         self._image_bytes: int | None = None  # stored bytes of the newest image; None: unknown
         self.last_error = ""
-        self._unsure = False  # True if a lost reply leaves open which head the lease has
-        self._link_at_start: Link | None = volume.link  # None once measured
+        self._unsure = False  # True if the head in the lease is unknown because of a lost reply
+        self._link_at_start: Link | None = volume.link  # None after the measurement
 
     def note_last(self, created_ns: int) -> None:
-        """Record the creation time of the image that was the head when this mount began."""
+        """Record the creation time of the image that was the head at the start of this mount."""
         self.last_ns = created_ns
 
     def put_off(self, exc: Exception) -> None:
@@ -81,12 +82,12 @@ class Imager:
         _log.warning("cannot make an image of the metadata now, will try again: %s", exc)
 
     async def is_due(self) -> bool:
-        """Return whether the changelogs since the last image are large relative to this image.
+        """Return whether the changelogs since the last image are large, compared with the image.
 
         Raises:
             StoreError: the bucket cannot be listed.
         """
-        while self._image_bytes is None:  # bounded: repeats only if an image was made meanwhile
+        while self._image_bytes is None:  # bounded: repeats only if an image was created meanwhile
             await self._measure()
         wanted = max(IMAGE_SHARE_BYTES_MIN, self._image_bytes // IMAGE_SHARE)
         return self._shipper.since_image.bytes > wanted
@@ -174,6 +175,9 @@ class Imager:
             return ManifestRef(head.manifest_key, head.manifest_hash)
 
         async with self._lock, self._room(progress) as copy:
+            if abandoned_txgs.wanted(self._db) is not None:
+                self._db.begin_local()
+                packs.die_anew(self._db)
             await self._shipper.ship_as_image(put, progress)
             head = heads_made[0]
             self._note_attempt(head)
@@ -188,7 +192,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # uploaded blocks can be evicted to free space
+            await self._shipper.ship(progress)  # uploaded blocks may be evicted to free space
             await self._durability.sync_all()
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):
@@ -280,7 +284,7 @@ class Imager:
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Record on this host that an attempt is the head; a crash before this is no loss."""
+        """Record on this host that an attempt is the head; a crash before this step loses nothing."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

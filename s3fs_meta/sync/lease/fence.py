@@ -1,9 +1,9 @@
 """Becoming the writer: taking the lease with a new epoch, then appending a fence record.
 
-Owns: the order of both steps, for a mount that opens for writing and for a promoted follower.
+Owns: the order of both steps, for a mount for writing and for a promoted follower.
 Does not know: how the txgs of the chain are applied to a database.
 Keeps: this host's holder name and nonce are on its disk before the lease has them. The fence record
-is on its disk before it is sent. The former writer's next append fails, because its name exists.
+is on its disk before it is sent. The former writer's next append then fails, because its name exists.
 Txgs that the former writer appended late are applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
@@ -50,7 +50,7 @@ class Fencer:
         clock: Clock,
         hook: Hook,
     ) -> None:
-        """Make a fencer for one state directory; *keeper* has already read the lease."""
+        """Create the fencer of one state directory; *keeper* has already read the lease."""
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -75,7 +75,7 @@ class Fencer:
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
             catch_up: returns a database, the given one or another, with the last txg of the chain.
-            behind: returns what the fence record follows if unreadable txgs are abandoned.
+            behind: returns the link before the fence record if unreadable txgs are abandoned.
 
         Raises:
             HeldError: another host holds the lease, or repeatedly appends to the chain.
@@ -124,9 +124,9 @@ class Fencer:
         return last
 
     async def _append(self, db: Database, behind: Behind) -> bool:
-        """Sync a fence record to disk and append it; return false if its txg number is taken."""
+        """Sync a fence record to disk and append it; return False if its txg number is taken."""
         link = behind.link or chain.recorded(db)
-        assert link is not None, "every chosen or restored database has a link"
+        assert link is not None, "every opened database must have a link"
         fence = Changelog(
             kind=Kind.FENCE,
             txg=max(link.next_txg, Txg(behind.txg + 1)),

@@ -1,7 +1,7 @@
 """The keeper of the lease: acquiring and releasing the lease object, and its epoch.
 
 Owns: acquiring the lease, changing its head, releasing it. Each is one compare-and-set on one
-object, so exactly one of two writers succeeds. Also whether an unreleased lease is this host's own.
+object, so exactly one of two writers succeeds. Also the check whether an unreleased lease is its own.
 Does not know: what an image is, where this host stores its proof of a lease (``lease_proof``). No
 step depends on a clock; the times in the lease are only shown to users.
 Design: docs/design/durability.md, "One writer".
@@ -61,7 +61,7 @@ def new_nonce() -> str:
 
 
 def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
-    """Refuse an unreleased lease of another state directory, unless *force* is set.
+    """Raise HeldError for an unreleased lease of another state directory, unless *force* is set.
 
     Raises:
         HeldError: the message names the holder, the time, and what to do.
@@ -89,7 +89,7 @@ class LeaseKeeper:
         conditional: bool = True,
         check_s: float = LEASE_CHECK_S,
     ) -> None:
-        """Make a keeper that does not hold the lease yet.
+        """Create a keeper that does not hold the lease yet.
 
         Args:
             store: the bucket with the lease.
@@ -105,7 +105,7 @@ class LeaseKeeper:
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
-        self._replaced: Lease | None = None  # the lease that our acquisition replaced
+        self._replaced: Lease | None = None  # the lease that this process replaced
         self._looked_s = 0.0
         self.fenced: FencedError | None = None  # the reason why this host no longer holds the lease
 
@@ -178,9 +178,9 @@ class LeaseKeeper:
         return found
 
     async def confirm(self) -> None:
-        """Check that we still hold the lease, unless this was checked less than *check_s* ago.
+        """Check that this host still holds the lease, at most once per *check_s*.
 
-        The check only limits how long a fenced mount uploads packs that no changelog will name. So
+        The check only limits how long a fenced mount uploads useless packs. So
         if the lease is unavailable, the check is postponed.
 
         Raises:
@@ -197,12 +197,12 @@ class LeaseKeeper:
             _log.info("cannot read the lease now, will try again: %s", exc)
 
     async def require_hold(self) -> None:
-        """Read the lease and check that it is ours; only then are earlier writes confirmed.
+        """Read the lease and check that this host holds it, which confirms earlier writes.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
-            OlderBucketError: the lease is older than ours, so the bucket was reset to an older
-                copy. Our lease was stored again.
+            OlderBucketError: the lease is older than this host's, so the bucket was reset to an older
+                copy. This host's lease was stored again.
             LostLeaseError: the lease is missing or damaged.
             StoreError: the lease cannot be read.
         """
@@ -236,10 +236,10 @@ class LeaseKeeper:
             raise LostLeaseError(url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
-        """Store our lost lease again; the caller has verified that the chain's last link is ours.
+        """Store this host's lost lease again; the chain's last link must be verified as its own.
 
-        The nonce stays the same. Another host may have replaced our lease and then lost its own
-        lease before it appended a fence record. That host recognises our lease as the one that it
+        The nonce stays the same. Another host may have replaced this lease and then lost its own
+        lease before it appended a fence record. That host recognises this lease as the lease that it
         replaced, and replaces it again.
 
         Raises:
@@ -254,7 +254,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether a lease is older than ours, and was held or replaced by this host."""
+        """Return whether a lease is older than the current one, and this host held or replaced it."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -269,7 +269,7 @@ class LeaseKeeper:
         )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Record and return the error for another writer's object with the name of our next txg."""
+        """Record and return the error for another writer's object with this host's next txg."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 
@@ -289,13 +289,13 @@ class LeaseKeeper:
         self._lease = lease
 
     async def acquire(self, hold: Hold, *, force: bool, above: Epoch = _NO_EPOCH) -> Lease:
-        """Raise the epoch and take the lease; return the lease that it replaced.
+        """Increment the epoch and take the lease; return the lease that was replaced.
 
         Args:
             hold: the proof of the state directory; the lease gets its latest nonce.
             force: take the lease from any host that holds it.
             above: the latest epoch of the chain. The lease may have an earlier epoch if the bucket
-                is an older copy; no epoch is used twice.
+                is an older copy. No epoch is used twice.
 
         Raises:
             HeldError: another host holds the lease; the message names it and what to do.
@@ -315,7 +315,7 @@ class LeaseKeeper:
         return before
 
     async def move_head(self, head: Head) -> None:
-        """Make an image the head in the lease, if no newer epoch replaced ours.
+        """Make an image the head in the lease, unless a newer epoch has replaced the lease.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -344,7 +344,7 @@ class LeaseKeeper:
                 self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)
                 raise self.fenced
             self._etag = etag
-            if theirs == lease:  # the store applied our write, but its reply was lost
+            if theirs == lease:  # the store applied this write, but its reply was lost
                 self._lease = lease
                 return
 
@@ -383,12 +383,12 @@ def _same_hold(one: Lease, other: Lease) -> bool:
 
 
 def describe_holder(lease: Lease) -> str:
-    """Return the message of a mount that is refused because another host holds the lease."""
+    """Return the error message if another host holds the lease."""
     return f"{_held_by(lease)}; unmount it there, or if that host is lost use --takeover"
 
 
 def describe_copy(lease: Lease, why: str) -> str:
-    """Return the message of a mount that is refused because its state directory is a copy."""
+    """Return the error message if the state directory is a copy."""
     return (
         f"{_held_by(lease)}, and the local state directory is only a copy or a backup of the"
         f" directory that holds the lease ({why}); unmount the filesystem where it is in use, or if"

@@ -1,9 +1,9 @@
-"""Storing the lost lease of a running writer again, if no other host can have written.
+"""Storing the lost lease of a running writer again, if no other host has written.
 
 Owns: the proof that no other host has written. Does not know: how the loss is detected
 (``lease.keeper``).
 Keeps: the chain decides which host writes. The lease is stored again only while the last link of
-the chain is ours: another writer appends a fence record before anything else, and our next append
+the chain is this host's: another writer first appends a fence record, and this host's next append
 then fails, because the name exists. A conditional write creates the lease or replaces its damaged
 bytes, so a lease of another host is never overwritten.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.

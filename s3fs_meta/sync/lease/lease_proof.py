@@ -27,7 +27,7 @@ _REPLACED: Final = "replaced_lease"
 
 
 def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
-    """Return this host's proof of a lease; with a new name if this host never held a lease.
+    """Return this host's proof of a lease, with a new name if this host never held a lease.
 
     Args:
         db: the local database, if it exists; its rows have precedence.
@@ -108,7 +108,7 @@ def keep(state_dir: StateDir, hold: Hold) -> None:
 async def refuse_copy(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, db: Database, *, force: bool
 ) -> None:
-    """Refuse an unreleased lease that a copy of this state directory used to write.
+    """Raise HeldError if a copy of this state directory has written under an unreleased lease.
 
     The lease has the holder name and a nonce of this state directory. So if a txg of the lease's
     epoch is unknown to this directory, a copy of the directory wrote it. Late appends of an earlier

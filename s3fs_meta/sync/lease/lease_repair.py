@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 async def mend_lease(
     store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
 ) -> str | None:
-    """Store a new, released lease if the present one is missing or cannot be read.
+    """Store a new, released lease if the lease is missing or unreadable.
 
     Args:
         needs_image: false if local state is published next, so that the lease may name no image.
@@ -96,7 +96,7 @@ async def read_or_derive(
 
     Args:
         only_head: the caller needs only the name of the newest image. Then only the names of images
-            are listed; for the epoch every object of the bucket is.
+            are listed; to find the epoch, all objects are listed.
 
     Returns:
         A line about the fault of the lease; None if the lease is valid.
@@ -162,7 +162,7 @@ async def _lease_of_images(
         store, keyring, Txg(0), [(txg, changelog_codec.key_of(txg)) for txg in txgs]
     )
     last = await _last_epoch(store, keyring, [txg for txg in txgs if txg <= end])
-    # Names are not authenticated: an impossible epoch in a name is not the epoch of a writer.
+    # Names are not authenticated, so an impossible epoch in a name is ignored.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     keys = [key for _, _, key in sorted(manifests, reverse=True)]
     head = await _newest_complete(store, keyring, keys, pieces)
@@ -174,7 +174,7 @@ async def _lease_of_images(
 async def _newest_complete(
     store: ObjectStore, keyring: Keyring, keys: list[ObjectKey], pieces: set[ObjectKey]
 ) -> Head | None:
-    """Return the first complete image of *keys* as a head, None if there is none.
+    """Return the first complete image of *keys* as a head, None if no image is complete.
 
     An image that claims to be of a newer program is ignored if another image is complete, because
     no object names it and this program can read the last changelog.
@@ -199,9 +199,9 @@ async def _newest_complete(
 
 
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
-    """Return an epoch not below that of any changelog; epochs rise along the chain.
+    """Return an epoch that is at least the epoch of every changelog.
 
-    Each unreadable changelog may have begun a new epoch, so it counts as one epoch.
+    Epochs increase along the chain. An unreadable changelog counts as one new epoch.
     """
     damaged = 0
     for txg in sorted(txgs, reverse=True):

@@ -1,10 +1,13 @@
 """Local state of which a sync has failed: it is written again before it is used on the same boot.
 
-Owns: the record of the failure, and writing files again. Does not know: why the disk failed.
+Owns: writing files again. Does not know: why the disk failed, and how the failure is recorded
+(``sync_failures``).
 Why: after a failed fsync(2) the kernel keeps the pages in memory, counts them as written, and reports
 success from then on. So an fsync of the next mount would promise bytes that only the memory has. The
 files are replaced by copies, whose syncs are true; bytes written again into the same file would be lost
 on ext4, because their blocks still count as unwritten.
+The kernel may have dropped such pages from memory meanwhile; bytes of a block that are known to be lost
+so are EIO, as after a power loss (``cache.lost_pages``).
 After a reboot nothing is written again: the state on the disk is used as after any power loss.
 Design: docs/design/durability.md, "From write to fsync".
 """
@@ -18,8 +21,9 @@ from typing import Final
 
 import trio
 
-from s3fs_meta import machine
+from s3fs_meta import sync_failures
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.hashed_dir import sync_path, write_again
 from s3fs_meta.meta.db.database import Database
@@ -32,43 +36,18 @@ _log = logging.getLogger(__name__)
 
 # The logs come first: no page of the database may be durable before the log that it came from.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
-_ID_BYTES_MAX: Final = 64
-
-
-def note(state_dir: StateDir) -> None:
-    """Record that a sync has failed on this boot. The record need not be durable."""
-    try:
-        state_dir.failed_sync.write_bytes(machine.this_boot().encode())
-    except OSError as exc:
-        _log.error(
-            "cannot record in %s that a sync failed: %s; reboot before the next mount",
-            state_dir.failed_sync,
-            exc.strerror,
-        )
-
-
-def note_if_failed(db: Database, state_dir: StateDir) -> None:
-    """Record it if a database is about to be closed after its disk failed."""
-    if db.disk_failed or (db.wal is not None and db.wal.failure):
-        note(state_dir)
-
-
-def is_noted(state_dir: StateDir) -> bool:
-    """Return whether a sync has failed on this boot."""
-    try:
-        with state_dir.failed_sync.open("rb") as file:
-            return file.read(_ID_BYTES_MAX) == machine.this_boot().encode()
-    except FileNotFoundError:
-        return False
 
 
 async def write_database_again(state_dir: StateDir) -> None:
     """Write the database again if a sync has failed. No process may have it open.
 
+    If none has failed, prepare the record of later failures.
+
     Raises:
         DatabaseError: the disk still fails, or is full; no byte has changed.
     """
-    if not is_noted(state_dir):
+    if not sync_failures.is_noted(state_dir.path):
+        sync_failures.prepare(state_dir.path)
         return
     _log.warning("a sync failed in the last mount: the database is written again")
     await trio.to_thread.run_sync(_drop_reports, state_dir)
@@ -78,32 +57,42 @@ async def write_database_again(state_dir: StateDir) -> None:
             await _in_thread(path, partial(_replace, path, state_dir.tmp / f"again-{name}"))
 
 
-async def write_blocks_again(state_dir: StateDir, db: Database) -> list[str]:
+async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:
     """Write all dirty blocks again if a sync has failed, and forget the failure; return notices.
 
     Cached blocks of the bucket are dropped from memory and become suspect: their files are compared
     with their hashes, as after a power loss.
 
+    Args:
+        state_dir: the locked state directory.
+        db: its database; None if it has none that can be read: every block may be dirty then.
+
     Raises:
-        DatabaseError: the disk still fails; no byte has changed.
+        DatabaseError: the disk still fails, or is full; no byte has changed.
     """
-    if not is_noted(state_dir):
-        state_dir.failed_sync.unlink(missing_ok=True)
+    if not sync_failures.is_noted(state_dir.path):
         return []
     files = BlockFiles(state_dir.blocks, state_dir.tmp)
     mine: list[BlockId] = []
     others: list[BlockId] = []
-    for block, state, _size in cached_blocks.rows_with_size(db):
-        (mine if state in {BlockState.DIRTY, BlockState.SEALED} else others).append(block)
-    await _in_thread(state_dir.blocks, partial(files.write_again, mine))
+    tails: dict[BlockId, int] = {}
+    if db is None:
+        mine = await trio.to_thread.run_sync(lambda: sorted(files.numbers()))
+    else:
+        tails = {tail.block: tail.synced_bytes for tail in cached_blocks.unsynced_tails(db)}
+        for block, state, _size in cached_blocks.rows_with_size(db):
+            (mine if state in {BlockState.DIRTY, BlockState.SEALED} else others).append(block)
+    await _in_thread(state_dir.blocks, partial(files.write_again, mine, tails))
     await trio.to_thread.run_sync(files.drop_pages, others)
-    db.begin_local()
-    local_state.put(db, "suspect", "1")
-    db.commit()
-    state_dir.failed_sync.unlink()
+    if db is not None:
+        db.begin_local()
+        local_state.put(db, "suspect", "1")
+        db.commit()
+    sync_failures.forget(state_dir.path)
     return [
-        f"a sync of {state_dir.path} failed in the last mount, so the database and {len(mine)} blocks"
-        " that are not in the bucket were written to the disk again; check that disk"
+        f"a sync of {state_dir.path} failed in the last mount, so the database and"
+        f" {counted(len(mine), 'block')} not in the bucket were written to the disk again;"
+        " check that disk"
     ]
 
 

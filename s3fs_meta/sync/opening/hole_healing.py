@@ -23,6 +23,7 @@ import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import NoSpaceLeftError, S3fsError
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.limits import LOOP_SLICE_ROWS, LOST_PARTS_MAX, QUARANTINES_SEARCHED_MAX
@@ -83,8 +84,9 @@ async def heal_holes(volume: Volume) -> list[str]:
                 notices.append(f"not all lost parts of files were healed from {path}: {exc}")
         if healer.blocks_healed:
             notices.append(
-                f"{healer.blocks_healed} blocks of {len(healer.files_healed)} files that fsck had"
-                f" replaced by holes have their content again, from cached copies in {path}"
+                f"healed {counted(healer.blocks_healed, 'block')} of"
+                f" {counted(len(healer.files_healed), 'file')} that fsck had replaced by holes, from"
+                f" cached copies in {path}"
             )
     if notices:
         volume.db.commit_durable()

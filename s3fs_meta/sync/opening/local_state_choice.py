@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta import machine
-from s3fs_meta.bucket_errors import OlderBucketError
+from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind, key_of
@@ -57,6 +57,7 @@ ADVICE: Final = (
     "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"
     " what was quarantined"
 )
+_LONG_AGO: Final = "another host has written since, long ago"
 
 
 class Local(NamedTuple):
@@ -121,8 +122,9 @@ def _is_doubtful(db: Database) -> bool:
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
-    another_boot = local_state.get(db, "boot_id") != machine.this_boot()
-    return volatile == "crash" or (volatile == "power" and another_boot)
+    before = local_state.get(db, "boot_id")
+    power_lost = machine.has_forgotten(before, machine.memory_of(db.path.parent))
+    return volatile == "crash" or (volatile == "power" and power_lost)
 
 
 class Left(NamedTuple):
@@ -264,6 +266,12 @@ class Chooser:
         except NeedsImageError:
             return self._leave(db, "a txg of the bucket is a complete image", link=link)
         except (FormatError, ObjectMissingError) as exc:
+            if (
+                isinstance(exc, BrokenChainError)
+                and not exc.misfit
+                and await self._is_passed(Txg(exc.last_txg + 1))
+            ):
+                return self._leave(db, _LONG_AGO)
             why = f"the later txgs in the bucket cannot be applied to them: {exc}"
             return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
@@ -391,8 +399,13 @@ class Chooser:
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
         """Refuse to continue state whose changelog was deleted or lost."""
         first = await chain.listed_from(self._store, Txg(0), 1)
-        is_reclaimed = bool(first) and first[0] > link.txg
-        return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
+        is_reclaimed = bool(first) and (first[0] > link.txg or await self._is_passed(link.txg))
+        return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
+
+    async def _is_passed(self, txg: Txg) -> bool:
+        """Return whether the retention has passed a txg, so that its changelog may be deleted."""
+        uuid = self._superblock.uuid
+        return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
         """Adopt the fence record of an interrupted repair as our link if the bucket has it.

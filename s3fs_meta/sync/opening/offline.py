@@ -129,7 +129,6 @@ async def open_offline(
         )
     except BaseException:
         if db is not None:
-            failed_sync.note_if_failed(db, state_dir)
             db.close()
         state_dir.unlock()
         raise

@@ -78,7 +78,6 @@ async def open_filesystem(
             volume = await opening.run()
     except BaseException:
         if opening.db is not None:
-            failed_sync.note_if_failed(opening.db, state_dir)
             opening.db.close()
         state_dir.unlock()
         for notice in opening.notices:  # after an error no volume passes them to the caller
@@ -213,9 +212,7 @@ class _Opening:
 
     async def _examine(self) -> Local:
         """Open the local database, if it exists. Write it again before if its disk has failed."""
-        changes_nothing = self._options.read_only and self._options.repairing
-        if not changes_nothing:
-            await failed_sync.write_database_again(self._state_dir)
+        await failed_sync.write_database_again(self._state_dir)
         local = local_state_choice.examine(
             self._state_dir,
             self._options.pragmas,
@@ -223,7 +220,7 @@ class _Opening:
             repairing=self._options.repairing,
         )
         self.db = local.db
-        if local.db is not None and not changes_nothing:
+        if not (self._options.read_only and self._options.repairing):  # fsck -n changes no block
             self.notices += await failed_sync.write_blocks_again(self._state_dir, local.db)
         return local
 
@@ -328,10 +325,11 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
         own: the last txg that this host wrote, according to the database before opening. *db* may
             be a restored database, or the same database with its last attempt adopted.
     """
-    boot_id = machine.this_boot()
+    memory = machine.memory_of(db.path.parent)
     before = local_state.get(db, "boot_id")
     crashed = before is not None and local_state.get(db, "clean") != "1"
-    power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")
+    has_forgotten = machine.has_forgotten(before, memory)
+    power_lost = crashed and (has_forgotten or local_state.get(db, "power_lost") == "1")
     db.begin_local()
     if power_lost:  # the row stays until ``Session.recover`` has repaired the rows
         local_state.put(db, "power_lost", "1")
@@ -339,7 +337,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     local_state.put(db, "key_check", keyring.check_value)
     if own is not None:
         chain.note_own(db, max(own, chain.noted_own(db) or own))
-    local_state.put(db, "boot_id", boot_id)
+    local_state.put(db, "boot_id", memory)
     local_state.put(db, "clean", "0")
     local_state.put(db, "volatile", local_state_choice.volatility(db.pragmas))
     db.commit_durable()
@@ -366,7 +364,6 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         if release and volume.keeper.is_held:
             await volume.keeper.release()
     finally:
-        failed_sync.note_if_failed(volume.db, volume.state_dir)
         volume.db.close()
         let_go(volume)
 

@@ -15,6 +15,7 @@ import trio
 from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.counted import counted
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.state_dir import StateDir
@@ -62,8 +63,8 @@ async def settle(
     if not count:
         return []
     return [
-        f"{count} block files that {state_dir.database} does not know are quarantined in {kept}:"
-        " a power cut undid the operations that made them, or the database is older than they are"
-        " (restored from a backup); nothing uses or removes them, so remove that directory when"
+        f"quarantined in {kept}: {counted(count, 'block file')} that {state_dir.database} does not"
+        " know: a power cut undid the operations that made them, or the database is older than they"
+        " are (restored from a backup); nothing uses or removes them, so remove that directory when"
         " you miss nothing"
     ]

@@ -1,12 +1,12 @@
 """The superblock: the parameters of a filesystem, and its wrapped master key.
 
 copy        a superblock as one of two objects in the bucket, or as this host's file: ``host_copy``
-selection   the decision which copy is used
+selection   choosing the copy to use
 changes     writing the superblock: a change, a missing copy, a damaged copy
-proof       keys open other objects of the bucket, or nothing is written under them
+proof       a check that keys open other objects of the bucket, before anything is written
 unlocking   with a passphrase, a recovery key, or keys that are already known
 
-Start at ``selection``; the table in its docstring is the decision.
+Start at ``selection``; the table in its docstring shows the decisions.
 Below: codec.superblock (bytes), objects (the store).
 Above: opening, history, superblock_watch.
 """

@@ -1,4 +1,4 @@
-"""Writing the superblock, in the bucket and on this host: changes, missing and damaged copies.
+"""Writing the superblock in the bucket and on this host: changes, missing and damaged copies.
 
 Owns: the order *first object, second object, this host's copy*, and which copy may be overwritten.
 Does not know: which copy is used (``selection``).
@@ -70,7 +70,7 @@ async def change(
 
 
 async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
-    """Make the first object in the bucket the superblock in use, even if a newer copy is known.
+    """Use the first object in the bucket as the superblock, even if a newer copy is known.
 
     The superblock gets a generation above that of every known copy, so other hosts accept it.
 
@@ -163,7 +163,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
             continue
         if copy.error is not None:
             raise copy.error
-        assert copy.key is not None, "the copy is an object in the bucket"
+        assert copy.key is not None, "the copy must be an object in the bucket"
         kept = ""
         if copy.data:
             path = await trio.to_thread.run_sync(
@@ -177,7 +177,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
 
 async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
     """Create a missing object; return false if another process has created it."""
-    assert copy.key is not None, "the copy is an object in the bucket"
+    assert copy.key is not None, "the copy must be an object in the bucket"
     with contextlib.suppress(PreconditionError):
         await store.create(copy.key, data)
         return True
@@ -185,7 +185,7 @@ async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
 
 
 async def _write(store: ObjectStore, copy: Copy, data: bytes) -> None:
-    assert copy.key is not None, "the copy is an object in the bucket"
+    assert copy.key is not None, "the copy must be an object in the bucket"
     if copy.missing:
         await store.create(copy.key, data)
     elif copy.data != data:

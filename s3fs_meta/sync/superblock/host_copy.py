@@ -1,8 +1,8 @@
-"""This host's copy of the superblock: the newest that the host has seen, in the state directory.
+"""This host's copy of the superblock: the newest superblock that the host has seen.
 
-Owns: the file, and the rule that only an explicit demand replaces a newer generation.
+Owns: the file, and the rule that a newer generation is replaced only on explicit request.
 Does not know: the bucket, which of several copies is used (``selection``).
-Keeps: after a crash the file is either the old or the new copy. The copy stays if the database of
+Keeps: after a crash the file is either the old or the new copy. The copy is kept if the database of
 the directory is replaced, and is removed only with the directory.
 """
 
@@ -37,13 +37,13 @@ class Remembered:
             return None
 
     def keep(self, data: bytes, *, back: bool = False) -> None:
-        """Store an authentic superblock durably as the copy, unless the present copy is newer.
+        """Store an authentic superblock durably as the copy, unless the existing copy is newer.
 
         Without a state directory nothing is stored.
 
         Args:
             data: the bytes of the superblock.
-            back: replace the present copy even if it is newer.
+            back: replace the existing copy even if it is newer.
         """
         present = self.read()
         if present == data or not self._state.is_dir():

@@ -27,7 +27,7 @@ from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class _Try(NamedTuple):
-    """Keys, and an object on which they are tried."""
+    """Keys, and the object on which they are tried."""
 
     store: ObjectStore
     keyring: Keyring
@@ -41,7 +41,7 @@ class _Kind(NamedTuple):
     prefix: str
     parse: Callable[[str], object | None]
     opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError
-    newest: bool = False  # True: try the last objects of the listing first
+    newest: bool = False  # try the last objects of the listing first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
@@ -51,7 +51,7 @@ async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> boo
 
 
 async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> None:
-    """Refuse keys that decrypt or verify none of the filesystem's objects in the bucket.
+    """Raise LostSuperblockError if keys decrypt or verify no object of the bucket.
 
     A bucket without objects is accepted: ``mkfs`` was interrupted, or all objects are lost.
 
@@ -91,7 +91,7 @@ async def _try(
                 return True, []
         except CorruptionError as exc:
             refused.append(exc)
-        except ObjectMissingError:  # deleted since the listing
+        except ObjectMissingError:  # the object was deleted after the listing
             pass
     return False, refused
 

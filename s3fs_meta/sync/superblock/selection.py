@@ -1,8 +1,8 @@
-"""The selection of the superblock from two objects in the bucket and this host's copy.
+"""Selecting the superblock from two objects in the bucket and this host's copy.
 
 Owns: reading the copies, the decision between them, the proof that a filesystem exists.
 Does not know: how a copy is written again (``changes``), the use of the keys.
-Keeps: the decision is made once, and the bytes on which it was made are used. The authentic copy of
+Keeps: the decision is made once, and the bytes that were examined are used. The authentic copy of
 the highest generation is used. A plain copy is refused if a passphrase is given, or if any copy of
 the same uuid is encrypted. A copy that cannot be read now is never treated as damaged.
 
@@ -78,8 +78,8 @@ class Keys:
     keyring: Keyring
     data: bytes  # the bytes of the superblock's object
     copies: tuple[Copy, Copy]  # the first and the second copy in the bucket
-    faults: tuple[str, str]  # how each differs from the copy in use; "": equal, or never created
-    retention_s: int  # the longest of all copies, unless both objects agree
+    faults: tuple[str, str]  # differences from the copy in use; "" if equal or never created
+    retention_s: int  # the longest retention of all copies, unless both objects agree
     proven: bool  # True if this host used the keys before, or they decrypted an image
 
     @property
@@ -100,7 +100,7 @@ async def open_keys(
     Args:
         store: the bucket of the filesystem.
         remembered: this host's copy.
-        secret: asked for only if the filesystem is encrypted.
+        secret: unlocks the superblock; used only if the filesystem is encrypted.
         repairing: accept a bucket whose copies are all older than this host's copy.
 
     Raises:
@@ -121,11 +121,11 @@ async def open_keys(
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
     if second.newer is not None and primary not in authentic:
         raise second.newer
-    best = max(authentic, key=_generation)  # of several with the same generation the first
+    best = max(authentic, key=_generation)  # the first of several copies with the same generation
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:
         raise OlderSuperblockError(store.url, max(map(_generation, in_bucket)), _generation(local))
-    assert best.found is not None, "an authentic copy was found"
+    assert best.found is not None, "an authentic copy must exist"
     first_fault, second_fault = (_fault(copy, best, authentic) for copy in (primary, second))
     same = not first_fault and not second_fault and _agrees(local, best)
     retentions = [one.found.retention_s for one in authentic if one.found is not None]
@@ -172,7 +172,7 @@ async def open_first(
 
 
 async def require_proof(store: ObjectStore, keys: Keys) -> None:
-    """Refuse to write under keys that no other object in the bucket was checked with.
+    """Raise an error if the keys were not verified with another object in the bucket.
 
     Raises:
         As ``require_own_keys``.
@@ -311,7 +311,7 @@ def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
 def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
     """Remove copies with another block size than this host's copy; a block size never changes.
 
-    On a plain filesystem any user of the bucket can make a copy with another block size.
+    On a plain filesystem any user of the bucket can forge a copy with another block size.
     """
     if local not in authentic or local.found is None:
         return authentic
@@ -320,8 +320,8 @@ def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
 
 
 def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
-    """Return how a copy in the bucket differs from the copy in use, "" if it does not differ."""
-    assert best.found is not None, "an authentic copy was found"
+    """Return the difference between a copy in the bucket and the copy in use, or ""."""
+    assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE
         return "" if copy.key == COPY_KEY and copy.missing and never_made else copy.fault
@@ -394,7 +394,7 @@ async def _open_group(
 
 
 def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
-    """Refuse a plain filesystem if a passphrase is given, because the user expects encryption.
+    """Raise PassphraseError for a plain filesystem if a passphrase is given.
 
     Raises:
         PassphraseError: no copy is encrypted.
@@ -416,7 +416,7 @@ def _encrypted_first(group: list[Copy]) -> list[Copy]:
 
 
 def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) -> None:
-    """Refuse a plain bucket if this host's copy is encrypted.
+    """Raise an error if the bucket's copies are plain and this host's copy is encrypted.
 
     Raises:
         ExchangedSuperblockError: the bucket has only plain copies of the same uuid.

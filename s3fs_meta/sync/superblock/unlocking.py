@@ -1,4 +1,4 @@
-"""Secrets that unlock a superblock: a passphrase, the recovery key, or keys that are known.
+"""Secrets that unlock a superblock: a passphrase, the recovery key, or known keys.
 
 Owns: asking the user at most once. Does not know: which superblock is used (``selection``).
 """
@@ -20,7 +20,7 @@ class Secret(Protocol):
 
     @property
     def given(self) -> bool:
-        """Return whether the user gave the secret in advance, so expects encryption."""
+        """Return whether the user gave the secret in advance and so expects encryption."""
         ...
 
     def ask(self) -> None:
@@ -45,11 +45,11 @@ class _Typed(Secret):
     """A secret that a user types or that a file holds."""
 
     def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
-        """Make a secret for which the user is asked when it is needed.
+        """Create a secret; the user is asked for it when it is needed.
 
         Args:
             source: returns the secret, or asks the user for it.
-            given: an option, a file or the environment provides it, so the filesystem must be
+            given: an option, a file or the environment has the secret, so the filesystem must be
                 encrypted.
         """
         self._source = source

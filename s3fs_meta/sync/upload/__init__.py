@@ -6,7 +6,7 @@ cut         the blocks of one consistent snapshot, and the location of each in a
 compaction  moves live blocks of mostly dead packs to new packs
 healing     marks packs with proven damage, and uploads their cached blocks again
 
-Start at ``uploader.Uploader.run``. ``sealing`` decides which blocks are sealed and when, ``packer``
+Start at ``uploader.Uploader.run``. ``sealing`` selects the blocks to seal, ``packer``
 makes packs of them, ``pack_index`` reads the index of a pack in the bucket, ``bounds`` has the
 sizes of batches, ``throughput`` measures the speed of uploads.
 Below: cache (block files), codec.pack (bytes), objects (the store).

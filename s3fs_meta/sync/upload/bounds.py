@@ -1,4 +1,4 @@
-"""The bounds of the batches and objects that one mount uploads.
+"""The size limits of the batches and objects that one mount uploads.
 
 Design: docs/design/durability.md, "From dirty to uploaded" and "From cut to chain".
 """
@@ -18,11 +18,11 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class UploadBounds:
-    """When blocks are sealed, and the maximum of a batch and of a changelog object."""
+    """When blocks are sealed, and the maximum sizes of batches and changelog objects."""
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
-    pack_bytes: int = PACK_BYTES_TARGET  # this much dirty content is sealed without waiting
+    pack_bytes: int = PACK_BYTES_TARGET  # this much dirty content is sealed at once
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
     locations: int = CHANGELOG_LOCATIONS_MAX  # maximum number of locations in one changelog object

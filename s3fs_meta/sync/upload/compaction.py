@@ -1,6 +1,6 @@
 """Compaction: moving the live blocks of mostly dead packs into new packs.
 
-Owns: choosing a pack, fetching its live blocks, handing them to the uploader.
+Owns: choosing a pack, fetching its live blocks, passing them to the uploader.
 Does not know: how the new pack is made, when the old pack may be deleted (``reclaim``).
 Keeps: the old location stays in the rows until the new location is confirmed, so after a crash at
 any point every block is readable. A cached block that differs from the pack is never moved, because
@@ -54,7 +54,7 @@ class Compactor:
         files: BlockFiles,
         mark: Callable[[Mark, str], None],
     ) -> None:
-        """Store the arguments; ``run`` moves blocks.
+        """Create the object; ``run`` moves blocks.
 
         Args:
             mark: ``DamageMarker.mark``, which marks proven damage.
@@ -68,7 +68,7 @@ class Compactor:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Call ``run_once``; record a failure, after which the next call tries again.
+        """Call ``run_once``; record a failure, so that the next call tries again.
 
         Raises:
             FencedError: another host has taken over the filesystem.
@@ -130,7 +130,7 @@ class Compactor:
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                self._db.begin()  # not begin_local: the next txg ships the new location
+                self._db.begin()  # not begin_local, because the next txg must ship the new location
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:
@@ -165,7 +165,7 @@ class Compactor:
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
     ) -> bool:
-        """Seal a block for the uploader if it is still in the pack; return whether it is."""
+        """Seal a block for the uploader; return False if the block left the pack."""
         now = blocks.find(self._db, row.block)
         if now is not None and now.pack == pack.pack:
             ino, index = places[row.pack_offset]

@@ -1,4 +1,4 @@
-"""The blocks of one cut of the filesystem, and the location of each in a pack.
+"""The blocks of one cut of the filesystem, with the location of each block in a pack.
 
 Owns: the locations that are recorded after the cut, for its changelog or for the copy of an image.
 Does not know: uploads, rows.
@@ -27,10 +27,10 @@ class Cut:
         self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()
-        self._stored: dict[bytes, Placed] = {}  # by hash
+        self._stored: dict[bytes, Placed] = {}  # locations by hash
 
     def resolve(self, placed: Placed, pack: PackRecord) -> None:
-        """Record the location of one block; blocks that are not of the cut are ignored."""
+        """Record the location of one block; blocks that are not in the cut are ignored."""
         if placed.block in self.pending:
             self.pending.discard(placed.block)
             self.places[placed.block] = placed
@@ -40,7 +40,7 @@ class Cut:
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of an equal block of the cut, for a block without a location.
 
-        This deduplicates blocks that only the cut names: zero blocks that became holes meanwhile,
+        This deduplicates blocks that only the cut needs: zero blocks that became holes meanwhile,
         and blocks of files that were removed meanwhile.
         """
         known = self._stored.get(content_hash) if block in self.pending else None

@@ -1,4 +1,4 @@
-"""Damage in the bucket: marking proven damage, and healing it with any intact copy.
+"""Damage in the bucket: marking proven damage, and healing it by intact copies.
 
     mark     records that the store lost the content of a location; no new block shares the location
     heal     gives a damaged block the location of equal content; its references do not change, so
@@ -79,7 +79,7 @@ class DamageMarker:
         if row is None or row.pack is None or not self._status.writable:
             return
         if (row.pack, row.pack_offset) != (located.pack, located.pack_offset):
-            return  # the block has another location now
+            return  # the block has a new location
         what = "is missing" if is_gone else f"is damaged at offset {row.pack_offset}"
         self.mark(Mark(row.pack, None), what)
 
@@ -90,7 +90,7 @@ class DamageMarker:
             _log.error(
                 "the pack %s %s: equal content that is written later is stored in another pack and"
                 " heals the files that had it; s3fs-meta fsck -n --deep lists all damage, and"
-                " fsck -y repairs it after an unmount",
+                " s3fs-meta fsck -y repairs it after an unmount",
                 packs.object_key(self._db, mark.pack),
                 what,
             )
@@ -145,13 +145,13 @@ class Healer:
         return [row for row in found if row.refs > 0 and offset in {None, row.pack_offset}]
 
     def _take_equal(self, row: BlockRow) -> bool:
-        """Give a block the location of an intact, equal block; return whether one exists."""
+        """Give a block the location of an intact, equal block; return False if none exists."""
         now = self._still_damaged(row)
         equal = None if now is None or now.hash is None else blocks.intact(self._db, now.hash)
         if equal is None or equal.hash is None or equal.pack is None:
             return False
-        assert equal.pack_offset is not None, "a block with a pack has an offset"
-        assert equal.stored_bytes is not None, "a block with a pack has a length"
+        assert equal.pack_offset is not None, "a block in a pack must have an offset"
+        assert equal.stored_bytes is not None, "a block in a pack must have a length"
         placed = Placed(equal.block, equal.hash, equal.pack, equal.pack_offset, equal.stored_bytes)
         return move_damaged(self._db, placed) is not None
 
@@ -168,7 +168,7 @@ class Healer:
         places = await self._places_of(rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # not begin_local: the next txg ships the new location
+            self._db.begin()  # not begin_local, because the next txg must ship the new location
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):

@@ -1,4 +1,4 @@
-"""Making packs of sealed blocks: functions of arguments and block files, run in a thread.
+"""Creating packs from sealed blocks, in a thread; the only inputs are arguments and block files.
 
 Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the store, the event loop.
 """
@@ -32,7 +32,7 @@ class Hashed(NamedTuple):
 
 
 class Packer:
-    """Reads block files and makes packs of them. Stateless: any thread may call it."""
+    """Reads block files and creates packs. It has no state, so any thread may call it."""
 
     def __init__(
         self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Callable[[], Epoch]
@@ -40,7 +40,7 @@ class Packer:
         self._files = files
         self._keyring = keyring
         self._compression = compression
-        self._epoch = epoch  # a follower has no epoch until it is promoted
+        self._epoch = epoch  # a function: a follower gets its epoch at its promotion
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
         """Hash the content of each block, in order.
@@ -61,7 +61,7 @@ class Packer:
         return hashed, lost
 
     def fill(self, hashed: Sequence[Hashed]) -> list[pack_codec.Pack]:
-        """Put blocks into as many packs as they need, in order.
+        """Put blocks into packs, in order.
 
         Raises:
             LostBlockError: a block file is missing or short.

@@ -1,7 +1,7 @@
-"""Sealing: which dirty blocks are frozen for upload, and when.
+"""Sealing: selecting the dirty blocks that are frozen for upload.
 
-Owns: the age at which a block is sealed, waiting until blocks fill a pack, which sealed blocks the
-next batch holds. Does not know: packs, the store; the state of a block (``cache.block_cache``).
+Owns: the age at which a block is sealed, waiting until blocks fill a pack, the sealed blocks in the
+next batch. Does not know: packs, the store; the state of a block (``cache.block_cache``).
 Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch.
 Tasks: the uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
 Design: docs/design/durability.md, "From dirty to uploaded".
@@ -33,12 +33,12 @@ class Sealer:
         lost: dict[BlockId, LostBlockError],
         remove: Callable[[BlockId], None],
     ) -> None:
-        """Make a sealer; no batch holds a block yet.
+        """Create a sealer; no block is in a batch yet.
 
         Args:
             bounds: the age at which blocks are sealed, the size of a batch.
-            lost: blocks whose only copy is lost; ``seal_all`` removes blocks that no file names.
-            remove: removes a block that no file names.
+            lost: blocks whose only copy is lost; ``seal_all`` removes those that no file uses.
+            remove: removes a block that no file uses.
         """
         self._db = db
         self._cache = cache
@@ -54,7 +54,7 @@ class Sealer:
         return 0.0 if self._cache.writers_waiting else self._bounds.seal_age_s
 
     def next_batch(self, age_s: float) -> list[Sealed]:
-        """Take blocks to upload: sealed blocks that no batch holds, then old dirty blocks."""
+        """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks."""
         chosen = self._waiting()
         if not chosen:
             ripe = self._ripe(age_s)
@@ -80,7 +80,7 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, [] if they wait until they fill a pack."""
+        """Return the dirty blocks of the next batch, [] while they do not fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
@@ -95,14 +95,14 @@ class Sealer:
         return sum(one.size_bytes for one in held if one is not None) < bounds.pack_bytes
 
     def _waiting(self) -> list[BlockId]:
-        """Return sealed blocks that no batch holds, at most as many as fit into one batch."""
+        """Return sealed blocks that are in no batch, at most one batch."""
         chosen: list[BlockId] = []
         total = 0
         for block in self._cache.index.sealed():
             if block in self._in_flight or block in self._lost:
                 continue
             held = self._cache.index.get(block)
-            assert held is not None, "the index lists only what it holds"
+            assert held is not None, "the index must contain every listed block"
             total += held.size_bytes
             if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == self._bounds.batch_blocks):
                 break
@@ -110,7 +110,7 @@ class Sealer:
         return chosen
 
     def _is_waiting(self) -> bool:
-        """Return whether there are sealed blocks that no batch holds."""
+        """Return whether there are sealed blocks that are in no batch."""
         return any(
             block not in self._in_flight and block not in self._lost
             for block in self._cache.index.sealed()
@@ -119,9 +119,9 @@ class Sealer:
     # --- for a cut -----------------------------------------------------------------------------
 
     async def seal_most(self) -> None:
-        """Seal dirty blocks in slices, so that a cut has few blocks to seal in its one slice.
+        """Seal dirty blocks in slices before a cut, because a cut seals blocks in a single slice.
 
-        Sealed blocks that no file names are removed, because no later cut names them.
+        Sealed blocks that no file uses are removed, because no later cut contains them.
         """
         index = self._cache.index
         for piece in slices(self._unnamed()):
@@ -137,7 +137,7 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _unnamed(self) -> list[BlockId]:
-        """Return sealed blocks that no file names and no batch holds."""
+        """Return sealed blocks that no file uses and that are in no batch."""
         return [one for one in self._cache.index.unnamed if one not in self._in_flight]
 
     def seal_all(self) -> set[BlockId]:
@@ -147,7 +147,7 @@ class Sealer:
         return set(self._cache.index.sealed())
 
     def _end_lost(self) -> None:
-        """Remove lost blocks that no file names. Transaction: inside a group."""
+        """Remove lost blocks that no file uses. Transaction: inside a group."""
         for block in list(self._lost):
             row = blocks.find(self._db, block)
             if row is not None and row.refs > 0:

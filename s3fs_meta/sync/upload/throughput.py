@@ -1,6 +1,6 @@
-"""The speed of the last uploads.
+"""The speed of recent uploads.
 
-Owns: how fast packs were stored while an upload ran, which ``status`` shows with the time left.
+Owns: the speed of uploads while at least one runs; ``status`` shows it with the remaining time.
 Does not know: packs.
 """
 
@@ -13,8 +13,8 @@ from s3fs_meta.limits import UPLOADS_MEASURED, UPLOADS_MEASURED_S
 class Speed(NamedTuple):
     """Bytes per second of the last uploads."""
 
-    sent_bytes: float  # of packs: what the network carries
-    content_bytes: float  # of the blocks in them, before compression
+    sent_bytes: float  # bytes of packs, as sent over the network
+    content_bytes: float  # bytes of their blocks before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
         """Return the speed under a limit of the transfer rate; None: there is no limit."""
@@ -31,7 +31,7 @@ class _Upload(NamedTuple):
 
 
 class Throughput:
-    """The last uploads of packs that succeeded."""
+    """The most recent successful uploads of packs."""
 
     def __init__(self) -> None:
         self._uploads: deque[_Upload] = deque(maxlen=UPLOADS_MEASURED)

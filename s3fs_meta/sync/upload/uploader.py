@@ -1,11 +1,11 @@
 """Uploading sealed blocks to the store.
 
-Owns: which pack a block is stored in, the order of writes to rows and store. Does not know: which
+Owns: the pack in which a block is stored, the order of writes to rows and store. Does not know: which
 blocks are sealed and when (``sealing``), names, images (it only records locations for an open cut).
 An upload does not make a txg due: the operation that wrote the block has already done so, and the
 cut gets the location directly.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
-before the pack can exist, so that no pack of ours is ever unknown.
+before the pack can exist, so that this host never has an unknown pack.
 Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are uploaded
 one after another, at most UPLOADS_MAX batches at once.
 Design: docs/design/durability.md, "From dirty to uploaded".
@@ -86,7 +86,7 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        # Zero blocks that must be in a pack first, because a cut contains them.
+        # Zero blocks that must first be stored in a pack, because a cut contains them.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self.sealer = Sealer(db, cache, bounds, self.lost, self._end)
@@ -103,13 +103,13 @@ class Uploader:
 
     @property
     def shippable(self) -> int:
-        """Return the number of pending blocks with intact files, which can be uploaded."""
+        """Return the number of pending blocks that can be uploaded: their files are intact."""
         return self.pending - len(self.lost)
 
     # --- what to upload ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal and upload blocks that were not written for a while, in packs, until cancelled.
+        """Seal blocks that were not written for a while, and upload them in packs, until cancelled.
 
         While writers wait for cache space, all blocks are sealed immediately, and the rows are
         synced after each upload, because only then the uploaded blocks may be evicted.
@@ -149,7 +149,7 @@ class Uploader:
             self._limiter.release_on_behalf_of(batch[0].block)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call *work*; report a failure, after which ``run`` pauses before it tries again."""
+        """Call *work*; report a failure, so that ``run`` pauses before it tries again."""
         try:
             await work()
         except (S3fsError, OSError) as exc:
@@ -157,7 +157,7 @@ class Uploader:
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
             _log.error("uploading blocks failed, will try again: %s", exc)
-            # The failure may have left rows of a block half updated, so the mount turns read-only.
+            # After the failure the rows of a block may be inconsistent, so the mount turns read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
                 self._break_off(f"upload failed: {exc}")
 
@@ -174,7 +174,7 @@ class Uploader:
         self._cut = None
 
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
-        """Upload sealed blocks until every block of a cut has a location, without a time limit.
+        """Upload sealed blocks until every block of a cut has a location. There is no time limit.
 
         A block whose only copy is lost does not prevent this: the cut records the block as lost.
 
@@ -204,10 +204,10 @@ class Uploader:
             raise failure
 
     def require_whole(self) -> None:
-        """Raise if files name a block whose only copy is lost.
+        """Raise LostBlockError if a file uses a block whose only copy is lost.
 
         Raises:
-            LostBlockError: a file names a lost block; the message says what to do.
+            LostBlockError: a file uses a lost block; the message contains advice.
         """
         for block, exc in self.lost.items():
             row = blocks.find(self._db, block)
@@ -236,7 +236,7 @@ class Uploader:
             self._landed = trio.Event()
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
-        """Record blocks whose only copy is lost: this mount reports them and never retries them."""
+        """Record blocks whose only copy is lost; this mount reports them, without a retry."""
         for exc in lost:
             block = BlockId(exc.block)
             row = blocks.find(self._db, block)
@@ -248,12 +248,12 @@ class Uploader:
             self.lost[block] = LostBlockError(
                 block,
                 f"{exc.what}; reads of this part of inode {ino} fail, other blocks are uploaded: "
-                "rewrite or remove the file, or unmount and run fsck -y",
+                "rewrite or remove the file, or unmount and run s3fs-meta fsck -y",
             )
             _log.error("cannot upload a block: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
-        """Give zero blocks and already stored content their location; return all other blocks.
+        """Set the locations of zero blocks and of content that is already stored; return the rest.
 
         Returns:
             The blocks to upload, and the blocks that are equal to one of these.
@@ -290,10 +290,10 @@ class Uploader:
         _log.warning(
             "block %d is not moved from its pack: its cached copy is damaged or missing", row.block
         )
-        assert row.hash is not None, "a block with a pack has a hash"
-        assert row.pack is not None, "only moving blocks stay"
-        assert row.pack_offset is not None, "a block with a pack has an offset"
-        assert row.stored_bytes is not None, "a block with a pack has a length"
+        assert row.hash is not None, "a block in a pack must have a hash"
+        assert row.pack is not None, "the block must be moving from a pack"
+        assert row.pack_offset is not None, "a block in a pack must have an offset"
+        assert row.stored_bytes is not None, "a block in a pack must have a length"
         self._db.begin_local()
         placement = Placed(row.block, row.hash, row.pack, row.pack_offset, row.stored_bytes)
         if placements.apply(self._db, [placement]):
@@ -322,7 +322,7 @@ class Uploader:
             await trio.lowlevel.checkpoint()
 
     def _record_known(self, one: Hashed) -> bool:
-        """Record a block that need not be uploaded; return false if it must be uploaded."""
+        """Record a block that need not be uploaded; return False if it must be uploaded."""
         if self._record_unnamed(one):
             return True
         if one.is_zero:
@@ -330,7 +330,7 @@ class Uploader:
         return self._record_duplicate(one) or self._record_equal(one)
 
     def _record_unnamed(self, one: Hashed) -> bool:
-        """Remove a block if neither a file nor the open cut names it; return whether it was."""
+        """Remove a block that neither a file nor the open cut uses; return whether it was removed."""
         block = one.sealed.block
         row = blocks.find(self._db, block)
         if row is None or row.refs > 0 or (self._cut is not None and block in self._cut.pending):
@@ -352,9 +352,9 @@ class Uploader:
         self._cache.doom(block)
 
     def _record_zero(self, one: Hashed) -> bool:
-        """Make a zero block a hole; return false if the open cut needs the block in a pack first.
+        """Turn a zero block into a hole; return False if the open cut needs the block in a pack.
 
-        The rows of the cut name the block, so readers of the cut need its content in a pack.
+        The rows of the cut refer to the block, so readers of the cut need its content in a pack.
         """
         sealed = one.sealed
         if self._cut is not None and sealed.block in self._cut.pending:
@@ -375,9 +375,9 @@ class Uploader:
         known = blocks.intact(self._db, one.hash)
         if known is None:
             return False
-        assert known.pack is not None, "an intact block is in a pack"
-        assert known.pack_offset is not None, "a block with a pack has an offset"
-        assert known.stored_bytes is not None, "a block with a pack has a length"
+        assert known.pack is not None, "an intact block must be in a pack"
+        assert known.pack_offset is not None, "a block in a pack must have an offset"
+        assert known.stored_bytes is not None, "a block in a pack must have a length"
         sealed = one.sealed
         place = Placed(sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes)
         self._share(place, sealed.ino, sealed.block_index, known.block)
@@ -386,7 +386,7 @@ class Uploader:
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
-        """Let a file name an equal, stored block instead of its own block, which is not stored."""
+        """Let a file refer to an equal, stored block instead of its own block."""
         placements.apply(
             self._db,
             [
@@ -427,7 +427,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        # Repeated in each slice: a crash may preserve the group of any one slice alone.
+        # This is repeated in each slice, because a crash may keep the group of a single slice.
         packs.stored(self._db, record.pack)
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
@@ -456,7 +456,7 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack, with retries until an outage ends: the bucket has no other copy.
+        """Store a pack; retry until an outage ends, because the bucket has no other copy.
 
         Raises:
             FencedError: another host has taken over the filesystem; the pack was not stored.
@@ -493,7 +493,7 @@ class Uploader:
         with contextlib.suppress(PreconditionError):
             await self._store.create(pack.key, pack.data)
             return
-        # The name is random, so an earlier attempt of ours, whose reply was lost, stored the
+        # The name is random, so an earlier attempt by this host, whose reply was lost, stored the
         # object.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(

@@ -3,7 +3,15 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, lost_ranges, packs, xattrs
+from s3fs_meta.meta.tables import (
+    block_map,
+    blocks,
+    cached_blocks,
+    lost_ranges,
+    packs,
+    properties,
+    xattrs,
+)
 from s3fs_meta.model import BlockIndex, BlockState
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -76,8 +84,11 @@ async def test_blocks_of_a_lost_pack_row_are_found_again(healthy: Healthy) -> No
     assert (await healthy.check_all(Mode.ALL)).exit_status == 1
 
     assert (await healthy.check_all(deep=True)).lines() == ["clean"]
-    assert packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1)) == key
+    new = healthy.pack_of(healthy.uploaded, 1)
+    assert packs.object_key(healthy.db, new) == key
     assert healthy.changed_inodes() == set()
+    # Kept points learn that this number does not show when the pack was made.
+    assert properties.renumbered_packs(healthy.db) == (healthy.db.counters.txg, new + 1)
 
 
 async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) -> None:

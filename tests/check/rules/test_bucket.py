@@ -259,7 +259,7 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
     report = await healthy.check_all(Mode.ALL, delete_unknown=True)
 
     assert (report.exit_status, report.broken, report.foreign_count) == (0, [], len(foreign))
-    assert "stay: " in report.notes[0]
+    assert "kept 8 objects that do not belong to this filesystem: " in report.notes[0]
     assert {*foreign, later} <= healthy.store.objects.keys()
 
 

@@ -148,7 +148,7 @@ def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
 
 
 def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I12: a directory with entries stays one; a file in lost+found gets its blocks."""
+    """I12: a directory with entries stays a directory; a file in lost+found gets its blocks."""
     healthy.sql("UPDATE block_map SET ino = ? WHERE ino = ?", healthy.inner, healthy.dirty)
 
     assert "I12" in healthy.check().broken

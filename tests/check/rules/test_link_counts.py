@@ -1,4 +1,4 @@
-"""Damage to link counts, parents and sizes, which follow from names, one invariant at a time."""
+"""Damage to values counted from names: link counts, parents, sizes; one invariant at a time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Damage to names and to the tree that they make, one invariant at a time."""
+"""Damage to names and to the directory tree, one invariant at a time."""
 
 import stat
 

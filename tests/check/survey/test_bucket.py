@@ -222,7 +222,7 @@ async def _before_and_after(
 async def test_image_replaced_by_another_host_meanwhile_is_no_damage(
     power: Power, method: str, deep: bool
 ) -> None:
-    """The old image lacks objects because another host deleted them, which is no damage."""
+    """Objects of the old image are missing because another host deleted them; this is no damage."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring

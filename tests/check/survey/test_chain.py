@@ -62,7 +62,7 @@ async def test_intact_chain_is_clean_with_and_without_deep(power: Power) -> None
         assert (await check(session, deep=True)).lines() == ["clean"]
 
 
-async def test_gap_after_the_last_image_causes_a_new_one(power: Power) -> None:
+async def test_gap_in_the_chain_after_the_last_image_causes_a_new_image(power: Power) -> None:
     """I67: without an intact changelog no other host can restore the current state.
 
     fsck requests a new image of the local state, which is complete.
@@ -93,7 +93,7 @@ async def test_gap_after_the_last_image_causes_a_new_one(power: Power) -> None:
             await session.make_image()
 
 
-async def test_gap_before_the_last_image_is_only_reported(power: Power) -> None:
+async def test_gap_in_the_chain_before_the_last_image_is_only_reported(power: Power) -> None:
     """I68: fsck reports lost points in time, but its exit status stays 0."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
@@ -103,7 +103,7 @@ async def test_gap_before_the_last_image_is_only_reported(power: Power) -> None:
         assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
 
 
-async def test_damage_before_the_last_image_is_found_by_deep_check(power: Power) -> None:
+async def test_damaged_changelog_before_the_last_image_is_found_by_deep_check(power: Power) -> None:
     """I68: only --deep reads changelogs before the last image."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)

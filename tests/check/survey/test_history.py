@@ -53,7 +53,7 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
 
 @pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
 async def test_wrong_index_objects_are_found_and_made_anew(power: Power, harm: str) -> None:
-    """I71: an object that hides changes, and a damaged one, are deleted and made anew."""
+    """I71: a wrong and a damaged index object are deleted, and rebuilt by a mount."""
     key = ABOVE if harm == "hidden above" else FIRST
     async with power.session("a", tasks=False) as session:
         await make_index(session)
@@ -90,7 +90,7 @@ async def test_foreign_object_under_the_name_of_an_index_object_stays(power: Pow
 
 
 async def test_index_of_unreadable_changelogs_is_not_judged(power: Power) -> None:
-    """The changelogs are faulty, so nothing shows that the index is."""
+    """An index object cannot be verified if its changelogs are unreadable."""
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[key_of(Txg(5))] = flipped(power.store.objects[key_of(Txg(5))], -1)

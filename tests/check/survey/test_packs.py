@@ -55,7 +55,7 @@ async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -
 
 
 async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None:
-    """The pack is unreadable in part or has an index fault, whichever byte is flipped."""
+    """Whichever byte is flipped, a block is unreadable or the index has a fault."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None

@@ -22,7 +22,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
-from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
+from s3fs_meta.model import Ino, InodeFlag
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file, sliced
 
 PUNCH = PUNCH_HOLE | KEEP_SIZE
@@ -183,23 +183,6 @@ async def test_lock_between_two_slices_keeps_the_remaining_blocks(fs: Filesystem
     left = fs.getattr(ino).mapped_blocks
     assert 0 < left < 7
     assert len(mapped(fs, ino)) == left
-
-
-@sliced(purged_blocks=2)
-async def test_freeze_between_two_slices_delays_the_operation(fs: Filesystem) -> None:
-    """After a freeze between two slices the operation continues and completes."""
-    ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.ranges.allocate, ino, PUNCH, 0, 7 * BLOCK_BYTES)
-        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - there is no event
-            await trio.lowlevel.checkpoint()
-        with fs.freeze.hold(ino, 60):
-            while not fs.freeze.waiting:  # noqa: ASYNC110 - there is no event
-                await trio.lowlevel.checkpoint()
-            left = fs.getattr(ino).mapped_blocks
-            await trio.testing.wait_all_tasks_blocked()
-            assert 0 < fs.getattr(ino).mapped_blocks == left < 7
-    assert mapped(fs, ino) == []
 
 
 @pytest.mark.parametrize(
@@ -387,12 +370,10 @@ async def test_copy_of_a_small_file_without_waiting_equals_a_bytearray(
 
 
 async def test_try_copy_that_must_wait_is_refused(fs: Filesystem, volume: Volume) -> None:
-    """A copy must wait for uncached content, for more than one block, and for a frozen tree."""
+    """A copy must wait for uncached content, and for more than one block."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
     assert fs.ranges.try_copy(ino, 0, other, 0, len(content)) is None
-    with fs.freeze.hold(ROOT_INO, 60):
-        assert fs.ranges.try_copy(ino, 0, other, 0, 5) is None
     await volume.evict()
     assert fs.ranges.try_copy(ino, 0, other, 0, 5) is None
     assert fs.getattr(other).size_bytes == 0

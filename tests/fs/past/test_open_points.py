@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
+from typing_extensions import override
 
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec.changelog import key_of
@@ -25,14 +27,18 @@ from s3fs_meta.limits import (
     PAST_WAITING_MAX,
     WAITING_HANDLERS_MAX,
 )
-from s3fs_meta.model import PointInTime, Txg
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.model import ROOT_INO, PointInTime, Txg
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.nowhere import nowhere
 from tests.sync.conftest import Power, plain, write_file
 
 __all__ = ["plain"]
+
+READ_ONLY = OpenOptions(read_only=True)
 
 
 def points_of(session: Session, state_of: Callable[[Txg], StateDir] | None = None) -> OpenPoints:
@@ -173,7 +179,8 @@ async def test_disk_space_that_the_mount_needs_is_not_used(
         monkeypatch.setattr(disk, "spare_bytes", lambda: size_bytes - 1)
         with pytest.raises(NoSpaceLeftError):
             await inodes_at(points, txg)
-        monkeypatch.setattr(disk, "spare_bytes", lambda: size_bytes)
+        assert snapshots_in(plain.home) == []
+        monkeypatch.setattr(disk, "spare_bytes", lambda: 2 * size_bytes)
         assert await inodes_at(points, txg)
 
 
@@ -189,3 +196,54 @@ async def test_requests_for_the_past_leave_handlers_to_others(plain: Power) -> N
                 await points.find(PointInTime("newest"))
         assert await inodes_at(points, txg)
     assert PAST_WAITING_MAX < WAITING_HANDLERS_MAX
+
+
+async def test_room_for_a_past_that_was_larger_than_the_present_is_reserved(
+    plain: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The present may have been restored from an image without the deleted rows."""
+    async with plain.session(tasks=False) as session:
+        session.db.begin()
+        for number in range(300):
+            dentries.add(session.db, ROOT_INO, b"%0200d" % number, write_file(session, b"x"))
+        await session.imager.make()
+        txg = session.link.txg
+        async with plain.session("b", tasks=False, options=READ_ONLY) as other:
+            image_bytes = other.volume.state_dir.database.stat().st_size
+        disk = session.cache.disk
+        path = session.volume.state_dir.path / "small"
+        path.write_bytes(b"x" * 1000)
+        small = replace(session.volume, state_dir=_Small(session.volume.state_dir.path))
+        points = OpenPoints(
+            small, disk, lambda txg: StateDir(plain.home / f"snapshot {txg}"), nowhere
+        )
+        monkeypatch.setattr(disk, "spare_bytes", lambda: image_bytes // 2)
+        with pytest.raises(NoSpaceLeftError):
+            await inodes_at(points, txg)
+        monkeypatch.setattr(disk, "spare_bytes", lambda: 2 * image_bytes)
+        assert await inodes_at(points, txg) > 300
+    assert snapshots_in(plain.home) == [f"snapshot {txg}"]
+
+
+class _Small(StateDir):
+    """A state directory with a small database."""
+
+    @property
+    @override
+    def database(self) -> Path:
+        return self.path / "small"
+
+
+async def test_point_that_is_used_at_the_end_is_closed_later(plain: Power) -> None:
+    """Its request is still to be cancelled when the mount ends."""
+    async with shipped(plain, 1) as (session, (txg,)):
+        points = points_of(session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(points.run)
+            async with points.used(txg):
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+                assert points.count == 1
+        assert points.count == 0
+        assert snapshots_in(plain.home) == []

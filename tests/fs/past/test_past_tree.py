@@ -1,21 +1,31 @@
 """The tree of the past without a kernel: numbers, content, bounds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from s3fs_meta.errors import NoInodeError, PastUnavailableError
 from s3fs_meta.fs.past import past_tree
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
-from s3fs_meta.limits import MIB, PAST_INO_BITS, PAST_INO_MIN, PAST_NAME_KEPT_S
+from s3fs_meta.limits import (
+    MIB,
+    PAST_DOWNLOADS_MAX,
+    PAST_INO_BITS,
+    PAST_INO_MIN,
+    PAST_NAME_KEPT_S,
+)
 from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore, RequestClass
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.uncached_reads import Content, UncachedReader
 from tests.fs.past.nowhere import nowhere
 from tests.sync.conftest import Power, plain, write_file
 
@@ -169,3 +179,39 @@ async def test_top_lists_the_open_points(plain: Power, tmp_path: Path) -> None:
         [b"txg=%d" % txgs[0], b"txg=%d" % txgs[1]],
         [b"txg=%d" % txgs[2]],
     ]
+
+
+async def test_downloads_at_one_time_are_bounded(
+    plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 128 requests may read another block, of up to 16 MiB."""
+    running = most = 0
+    read = UncachedReader.read
+
+    async def count(reader: UncachedReader, wanted: Sequence[Located]) -> list[Content]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            await trio.testing.wait_all_tasks_blocked()
+            return await read(reader, wanted)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(UncachedReader, "read", count)
+    async with plain.session(tasks=False) as session:
+        txgs = [
+            await named(session, b"%d" % number, b"%d" % number * 900)
+            for number in range(3 * PAST_DOWNLOADS_MAX)
+        ]
+        tree = tree_of(session, tmp_path)
+        root = await found(tree, PAST_TOP_INO, b"txg=%d" % txgs[-1])
+        inos = [
+            (await found(tree, root.ino, b"%d" % number)).ino
+            for number in range(3 * PAST_DOWNLOADS_MAX)
+        ]
+        async with trio.open_nursery() as nursery:
+            for ino in inos:
+                nursery.start_soon(tree.read, ino, 0, 5000)
+
+    assert most == PAST_DOWNLOADS_MAX

@@ -158,7 +158,7 @@ async def test_file_unlinked_during_the_copy_keeps_its_content(
 
 @sliced(cloned_indexes=2)
 async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesystem) -> None:
-    """The copy has a prefix of the former content, and no zeros."""
+    """The copy has a prefix of the content before the truncation, and no zeros."""
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -233,7 +233,7 @@ async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
     """A kill at any slice leaves inodes without a name, which the next mount removes."""
 
     class Killed(BaseException):
-        """The death of the daemon."""
+        """Raised in place of a kill of the daemon."""
 
     async with volume.mounted(slices=Slices(cloned_names=2)) as fs:
         await _make_rich_tree(fs)

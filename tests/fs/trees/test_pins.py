@@ -1,4 +1,4 @@
-"""Pins: trees whose content stays in the cache."""
+"""Pins: trees whose content is kept in the cache."""
 
 import contextlib
 import logging
@@ -46,7 +46,7 @@ async def _is_cached(volume: Volume, fs: Filesystem, *roots: Ino) -> bool:
 
 
 async def _until_cached(volume: Volume, fs: Filesystem, ino: Ino) -> None:
-    """Let the clock advance until a file is cached; threads need time by another clock."""
+    """Advance the test clock until a file is cached; threads need real time."""
     for _ in range(10_000):
         if await _is_cached(volume, fs, ino):
             return
@@ -63,7 +63,7 @@ async def _running(pins: Pins) -> AsyncIterator[None]:
 
 
 async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins: Pins) -> None:
-    """Other content is, and the pinned tree again after it was unpinned."""
+    """Other content is evicted; an unpinned tree may be evicted again."""
     top = make_directory(fs, b"top")
     inside, outside = make_file(fs, b"f", top), make_file(fs, b"f")
     await fill(fs, inside, 3 * BLOCK_BYTES)
@@ -82,7 +82,7 @@ async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins
 
 
 async def test_pins_survive_a_kill(volume: Volume) -> None:
-    """The next mount knows them before it evicts a block."""
+    """The next mount reads the pins before it evicts a block."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"top")
         ino = make_file(fs, b"f", top)
@@ -101,7 +101,7 @@ async def test_pins_survive_a_kill(volume: Volume) -> None:
 async def test_new_content_of_a_pinned_tree_stays(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """Overwritten parts, new files, new directories, moved files: also before the next check."""
+    """Overwritten, new and moved files of a pinned tree are pinned even before the next check."""
     top = make_directory(fs, b"top")
     old = make_file(fs, b"old", top)
     await fill(fs, old, 2 * BLOCK_BYTES)
@@ -138,10 +138,10 @@ async def test_new_content_that_equals_uncached_content_is_not_downloaded(
     ]
 
 
-async def test_check_downloads_what_is_missing(
+async def test_check_of_pins_downloads_missing_blocks(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A tree that is moved into a pinned directory, while no request for it is made."""
+    """A tree that is moved into a pinned directory is downloaded without a request for it."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", other)
     await fill(fs, ino, 2 * BLOCK_BYTES)
@@ -160,7 +160,7 @@ async def test_check_downloads_what_is_missing(
 async def test_download_for_pins_continues_after_an_outage(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The error is shown while the bucket is away; an idle mount then makes no request."""
+    """The error is shown during the outage; afterwards an idle mount makes no request."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -217,7 +217,7 @@ async def test_request_and_check_do_not_download_at_the_same_time(
 async def test_pin_follows_the_path_then_the_inode(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """A file replaced by an editor stays pinned; so does a renamed file; a removed one does not."""
+    """A replaced file and a renamed file stay pinned; the pin of a removed file ends."""
     top = make_directory(fs, b"top")
     first = make_file(fs, b"f", top)
     await pins.add([first])
@@ -246,7 +246,7 @@ def look_ino(fs: Filesystem, name: bytes) -> Ino:
 
 
 async def test_pin_below_a_removed_tree_ends(volume: Volume, fs: Filesystem, pins: Pins) -> None:
-    """Also while the tree is not emptied yet."""
+    """The pin ends at once, although the removed tree is not emptied yet."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     await fill(fs, make_file(fs, b"f", below), 100)
@@ -256,10 +256,10 @@ async def test_pin_below_a_removed_tree_ends(volume: Volume, fs: Filesystem, pin
     assert await pins.listing() == []
 
 
-async def test_inode_number_of_another_history_is_no_pin(
+async def test_pin_does_not_follow_a_reused_inode_number(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """After a state of another host was restored, a number may belong to another file."""
+    """After a restore of another host's state, an inode number may belong to another file."""
     ino = make_file(fs, b"f")
     found = fs.getattr(ino)
     pins_file.write(
@@ -272,7 +272,7 @@ async def test_inode_number_of_another_history_is_no_pin(
 
 
 async def test_too_large_tree_is_refused_before_a_download(volume: Volume) -> None:
-    """Pins leave a part of the cache to others; the message says what to do; nothing is pinned."""
+    """A pin that would use too much of the cache is refused with advice, before any download."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         ino = make_file(fs, b"f")
@@ -294,10 +294,10 @@ async def test_too_large_tree_is_refused_before_a_download(volume: Volume) -> No
             pins.require_cache(33 * MIB - 1)
 
 
-async def test_pinned_tree_that_outgrows_the_bound_keeps_what_is_cached(
+async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
     volume: Volume, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The rest can be evicted, so writers always find room; the list shows how much it is."""
+    """Content above the limit can be evicted; the list of pins shows its size."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         top = make_directory(fs, b"top")
@@ -323,8 +323,10 @@ async def test_pinned_tree_that_outgrows_the_bound_keeps_what_is_cached(
             assert remounted.over_bytes == MIB
 
 
-async def test_clone_and_pinned_hole(volume: Volume, fs: Filesystem, pins: Pins) -> None:
-    """Shared blocks count once; a file without content can be pinned; so can the root."""
+async def test_pins_count_shared_blocks_once_and_accept_holes_and_the_root(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """Shared blocks count once; a file without content and the root can be pinned."""
     await fill(fs, make_file(fs, b"a"), BLOCK_BYTES)
     make_file(fs, b"empty")
     fs.namespace.make_symlink(ROOT_INO, b"link", b"a", USER)
@@ -335,8 +337,8 @@ async def test_clone_and_pinned_hole(volume: Volume, fs: Filesystem, pins: Pins)
     await pins.remove([ROOT_INO])
 
 
-async def test_unpinning_what_is_not_pinned_is_refused(fs: Filesystem, pins: Pins) -> None:
-    """Also a file below a pinned directory; then no other pin of the request ends."""
+async def test_unpinning_an_unpinned_path_is_refused(fs: Filesystem, pins: Pins) -> None:
+    """A file below a pinned directory is not pinned itself; the request then ends no pin."""
     top = make_directory(fs, b"top")
     below = make_file(fs, b"f", top)
     await pins.add([top])
@@ -363,7 +365,7 @@ async def test_number_and_length_of_pins_are_bounded(fs: Filesystem, pins: Pins)
 async def test_unreadable_list_pins_nothing_and_is_kept(
     volume: Volume, fs: Filesystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The mount works; a new pin is refused until the file is removed."""
+    """If the list of pins is unreadable, the mount works, but refuses new pins."""
     path = volume.session.volume.state_dir.path / pins_file.NAME
     path.write_bytes(b'{"version": 2}')
     pins = _pins(volume, fs)
@@ -381,7 +383,7 @@ async def test_unreadable_list_pins_nothing_and_is_kept(
 async def test_interrupted_request_is_completed_in_the_background(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A pin that is recorded is kept, although its request ended before the blocks were pinned."""
+    """A recorded pin is kept, although its request was interrupted before the download."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -399,7 +401,7 @@ async def test_interrupted_request_is_completed_in_the_background(
 async def test_list_that_cannot_be_written_changes_nothing(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """The error is that of the command; the mount continues."""
+    """If the list cannot be written, the command fails and the mount continues."""
     state = volume.session.volume.state_dir.path
     ino = make_file(fs, b"f")
     (state / f"{pins_file.NAME}.new").mkdir()

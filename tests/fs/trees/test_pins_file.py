@@ -14,7 +14,7 @@ PINS = [Pin(b"", Ino(1), 5), Pin(b'a/\xff\n"b', Ino(7), 1_700_000_000_000_000_00
 
 
 def test_pins_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Also names that are no text; without pins there is no file."""
+    """Names need not be UTF-8. Without pins there is no file."""
     assert pins_file.read(tmp_path) == []
     pins_file.write(tmp_path, PINS)
     assert pins_file.read(tmp_path) == PINS
@@ -27,7 +27,7 @@ def test_pins_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def test_interrupted_write_leaves_the_former_pins(tmp_path: Path) -> None:
     pins_file.write(tmp_path, PINS)
-    (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # as after a crash
+    (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # a leftover of a crash
 
     assert pins_file.read(tmp_path) == PINS
     pins_file.write(tmp_path, PINS[:1])
@@ -65,7 +65,7 @@ def test_longest_list_fits_into_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_list_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
-    """The message says what to do; the file stays."""
+    """The error contains advice, and the file is not changed."""
     (tmp_path / NAME).write_bytes(content)
     with pytest.raises(SettingsError, match="remove the file and pin the trees again"):
         pins_file.read(tmp_path)

@@ -31,7 +31,7 @@ async def _found(fs: Filesystem, *roots: Ino) -> dict[Ino, int]:
 
 
 async def test_every_block_of_a_tree_is_found(fs: Filesystem) -> None:
-    """With slices smaller than a directory and smaller than a file; others are not found."""
+    """The walk finds exactly the blocks of the tree, even with very small slices."""
     wanted = {}
     parents = [make_directory(fs, b"top")]
     for number in range(5):
@@ -53,7 +53,7 @@ async def test_every_block_of_a_tree_is_found(fs: Filesystem) -> None:
 
 
 async def test_file_with_two_names_in_one_directory_is_walked_completely(fs: Filesystem) -> None:
-    """A slice may end within any of its occurrences."""
+    """A slice of the walk may end inside any occurrence of the file."""
     top = make_directory(fs, b"top")
     long, short = make_file(fs, b"long", top), make_file(fs, b"short", top)
     fs.namespace.link(long, top, b"again")
@@ -69,11 +69,11 @@ async def test_removed_inode_has_no_blocks(fs: Filesystem) -> None:
 
 
 async def test_loop_of_directories_ends_the_walk(fs: Filesystem) -> None:
-    """Damaged rows must not occupy the event loop for ever."""
+    """A cycle in damaged rows must not occupy the event loop forever."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     make_directory(fs, b"again", below)
     fs.db.begin()
     fs.db.run("UPDATE dentries SET ino = ? WHERE parent = ?", (top, look(fs, b"below", top).ino))
-    with pytest.raises(MetadataError, match="loop"):
+    with pytest.raises(MetadataError, match="cycle"):
         await _found(fs, top)

@@ -30,7 +30,7 @@ async def _warm(volume: Volume, fs: Filesystem, *roots: Ino) -> tuple[TreeConten
 
 
 async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
-    """Large and small files; what is cached already is not downloaded again."""
+    """Large and small files are downloaded; cached blocks are not downloaded again."""
     top = make_directory(fs, b"top")
     contents = {}
     for number, size_bytes in enumerate([MIB, 3 * BLOCK_BYTES + 5, 100, 1, 7000]):
@@ -58,7 +58,7 @@ async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesys
 async def test_small_files_are_downloaded_with_few_requests(volume: Volume, fs: Filesystem) -> None:
     """Blocks are requested in the order of their packs, not of their names."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
-    for number in range(200):  # every fourth file is not wanted
+    for number in range(200):  # every fourth file is not part of the tree
         await fill(fs, make_file(fs, b"%d" % number, other if number % 4 == 3 else top), 1000)
     await volume.evict()
     volume.store.calls.clear()
@@ -101,7 +101,7 @@ async def test_content_that_is_not_uploaded_counts_as_cached(
 async def test_unavailable_store_ends_the_download_at_once(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The error is reported, and what has arrived is kept; no read timeout passes."""
+    """The error is reported without waiting for read_timeout, and downloaded blocks are kept."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, 12 * MIB)
     await volume.evict()
@@ -151,7 +151,7 @@ async def test_unwanted_blocks_are_not_downloaded(volume: Volume, fs: Filesystem
 
 
 async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
-    """Content that other blocks cannot make room for is refused before anything is requested."""
+    """If evictions cannot make enough room, the download is refused before the first request."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         big, small = make_file(fs, b"big"), make_file(fs, b"small")
         await fill(fs, big, MIB - 64 * KIB)
@@ -163,7 +163,7 @@ async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
         await fill(fs, small, 64 * KIB)
         await volume.upload()
         content = await warm.content_of(fs.db, cache, [big, small])
-        warm.require_room(content, cache)  # all is cached
+        warm.require_room(content, cache)  # the complete tree is cached
 
         cache.evictor.evict_bytes(1 << 60)
         await fill(fs, small, 128 * KIB)  # dirty
@@ -177,7 +177,7 @@ async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
 async def test_slow_network_gets_small_requests(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Readers wait for the complete request that has their block, so it takes few seconds."""
+    """Readers wait for the complete request of their block, so requests take few seconds."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, 12 * MIB)
     requests = []
@@ -227,7 +227,7 @@ async def test_tree_larger_than_the_free_disk_is_refused(
 async def test_cached_content_of_a_warmed_tree_is_the_last_to_be_evicted(
     volume: Volume, fs: Filesystem
 ) -> None:
-    """As if a program had just read it."""
+    """Warming moves cached blocks to the end of the eviction order, like a read."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     for ino in (old, new):
         await fill(fs, ino, BLOCK_BYTES)
@@ -239,10 +239,10 @@ async def test_cached_content_of_a_warmed_tree_is_the_last_to_be_evicted(
     assert len(await warm.cached_of(fs.db, volume.session.cache, [ROOT_INO])) == 1
 
 
-async def test_more_blocks_than_a_cache_holds(
+async def test_tree_with_more_blocks_than_any_cache_is_refused_or_pinned_in_part(
     volume: Volume, fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request is refused; a pinned tree that grew so large is kept in part."""
+    """A request for so many blocks is refused; a pinned tree that grew so large is kept in part."""
     monkeypatch.setattr(warm, "CACHED_BLOCKS_MAX", 2)
     await fill(fs, make_file(fs, b"f"), 3 * BLOCK_BYTES)
     cache = volume.session.cache

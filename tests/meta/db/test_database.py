@@ -169,7 +169,7 @@ def test_database_without_a_property_is_only_opened_for_repair(
     db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
     db.commit()
     db.close()
-    with pytest.raises(FormatError, match=f"property {name} is missing; run fsck"):
+    with pytest.raises(FormatError, match=f"property {name} is missing; run s3fs-meta fsck"):
         Database.open(db.path, db.pragmas)
     Database.open(db.path, db.pragmas, repairing=True).close()
 

@@ -47,6 +47,11 @@ COMPOSED = frozenset(
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
         ("meta/trees/bulk_records.py", "header"),  # The statement is a pragma.
+        (
+            "meta/trees/tree_copies.py",
+            "_copy_rows",
+        ),  # Both statements read the past or the present.
+        ("meta/trees/tree_copies.py", "copy_inode"),
     }
 )
 

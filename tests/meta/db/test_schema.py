@@ -48,7 +48,7 @@ def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
 
 
 def test_schema_has_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Triggers and foreign keys would act again when recorded changes are applied."""
+    """Triggers and foreign keys would run a second time when recorded changes are applied."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []
@@ -273,9 +273,9 @@ def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Conne
         (2, -3),
         (3, -4),
     ]
-    apply_in_transaction(at_once, changesets.invert(merged))
+    apply_in_transaction(at_once, apsw.Changeset.invert(merged))
     assert contents(at_once) == before
-    apply_in_transaction(one_by_one, changesets.invert(new), changesets.invert(old))
+    apply_in_transaction(one_by_one, apsw.Changeset.invert(new), apsw.Changeset.invert(old))
     assert contents(one_by_one) == before
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from s3fs_meta import sync_failures
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import WAL_CHECKPOINT_BYTES, WAL_ROOM_BYTES
 from s3fs_meta.meta.db import wal as wal_module
@@ -106,7 +107,7 @@ def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
 
 
 def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A rollback journal mode has no write-ahead log, and neither has an unused database."""
+    """Without WAL mode, or before the first commit, there is no write-ahead log to sync."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None
@@ -235,7 +236,7 @@ def read_after_a_kill(db: Database) -> int:
         killed.close()
 
 
-def test_restarted_log_uses_its_room_again(make_database: MakeDatabase) -> None:
+def test_restarted_log_overwrites_old_frames_as_room(make_database: MakeDatabase) -> None:
     """The old frames after the end of a restarted log serve as room, too."""
     db = make_database()
     commit_some(db, range(1000))
@@ -250,15 +251,15 @@ def test_restarted_log_uses_its_room_again(make_database: MakeDatabase) -> None:
     assert read_after_a_kill(db) == 1010
 
 
-def test_full_disk_gives_the_log_no_room(tmp_path: Path) -> None:
-    """Room only makes syncs faster, so it may be missing."""
+def test_no_room_is_appended_to_the_log_on_a_full_disk(tmp_path: Path) -> None:
+    """On a full disk no room is added; room only makes syncs faster."""
     (tmp_path / "meta.db-wal").symlink_to("/dev/full")
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
 
     wal.append_room()
 
-    assert not wal.lacks_room  # not tried again before half of the missing room is used
+    assert not wal.lacks_room  # the next attempt follows when half of the missing room is used
 
 
 def test_first_sync_makes_the_name_of_the_log_durable(
@@ -277,7 +278,7 @@ def test_first_sync_makes_the_name_of_the_log_durable(
 def test_disk_that_fails_while_room_is_appended_is_an_error(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a full disk is ignored."""
+    """An error while room is appended is raised, unless the disk is full."""
     db = make_database()
     commit_some(db, range(10))
 
@@ -307,7 +308,9 @@ def test_log_that_sqlite_has_truncated_lacks_room(make_database: MakeDatabase) -
     [bytes(50_000), os.urandom(50_000), bytes(4120) + os.urandom(50_000)],
     ids=["zeros", "garbage", "garbage after zeros"],
 )
-def test_bytes_after_the_log_are_never_believed(make_database: MakeDatabase, rest: bytes) -> None:
+def test_bytes_after_the_end_of_the_log_are_not_read_as_frames(
+    make_database: MakeDatabase, rest: bytes
+) -> None:
     """A power cut may leave zeros of the room, or any older content of its disk blocks."""
     db = make_database()
     commit_some(db, range(10))
@@ -319,7 +322,7 @@ def test_bytes_after_the_log_are_never_believed(make_database: MakeDatabase, res
     assert read_after_a_kill(db) == 20
 
 
-def test_old_frames_after_the_log_are_never_believed(make_database: MakeDatabase) -> None:
+def test_old_frames_after_a_restarted_log_are_ignored(make_database: MakeDatabase) -> None:
     """A restarted log overwrites its old frames; the rest of them has another salt."""
     db = make_database()
     commit_some(db, range(1000))
@@ -339,7 +342,7 @@ def test_old_frames_after_the_log_are_never_believed(make_database: MakeDatabase
 
 
 def test_log_reports_an_error_that_sqlite_saw_first(make_database: MakeDatabase) -> None:
-    """The kernel reports a lost page once to each descriptor, so ours stays open."""
+    """The kernel reports a lost page once per descriptor, so the descriptor of sync stays open."""
     db = make_database()
     commit_some(db, range(10))
     fds = [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
@@ -360,12 +363,12 @@ def names(fd: str, path: Path) -> bool:
 def test_no_sync_succeeds_after_a_checkpoint_could_not_sync_the_log(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
-    """SQLite was given the only report of the lost pages; the database must not change any more."""
+    """SQLite received the only report of the lost pages, so later syncs must fail, too."""
     monkeypatch.setattr(wal_module, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # the open group keeps the log from being restarted
+        db.begin()  # the open group prevents a restart of the log
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()
@@ -414,10 +417,10 @@ def test_no_sync_of_the_log_succeeds_after_a_failed_one(
     assert wal_file(db).exists()
 
 
-def test_checkpoint_on_a_full_disk_says_nothing_about_the_log(
+def test_failed_checkpoint_on_a_full_disk_does_not_make_syncs_fail(
     make_database: MakeDatabase,
 ) -> None:
-    """The log only stays longer."""
+    """A checkpoint on a full disk fails, but later syncs of the log still succeed."""
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
     db.sync_wal()
@@ -431,3 +434,32 @@ def test_checkpoint_on_a_full_disk_says_nothing_about_the_log(
         db.wal.checkpoint_with(Full())  # type: ignore[arg-type]
     commit_some(db, range(10, 20))
     db.sync_wal()
+
+
+@pytest.mark.parametrize("name", ["meta.db", "meta.db-wal"])
+def test_failed_sync_at_the_end_is_recorded(make_database: MakeDatabase, name: str) -> None:
+    """SQLite reports no error of the checkpoint that closing a database makes."""
+    with failing_sqlite(name) as failing:
+        db = make_database(synchronous="normal")
+        commit_some(db, range(10))
+        failing.armed = True
+        db.close()
+
+    assert (failing.failures, failing.later_syncs) == (1, 0)
+    assert wal_file(db).exists()
+    assert sync_failures.is_noted(db.path.parent)
+
+
+def test_every_failed_sync_of_the_log_is_recorded(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = make_database(synchronous="normal")
+    commit_some(db, range(10))
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        db.sync_wal()
+    assert sync_failures.is_noted(db.path.parent)

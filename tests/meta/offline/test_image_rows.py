@@ -61,7 +61,7 @@ def places(db: Database) -> dict[tuple[int, int], bytes]:
 def test_rebuilt_files_have_the_blocks_of_the_image_and_no_newer_ones(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Rows of the image decide; newer blocks of a pack get a separate file in lost+found."""
+    """Files have the blocks in the rows of the image; newer blocks become a file in lost+found."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     assert tuple(rows) == (9, True, ())
@@ -125,7 +125,7 @@ def test_packs_replace_lost_rows_of_the_block_map(
 def test_rows_of_an_image_with_the_largest_numbers_are_left_out(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """With the largest numbers taken by a hostile image, no new inode could be made."""
+    """If a hostile image used the largest numbers, no new inode could be created."""
     image.begin()
     image.run("INSERT INTO block_map VALUES (?, 0, ?)", ((1 << 63) - 1, (1 << 63) - 1))
     image.run("INSERT INTO blocks VALUES (?, 1, 1, x'00', 1, 0, 20)", ((1 << 63) - 1,))

@@ -69,7 +69,7 @@ def test_database_page_that_refers_to_itself_is_refused(image: Path) -> None:
     page_bytes, root = root_of(image, "xattrs")
     put(image, (root - 1) * page_bytes + 8, root)
 
-    with pytest.raises(FormatError, match=f"{KEY}.*two pages refer to its page {root}"):
+    with pytest.raises(FormatError, match=f"{KEY}.*two pages of the file refer to page {root}"):
         require_ours(image, KEY)
     require_ours(image, KEY, authentic=True)
 
@@ -79,7 +79,7 @@ def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> Non
     _, other = root_of(image, "symlinks")
     put(image, (root - 1) * page_bytes + 8, other)
 
-    with pytest.raises(FormatError, match=f"two pages refer to its page {other}"):
+    with pytest.raises(FormatError, match=f"two pages of the file refer to page {other}"):
         require_ours(image, KEY)
 
 
@@ -97,7 +97,7 @@ def test_schema_with_a_repeated_page_is_refused(
     [child] = struct.unpack_from(">I", data, cell)
     put(image, _LAST_CHILD_AT, child)
 
-    with pytest.raises(FormatError, match=f"two pages refer to its page {child}"):
+    with pytest.raises(FormatError, match=f"two pages of the file refer to page {child}"):
         use(image, KEY)
 
 
@@ -109,7 +109,7 @@ def test_schema_with_a_repeated_page_is_refused(
         (_LAST_CHILD_AT, b"\0\0\0\0", "refers to page 0"),
         (103, b"\xff\xff", "65535 cells"),
         (_FIRST_CELL_AT, b"\xff\xff", "a cell at byte 65535"),
-        (100, b"\0", "page 1 is not a page of a tree"),
+        (100, b"\0", "page 1 of the file is not a page of a tree"),
         (16, b"\0\7", "invalid page size 7"),
         (0, b"?", "does not begin with the header of an SQLite database"),
     ],

@@ -102,7 +102,7 @@ def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path)
 
 
 def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> None:
-    """A rolled-back block that is damaged everywhere stays an error and is counted."""
+    """A block that is damaged everywhere gives a read error after the rollback, and is counted."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)

@@ -96,7 +96,7 @@ def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
 
 
 def test_row_with_a_value_of_a_wrong_type_is_skipped(filled: Database, tmp_path: Path) -> None:
-    """SQLite stores values of any type in any column, so another program may have done it."""
+    """SQLite stores values of any type in any column, so a damaged or forged image may have one."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE inodes SET mode = 'many' WHERE ino = 70")

@@ -140,7 +140,7 @@ def test_directory_is_empty_without_names(db: Database) -> None:
 
 
 def test_readdir_pages_are_ascending_and_complete(db: Database) -> None:
-    """Whatever the page size, readdir returns each name once and in the same order."""
+    """For any page size, readdir returns each name once and in the same order."""
     expected = {b"%d" % number for number in range(50)}
     for name in expected:
         make_file(db, name)

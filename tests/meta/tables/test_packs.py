@@ -71,19 +71,34 @@ def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> N
 
 
 def test_dead_packs_are_listed_in_the_order_of_their_death(db: Database) -> None:
-    """Condemned packs come first; packs that died after the floor of the retention are left out."""
+    """Packs that died after the floor of the retention are left out; a listing can be continued."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
         packs.drop_live_bytes(db, pack, 10)
     packs.condemn(db, made[3])
-    assert [row.pack for row in packs.find_dead(db, Txg(6), 10)] == [made[3], made[1], made[2]]
-    assert [row.pack for row in packs.find_dead(db, Txg(6), 2)] == [made[3], made[1]]
-    assert [row.pack for row in packs.find_dead(db, Txg(4), 10)] == [made[3]]
+    assert [row.pack for row in packs.find_condemned(db, 10)] == [made[3]]
+    assert [row.pack for row in packs.find_dead(db, Txg(6), 10)] == [made[1], made[2]]
+    [first] = packs.find_dead(db, Txg(6), 1)
+    assert first.pack == made[1]
+    assert [row.pack for row in packs.find_dead(db, Txg(7), 10, first)] == [made[2], made[0]]
+    assert packs.find_dead(db, Txg(4), 10) == []
     assert packs.has_dead(db, Txg(4), Txg(6))
     assert not packs.has_dead(db, Txg(7), Txg(9))
     plan = db.all("EXPLAIN QUERY PLAN SELECT pack FROM packs WHERE died_txg IS NOT NULL")
     assert "packs_dead" in plan[0][3]
+
+
+def test_dead_packs_can_die_anew(db: Database) -> None:
+    """Living and condemned packs stay as they are."""
+    made = [make_pack(db, number, 10) for number in range(3)]
+    for pack in made[:2]:
+        packs.drop_live_bytes(db, pack, 10)
+    packs.condemn(db, made[1])
+    died = packs.get(db, made[1]).died_txg
+    db.counters.txg = 9
+    packs.die_anew(db)
+    assert [packs.get(db, pack).died_txg for pack in made] == [9, died, None]
 
 
 def test_pack_that_gets_a_block_again_is_no_longer_dead(db: Database) -> None:

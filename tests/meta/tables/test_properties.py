@@ -54,6 +54,24 @@ def test_abandoned_images_are_recorded_but_make_no_image_due(db: Database) -> No
     assert not changesets.is_news(changeset)
 
 
+def test_last_repair_that_renumbered_packs_is_recorded(
+    db: Database, make_database: MakeDatabase
+) -> None:
+    """A rollback copies the record into the older database."""
+    other = make_database("other.db")
+    other.begin()
+    assert rows.renumbered_packs(db) == (0, 0)
+    rows.take_over_renumbered(other, db)
+    assert rows.renumbered_packs(other) == (0, 0)
+    rows.renumber_packs(db, 7, 40)
+    rows.renumber_packs(db, 9, 50)
+    assert rows.renumbered_packs(db) == (9, 50)
+    rows.take_over_renumbered(other, db)
+    assert rows.renumbered_packs(other) == (9, 50)
+    assert rows.kept_packs(other) == set()
+    assert rows.abandoned_images(other) == set()
+
+
 def test_abandoned_images_are_copied_to_another_database(
     db: Database, make_database: MakeDatabase
 ) -> None:

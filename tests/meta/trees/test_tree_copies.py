@@ -3,7 +3,7 @@
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
 from s3fs_meta.meta.trees import removed_trees, tree_copies
-from s3fs_meta.meta.trees.tree_copies import CopiedSlice, Source
+from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, Source
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
 from tests.meta.conftest import NOW_NS
 
@@ -19,12 +19,12 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
 
 
 def _copy(db: Database, sources: list[Source], names_max: int = 100) -> CopiedSlice:
-    return tree_copies.copy_names(db, sources, LATER_NS, names_max=names_max, blocks_max=10)
+    return tree_copies.copy_names(db, LIVING, sources, LATER_NS, names_max=names_max, blocks_max=10)
 
 
 def _begin(db: Database, old: Ino) -> Source:
     tree_copies.begin(db)
-    new = tree_copies.copy_inode(db, inodes.get(db, old), LATER_NS)
+    new = tree_copies.copy_inode(db, LIVING, inodes.get(db, old), LATER_NS)
     return Source(old, new, Cookie(0))
 
 

@@ -256,3 +256,64 @@ def test_content_links_targets_and_xattrs_are_compared(
         earlier.close()
 
     assert found == {b"f": CHANGED, b"x": ATTRIBUTES, b"link": CHANGED, b"other name": ADDED}
+
+
+def test_changed_file_with_a_new_hard_link_is_listed_under_its_old_name(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    db = make_database()
+    db.begin()
+    directory = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
+    dentries.add(db, ROOT_INO, b"d", directory)
+    ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino
+    dentries.add(db, ROOT_INO, b"old", ino)
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    for parent, name in ((ROOT_INO, b"a new one"), (ROOT_INO, b"z new one"), (directory, b"third")):
+        hard_links.link_added(db, inodes.get(db, ino), parent)
+        inodes.add_links(db, ino, 1, 5)
+        dentries.add(db, parent, name, ino)
+    inodes.set_size(db, ino, 9, 0)
+    db.commit()
+    try:
+        changed = {*changed_inodes(earlier, db)}
+        found = {one.path: one.kind for one in TreeDiff(earlier, db).differences(changed)}
+    finally:
+        earlier.close()
+
+    assert found == {
+        b"old": CHANGED,
+        b"a new one": ADDED,
+        b"z new one": ADDED,
+        b"d/third": ADDED,
+    }
+
+
+def test_directory_in_place_of_a_file_is_removed_under_its_former_path(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """The directory above was renamed, too."""
+    db = make_database()
+    db.begin()
+    above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
+    dentries.add(db, ROOT_INO, b"before", above)
+    file = inodes.create(db, FILE, 0, 0, above, 5).ino
+    dentries.add(db, above, b"x", file)
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    dentries.remove(db, above, b"x")
+    inodes.delete(db, file)
+    new = inodes.create(db, DIRECTORY, 0, 0, above, 6, nlink=2).ino
+    dentries.add(db, above, b"x", new)
+    dentries.remove(db, ROOT_INO, b"before")
+    dentries.add(db, ROOT_INO, b"after", above)
+    db.commit()
+    try:
+        changed = {*changed_inodes(earlier, db)}
+        found = {(one.kind, one.path) for one in TreeDiff(earlier, db).differences(changed)}
+    finally:
+        earlier.close()
+
+    assert found == {(REMOVED, b"before/x"), (ADDED, b"after/x"), (RENAMED, b"after")}

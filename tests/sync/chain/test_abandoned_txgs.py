@@ -34,7 +34,7 @@ async def test_abandoned_txgs_are_described_up_to_a_bound(
     assert lines[1] == "txg 7 is abandoned: its changelog is missing"
     assert lines[2].startswith("txg 8 is abandoned: written 20")
     assert "epoch 1" in lines[2]
-    assert lines[3:] == ["… and 1 txgs more"]
+    assert lines[3:] == ["… and 1 more txg"]
 
 
 async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) -> None:

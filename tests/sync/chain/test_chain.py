@@ -81,7 +81,7 @@ async def test_unknown_changelog_version_is_damage_if_the_next_changelog_shows_i
     key = changelog_codec.key_of(Txg(1))
     store.objects[key] = claim_newer(store.objects[key])
 
-    with pytest.raises(FormatError, match="the next changelog names other bytes") as caught:
+    with pytest.raises(FormatError, match="the next changelog records another hash") as caught:
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
     assert not isinstance(caught.value, NewerFormatError)

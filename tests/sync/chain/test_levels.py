@@ -107,7 +107,8 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
         if rnd.random() < 0.3:
             await session.compactor.run_once()
         session.db.begin()
-        for row in packs.find_dead(session.db, session.link.txg, 3):
+        dead = packs.find_dead(session.db, session.link.txg, 3)
+        for row in (*packs.find_condemned(session.db, 3), *dead)[:3]:
             if row.state is PackState.STORED:
                 packs.condemn(session.db, row.pack)
             else:

@@ -121,7 +121,7 @@ async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -
             for _ in range(FOLLOW_LISTING_POLLS):
                 await follower.poll_once()
 
-            assert "is not what was seen last" in follower.last_error
+            assert "is not in the state that was seen last" in follower.last_error
             assert follower.link == shown
             assert session.db.counters.inodes == 3
 

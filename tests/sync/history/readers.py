@@ -7,10 +7,12 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
-from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history import txg_log
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.path_log import PathLog
+from s3fs_meta.sync.history.path_versions import PathVersions
 from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot, read_bucket
-from s3fs_meta.sync.history.txg_log import Rewinder
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power
@@ -31,18 +33,30 @@ async def open_at(power: Power, txg: int, state: Path) -> Volume:
     return await open_snapshot(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
 
 
-async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
-    """Return the txgs that changed a path, the newest first."""
-    number = 0
+async def concerning(
+    bucket: Bucket, tmp: Path, path: bytes, *, first: int = 1, store: ObjectStore | None = None
+) -> list[Txg]:
+    """Return the txgs that changed a path, the newest first, as the log command finds them.
 
-    async def restore(link: Link) -> Database:
-        nonlocal number
-        number += 1
-        target = tmp / f"rewound-{number}.db"
-        await bucket.restore(link, target)
-        return Database.open(target, Pragmas())
-
-    rewinder = Rewinder(bucket, path.split(b"/"), restore)
-    last = await bucket.points.newest()
-    async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
-        return [one.txg async for one in changelogs if await rewinder.undo(one)]
+    Args:
+        bucket: the bucket.
+        tmp: an existing directory, in which the database is restored.
+        path: the path, from the root.
+        first: the first txg that may be returned.
+        store: the store that is searched; None: that of the bucket.
+    """
+    end, oldest = await bucket.points.newest(), await bucket.points.oldest()
+    target = tmp / "log.db"
+    target.unlink(missing_ok=True)
+    await bucket.restore(end, target)
+    search = HistorySearch(store or bucket.store, bucket.keyring, bucket.uuid, end)
+    changelogs = ChangelogReader(store or bucket.store, bucket.keyring, bucket.uuid)
+    db = Database.open(target, Pragmas())
+    try:
+        versions = PathVersions(db, search, changelogs, oldest.txg, end)
+        stays = await versions.stays(path.split(b"/"))
+        log = PathLog(db, search, changelogs, stays, end.txg)
+        async with aclosing(log.backwards(Txg(first))) as found:
+            return [one.txg async for one in found]
+    finally:
+        db.close()

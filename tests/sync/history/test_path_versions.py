@@ -8,7 +8,6 @@ import pytest
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -18,64 +17,10 @@ from s3fs_meta.sync.history import path_versions
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
-from s3fs_meta.sync.session import Session
-from tests.sync.chain.empty_changelogs import append_empty_changelogs
-from tests.sync.conftest import Power, remove_file, write_file
-from tests.sync.history.index_matches import index_all
+from tests.sync.conftest import Power
+from tests.sync.history.files import Files
 from tests.sync.history.readers import bucket_of
-
-
-class Files:
-    """Changes of files in one session, each shipped in a txg of its own."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.db = session.db
-
-    async def ship(self) -> Txg:
-        """Ship the changes and return their txg."""
-        await self.session.shipper.ship(anyway=True)
-        return self.session.link.txg
-
-    async def make(
-        self, name: bytes, size: int, parent: Ino = ROOT_INO, content: bytes = b""
-    ) -> tuple[Ino, Txg]:
-        """Create a file with a name."""
-        ino = write_file(self.session, content or (b"%d" % size * size)[:size])
-        dentries.add(self.db, parent, name, ino)
-        return ino, await self.ship()
-
-    async def make_directory(self, name: bytes) -> Ino:
-        """Create a directory."""
-        self.db.begin()
-        ino = inodes.create(self.db, 0o40755, 0, 0, ROOT_INO, 0, nlink=2).ino
-        dentries.add(self.db, ROOT_INO, name, ino)
-        await self.ship()
-        return ino
-
-    async def write(self, ino: Ino, size: int) -> Txg:
-        """Write a longer content."""
-        self.db.begin()
-        self.session.cache.write_new(ino, BlockIndex(size), 0, b"x")
-        inodes.set_size(self.db, ino, size, 1)
-        return await self.ship()
-
-    async def rename(self, old: bytes, new: bytes, parent: Ino = ROOT_INO) -> Txg:
-        """Rename a file; a file with the new name is removed."""
-        self.db.begin()
-        ino = dentries.remove(self.db, parent, old)
-        if dentries.find(self.db, parent, new) is None:
-            dentries.add(self.db, parent, new, ino)
-        else:
-            remove_file(self.session, dentries.replace(self.db, parent, new, ino))
-        inodes.touch(self.db, ino, ctime_ns=10**18 + self.session.link.txg)
-        return await self.ship()
-
-    async def remove(self, name: bytes, parent: Ino = ROOT_INO) -> Txg:
-        """Remove a file of one block."""
-        self.db.begin()
-        remove_file(self.session, dentries.remove(self.db, parent, name))
-        return await self.ship()
+from tests.sync.opening.histories import end_at, rot
 
 
 @asynccontextmanager
@@ -127,9 +72,7 @@ def indexing(request: pytest.FixtureRequest) -> bool:
 async def settle(files: Files, *, indexing: bool) -> None:
     """Make the index, if there is to be one."""
     if indexing:
-        await append_empty_changelogs(files.session, 2 * HISTORY_FAN_OUT)
-        await index_all(files.session)
-        files.db.counters.begin_txg(files.session.link.next_txg)
+        await files.index()
 
 
 async def test_versions_of_a_file_have_its_sizes(
@@ -295,6 +238,28 @@ async def test_lost_changelog_and_image_are_listed_as_unknown(power: Power, tmp_
         "the changelog is missing",
     ]
     assert found.found[-1].size_bytes == 10
+
+
+async def test_txgs_that_fsck_abandoned_are_no_versions(power: Power, tmp_path: Path) -> None:
+    """They can be read, but no state of the filesystem has their changes."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        ino, created = await files.make(b"f", 10)
+        lost = await files.write(ino, 20)
+        abandoned = [await files.write(ino, size) for size in range(30, 60)]
+        await session.close()
+    rot(power, lost)
+    async with power.session("b", options=end_at(created), tasks=False) as session:
+        await session.flush_at_end()
+        written = await Files(session).write(ino, 70)
+        found = await versions_of(power, tmp_path, b"f")
+
+    changes = {one.txg: one.changes for one in found.found}
+    assert (changes[written], changes[created]) == (("content",), ("created",))
+    assert {one.why for one in found.found if one.txg in abandoned} == {
+        "fsck ended the chain before it"
+    }
+    assert {changes[txg] for txg in abandoned} == {("unknown",)}
 
 
 async def test_block_map_and_names_of_one_txg_are_one_version(power: Power, tmp_path: Path) -> None:

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
-from s3fs_meta import machine
+from s3fs_meta import machine, sync_failures
+from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.sync.opening import failed_sync
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.failing_vfs import failing_sqlite
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 CONTENT = b"hello" * 1000
 
@@ -37,8 +38,8 @@ def _fail(monkeypatch: pytest.MonkeyPatch, part: str, *calls: str) -> None:
         monkeypatch.setattr(os, call, refuse)
 
 
-def _record(power: Power) -> Path:
-    return StateDir(power.home / "a").failed_sync
+def _is_noted(power: Power) -> bool:
+    return sync_failures.is_noted(power.home / "a")
 
 
 async def _write_and_fail(
@@ -64,15 +65,8 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
 ) -> None:
     """The log comes before the database, and both come before the first commit of the mount."""
     ino = await _write_and_fail(power, monkeypatch, part, seals=seals)
-    assert _record(power).exists()
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def note(fd: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", note)
+    assert _is_noted(power)
+    synced = _note_fsyncs(monkeypatch)
     async with power.session("a", tasks=False) as session:
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         assert f"again-{block:x}" in synced
@@ -80,11 +74,13 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
             ["again-meta.db-wal"] if part == "-wal" else []
         )  # else the last close checkpointed it
         assert [name for name in synced if "meta.db" in name] == [*logs, "again-meta.db"]
+        for name in (*logs, "again-meta.db"):
+            assert synced[synced.index(name) + 1] == "a", "the directory, before the next file"
         assert await read_file(session, ino) == CONTENT
         assert any("written to the disk again" in one for one in session.volume.notices)
         await session.durability.sync_file(ino)
 
-    assert not _record(power).exists()
+    assert not _is_noted(power)
 
 
 async def test_uploaded_blocks_are_verified_after_a_failed_sync(
@@ -115,11 +111,11 @@ async def test_holes_stay_holes_when_a_block_is_written_again(power: Power) -> N
         files.create(block, 1 << 20, CONTENT)
         path = next(files.root.rglob(f"{block:x}"))
         before = path.stat()
-        files.write_again([block])
+        files.write_again([block], {})
         assert path.stat().st_blocks == before.st_blocks
         assert path.stat().st_ino != before.st_ino
         assert path.read_bytes() == bytes(1 << 20) + CONTENT
-        files.write_again([session.db.counters.take_block()])  # one without a file
+        files.write_again([session.db.counters.take_block()], {})  # one without a file
 
 
 async def test_unreadable_block_file_does_not_prevent_the_mount(
@@ -132,7 +128,7 @@ async def test_unreadable_block_file_does_not_prevent_the_mount(
         async with power.session("a", tasks=False):
             pass
 
-    assert not _record(power).exists()
+    assert not _is_noted(power)
 
 
 @pytest.mark.parametrize("part", ["/blocks/", "meta.db"])
@@ -146,7 +142,7 @@ async def test_mount_is_refused_while_the_disk_still_fails(
         with pytest.raises(DatabaseError, match="cannot be written to the disk again"):
             async with power.session("a", tasks=False):
                 pass
-    assert _record(power).exists()
+    assert _is_noted(power)
 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == CONTENT
@@ -165,7 +161,7 @@ async def test_state_is_not_written_again_after_a_reboot(
         async with power.session("a", tasks=False) as session:
             assert session.volume.power_lost
 
-    assert not _record(power).exists()
+    assert not _is_noted(power)
 
 
 async def test_offline_mount_writes_dirty_state_again(
@@ -183,7 +179,7 @@ async def test_offline_mount_writes_dirty_state_again(
     volume.state_dir.unlock()
 
     assert any("written to the disk again" in one for one in volume.notices)
-    assert not _record(power).exists()
+    assert not _is_noted(power)
 
 
 async def test_lost_group_of_a_sound_disk_is_no_failed_sync(power: Power) -> None:
@@ -192,7 +188,7 @@ async def test_lost_group_of_a_sound_disk_is_no_failed_sync(power: Power) -> Non
         write_file(session, CONTENT)
         session.db.rollback()
 
-    assert not _record(power).exists()
+    assert not _is_noted(power)
 
 
 async def test_error_of_sqlite_s_disk_is_a_failed_sync(power: Power) -> None:
@@ -205,7 +201,7 @@ async def test_error_of_sqlite_s_disk_is_a_failed_sync(power: Power) -> None:
             session.durability.commit()
             assert session.status.state is MountState.DEGRADED
 
-    assert _record(power).exists()
+    assert _is_noted(power)
 
 
 async def test_failed_sync_of_an_opening_or_closing_is_noted(
@@ -217,11 +213,149 @@ async def test_failed_sync_of_an_opening_or_closing_is_noted(
         _fail(failing, "-wal", "fdatasync")
         with pytest.raises(OSError, match="Input/output"):
             await open_filesystem(power.store, state_dir, power.secret, power.clock, OpenOptions())
-    assert failed_sync.is_noted(state_dir)
+    assert sync_failures.is_noted(state_dir.path)
     volume = await open_filesystem(power.store, state_dir, power.secret, power.clock, OpenOptions())
-    assert not failed_sync.is_noted(state_dir)
+    assert not sync_failures.is_noted(state_dir.path)
 
     _fail(monkeypatch, "-wal", "fdatasync")
     with pytest.raises(OSError, match="Input/output"):
         await close_filesystem(volume, release=True)
-    assert failed_sync.is_noted(state_dir)
+    assert sync_failures.is_noted(state_dir.path)
+
+
+@pytest.mark.parametrize("part", ["blocks", "-wal", "meta.db"])
+async def test_failed_sync_of_an_unmount_is_noted(
+    power: Power, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The next mount gets no report of the lost pages; so it writes all again."""
+    with failing_sqlite(part) as failing:
+        async with power.session("a", tasks=False) as session:
+            ino = write_file(session, CONTENT)
+            await session.durability.sync_all()
+            if part == "blocks":
+                session.files.create(session.db.counters.take_block(), 0, CONTENT)
+                monkeypatch.setattr(session.files, "_syncfs", _refuse)
+            elif part == "-wal":
+                _fail(monkeypatch, part, "fdatasync")
+            else:
+                failing.armed = True
+            if part == "meta.db":
+                await session.close()
+            else:
+                with pytest.raises(OSError, match="Input/output"):
+                    await session.close()
+    monkeypatch.undo()
+    assert _is_noted(power)
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+        assert any("written to the disk again" in one for one in session.volume.notices)
+    assert not _is_noted(power)
+
+
+def _refuse() -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+async def test_failed_sync_is_noted_after_a_lost_group(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may lose a group and a sync at the same time."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+
+        def lose_and_fail(_fd: int) -> None:
+            trio.from_thread.run_sync(session.db.begin, trio_token=token)
+            trio.from_thread.run_sync(session.db.rollback, trio_token=token)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        token = trio.lowlevel.current_trio_token()
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "fdatasync", lose_and_fail)
+            with pytest.raises(OSError, match="No space"):
+                await session.durability.sync_file(ino)
+        assert session.status.why == "the last operations were lost"
+
+    assert _is_noted(power)
+
+
+async def test_failed_sync_of_a_quarantine_is_noted(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The opening fails; the next one must not take the lost pages of dirty blocks for written."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+        unknown = session.db.counters.take_block()
+        session.db.rollback()
+        session.files.create(unknown, 0, b"of a database that was put back")
+        database = session.db.path
+    os.utime(database)  # makes the file older than the database
+    state_dir = StateDir(power.home / "a")
+    with monkeypatch.context() as failing:
+        failing.setattr(BlockFiles, "_syncfs", lambda _files: _refuse())
+        with pytest.raises(OSError, match="Input/output"):
+            await open_filesystem(power.store, state_dir, power.secret, power.clock, OpenOptions())
+    assert list(state_dir.path.glob("kept-*"))
+    assert _is_noted(power)
+
+
+async def test_check_writes_the_database_again_but_no_block(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing the database copies the log into it, which must be durable before."""
+    await _write_and_fail(power, monkeypatch, "/blocks/")
+    synced = _note_fsyncs(monkeypatch)
+    options = OpenOptions(read_only=True, repairing=True)
+    async with power.session("a", tasks=False, options=options):
+        assert [name for name in synced if name.startswith("again-")] == ["again-meta.db"]
+    assert _is_noted(power), "the blocks are still to be written"
+
+
+async def test_blocks_of_an_unreadable_database_are_written_again(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are quarantined then, and may be the only copies."""
+    await _write_and_fail(power, monkeypatch, "/blocks/")
+    state_dir = StateDir(power.home / "a")
+    [block] = BlockFiles(state_dir.blocks, state_dir.tmp).numbers()
+    state_dir.database.unlink()
+    synced = _note_fsyncs(monkeypatch)
+    async with power.session("a", tasks=False, options=TAKEOVER):
+        assert f"again-{block:x}" in synced
+    assert list(state_dir.path.glob("kept-*/blocks/*/*"))
+    assert not _is_noted(power)
+
+
+def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which the name of each file is added that is synced later."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return synced
+
+
+async def test_disk_that_was_attached_again_counts_as_a_power_loss(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel has lost pages that it had not written, although the machine was not restarted."""
+    device = power.home.stat().st_dev
+    disk = tmp_path / "sysfs" / f"{os.major(device)}:{os.minor(device)}"
+    disk.mkdir(parents=True)
+    monkeypatch.setattr(machine, "BLOCK_DEVICES", disk.parent)
+    found = []
+    for sequence in ("7", "7", "8"):
+        (disk / "diskseq").write_text(sequence)
+        async with power.session("a", tasks=False) as session:
+            found.append((session.volume.crashed, session.volume.power_lost))
+            write_file(session, CONTENT)
+            session.durability.commit()
+            sync_failures.note(power.home / "a")
+
+    assert found == [(False, False), (True, False), (True, True)]

@@ -78,7 +78,7 @@ async def test_hole_is_healed_and_the_content_reaches_other_hosts(power: Power) 
 
     async with _opened(power) as volume:
         [notice] = await heal_holes(volume)
-        assert notice.startswith("2 blocks of 1 files that fsck had replaced by holes have their")
+        assert notice.startswith("healed 2 blocks of 1 file that fsck had replaced by holes, from")
         assert inodes.get(volume.db, ino).mapped_blocks == 2
         assert xattrs.find(volume.db, ino, ATTRIBUTE) is None
         assert await heal_holes(volume) == []
@@ -134,7 +134,7 @@ async def test_new_content_in_a_hole_is_kept(power: Power) -> None:
 
     async with _opened(power) as volume:
         [notice] = await heal_holes(volume)
-        assert notice.startswith("1 blocks")
+        assert notice.startswith("healed 1 block of 1 file ")
         recorded = lost_ranges.parse(xattrs.get(volume.db, ino, ATTRIBUTE))
         assert recorded == [range(MIB)]
 
@@ -168,7 +168,7 @@ async def test_unreadable_quarantine_does_not_prevent_the_mount(power: Power) ->
 
         [notice] = await heal_holes(volume)
 
-        assert notice.startswith("1 blocks")
+        assert notice.startswith("healed 1 block of 1 file ")
         assert inodes.get(volume.db, ino).mapped_blocks == 1
 
 

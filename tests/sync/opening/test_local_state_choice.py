@@ -43,7 +43,7 @@ async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
 
-    with pytest.raises(OlderBucketError, match="not what was seen last"):
+    with pytest.raises(OlderBucketError, match="not in the state that was seen last"):
         async with power.session("a"):
             pass
 

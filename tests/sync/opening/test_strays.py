@@ -1,18 +1,22 @@
 """Block files that the local database does not know."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from s3fs_meta import machine
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.errors import LostBlockError
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 
 TAKEOVER: Final = OpenOptions(force_takeover=True)
+STRAY: Final = BlockId(0x1000)
 DIRTY: Final = b"not in the bucket, and unknown to the older database"
 
 
@@ -56,7 +60,7 @@ async def test_block_files_newer_than_the_database_are_quarantined(
     _put_back(power, power.home / "backup")
 
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
-        [notice] = [one for one in session.volume.notices if "block files" in one]
+        [notice] = [one for one in session.volume.notices if "block file" in one]
         ino = write_file(session, b"new")
         assert await read_file(session, ino) == b"new"
 
@@ -108,7 +112,7 @@ async def test_crash_without_unknown_block_files_quarantines_nothing(power: Powe
     await _write_and_kill(power)
 
     async with power.session("a") as session:
-        assert not [one for one in session.volume.notices if "block files" in one]
+        assert not [one for one in session.volume.notices if "block file" in one]
 
     assert _quarantined(power) == []
 
@@ -120,7 +124,7 @@ def _leave_stray(power: Power, content: bytes) -> None:
     """
     (power.home / "a" / "meta.db-wal").touch()
     files = BlockFiles(power.home / "a" / "blocks", power.home / "a" / "tmp")
-    files.create(BlockId(0x1000), 0, content)
+    files.create(STRAY, 0, content)
 
 
 async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -> None:
@@ -128,7 +132,7 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
     _leave_stray(power, DIRTY)
 
     async with power.session("a") as session:
-        assert not [one for one in session.volume.notices if "block files" in one]
+        assert not [one for one in session.volume.notices if "block file" in one]
         assert list(session.files.numbers(BlockId(0x1000))) == []
 
     assert _quarantined(power) == []
@@ -178,3 +182,38 @@ async def test_unknown_block_files_are_quarantined_after_a_power_cut(
         pass
 
     assert _quarantined(power) == [DIRTY]
+
+
+async def test_block_file_with_a_damaged_inode_prevents_neither_the_mount_nor_other_writes(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed disk loses inodes; ext4 then refuses every call that needs the inode."""
+    await _write_and_kill(power)
+    _leave_stray(power, b"x")
+    _refuse(monkeypatch, f"{STRAY:x}")
+
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        with pytest.raises(LostBlockError, match="Bad message"):
+            session.files.create(STRAY, 0, b"content")
+        ino = write_file(session, DIRTY)
+        assert await read_file(session, ino) == DIRTY
+        session.files.cut_after(STRAY, 0)
+    assert _quarantined(power) == []
+
+
+def _refuse(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let calls fail that need the inode of a file."""
+
+    def refuse(owner: object, call: str) -> None:
+        real = getattr(owner, call)
+
+        def checked(path: Any, *words: Any, **options: Any) -> Any:
+            if Path(path).name == name:
+                raise OSError(errno.EBADMSG, "Bad message", str(path))
+            return real(path, *words, **options)
+
+        monkeypatch.setattr(owner, call, checked)
+
+    for call in ("open", "unlink", "rename"):
+        refuse(os, call)
+    refuse(Path, "stat")

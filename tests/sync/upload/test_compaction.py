@@ -298,7 +298,7 @@ async def test_one_wrong_answer_of_the_store_does_not_stop_a_compaction(power: P
 
 
 async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
-    """It is background traffic, and reads a complete pack."""
+    """Compaction is background traffic, and downloads complete packs."""
     async with power.session("a", tasks=False) as session:
         await _mostly_dead_packs(session, 1)
         session.throttles.download.set(rate_limit("download_limit", "1K"))

@@ -455,7 +455,7 @@ async def test_rollback_uses_the_healed_location(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert [notice for notice in done.notices if "1 blocks" in notice and "damaged" in notice]
+    assert [notice for notice in done.notices if "1 block" in notice and "damaged" in notice]
     async with power.session("c", tasks=False) as session:
         assert session.db.inodes.one("SELECT count(*) FROM inodes WHERE size_bytes = 5000") == (2,)
         for ino in (first, second):

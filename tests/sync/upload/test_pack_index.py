@@ -43,7 +43,7 @@ async def test_pack_of_an_impossible_size_is_refused_without_a_request(size_byte
     assert store.calls == []
 
 
-async def test_pack_is_recognised_only_with_our_keys_and_under_its_name() -> None:
+async def test_only_a_pack_with_the_right_keys_and_name_is_ours() -> None:
     """The name of an object alone does not prove that it is a pack of this filesystem."""
     store = MemoryStore()
     key, data = stray_pack(PLAIN, 3)

@@ -31,7 +31,7 @@ def test_speed_is_unknown_without_an_upload_and_long_after_the_last() -> None:
 
 
 def test_limit_bounds_the_speed() -> None:
-    """The time left is that of the limit, because uploads are fast between the waits for it."""
+    """The remaining time is estimated with the limit if uploads are faster than the limit."""
     assert Speed(100, 200).within(None) == Speed(100, 200)
     assert Speed(100, 200).within(100) == Speed(100, 200)
     assert Speed(100, 200).within(10) == Speed(10, 20)

@@ -1,4 +1,4 @@
-"""Uploads under ``upload_limit``: which of them wait, and which never do."""
+"""Which uploads wait for the ``upload_limit``, and which do not."""
 
 import os
 from collections.abc import Callable

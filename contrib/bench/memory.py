@@ -1,0 +1,162 @@
+"""The memory of daemons while a benchmark runs: the PSS of all their processes.
+
+The PSS (proportional set size) of a process divides each shared page by the number of processes
+that share it, so the sum over a daemon's processes counts each page once. A separate process reads
+it several times a second, so that it does not share the interpreter lock with the benchmark. A peak
+that is shorter than the time between two readings may be missed.
+
+``python -m contrib.bench.memory`` reads commands from its standard input, one a line: ``watch PID``,
+``peak PID`` and ``end PID``. The last two print bytes: the largest PSS since the last ``peak``, and
+since ``watch``. The program ends when its standard input ends.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from contrib.bench import machine
+
+SAMPLE_S: Final = 0.2
+PROJECT: Final = Path(__file__).resolve().parents[2]
+_COMMAND_BYTES_MAX: Final = 4096
+
+
+class Peak(NamedTuple):
+    """The largest memory of the daemons with one name."""
+
+    pss_bytes: int
+    counts: bool  # whether the target of memory is for them
+
+
+class Sampler:
+    """The process that reads the memory of daemons, and the peaks of daemons that have ended."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-m", "contrib.bench.memory"]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT
+        )
+        self.peaks: dict[str, Peak] = {}
+
+    def watch(self, pid: int) -> None:
+        """Read the memory of a daemon from now on."""
+        self._send(f"watch {pid}")
+
+    def peak_bytes(self, pid: int) -> int:
+        """Return the largest PSS of a daemon since the last call."""
+        return self._ask(f"peak {pid}")
+
+    def end(self, pid: int, name: str, *, counts: bool) -> None:
+        """Record the peak of a daemon under a name, and read its memory no more."""
+        before = self.peaks.get(name, Peak(0, counts=counts))
+        pss_bytes = max(before.pss_bytes, self._ask(f"end {pid}"))
+        self.peaks[name] = Peak(pss_bytes, counts=before.counts and counts)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None, "it was started with a pipe"
+        assert self._process.stdout is not None, "it was started with a pipe"
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None, "it was started with a pipe"
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def _ask(self, line: str) -> int:
+        self._send(line)
+        assert self._process.stdout is not None, "it was started with a pipe"
+        return int(self._process.stdout.readline())
+
+
+_running: list[Sampler] = []
+
+
+@contextlib.contextmanager
+def sampled() -> Iterator[Sampler]:
+    """Read the memory of all daemons that a benchmark starts within the context."""
+    sampler = Sampler()
+    _running.append(sampler)
+    try:
+        yield sampler
+    finally:
+        _running.remove(sampler)
+        sampler.close()
+
+
+def sampler() -> Sampler | None:
+    """Return the sampler of the benchmark that runs; None outside of ``sampled``."""
+    return _running[-1] if _running else None
+
+
+def pss_bytes(pid: int) -> int:
+    """Return the PSS of a process and its descendants; an ended process has none."""
+    return sum(map(_pss_bytes, machine.family(pid)))
+
+
+def _pss_bytes(pid: int) -> int:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "Pss":
+                return int(value.split()[0]) * 1024
+    return 0
+
+
+# --- the process -------------------------------------------------------------------------------
+
+
+class _Readings:
+    """The largest PSS of each watched daemon."""
+
+    def __init__(self) -> None:
+        self._since_peak: dict[int, int] = {}
+        self._since_watch: dict[int, int] = {}
+
+    def read(self) -> None:
+        for pid in self._since_watch:
+            found = pss_bytes(pid)
+            self._since_peak[pid] = max(self._since_peak[pid], found)
+            self._since_watch[pid] = max(self._since_watch[pid], found)
+
+    def do(self, command: str) -> int | None:
+        """Do a command; return the number that it prints, if it prints one."""
+        verb, _, text = command.partition(" ")
+        pid = int(text)
+        if verb == "watch":
+            self._since_peak[pid] = self._since_watch[pid] = 0
+            return None
+        self.read()
+        peak_bytes, self._since_peak[pid] = self._since_peak[pid], 0
+        if verb == "peak":
+            return peak_bytes
+        del self._since_peak[pid]
+        return self._since_watch.pop(pid)
+
+
+def main() -> None:
+    """Read memory and do commands until the standard input ends."""
+    readings, unread = _Readings(), b""
+    while True:
+        readings.read()
+        if not select.select([sys.stdin], [], [], SAMPLE_S)[0]:
+            continue
+        data = os.read(sys.stdin.fileno(), _COMMAND_BYTES_MAX)
+        if not data:
+            return
+        *commands, unread = (unread + data).split(b"\n")
+        for command in commands:
+            printed = readings.do(command.decode())
+            if printed is not None:
+                print(printed, flush=True)
+
+
+if __name__ == "__main__":
+    main()

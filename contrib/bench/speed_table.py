@@ -1,0 +1,41 @@
+"""The table of everyday work in the README, made from saved figures.
+
+    python -m contrib.bench.speed_table
+
+prints it. A test compares it with the README.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, OURS, S3QL
+from contrib.bench.subjects import PROJECT
+
+SOURCE: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
+COLUMNS: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
+DIGITS: Final = 2
+
+
+def table(workloads: Mapping[str, Any]) -> str:
+    """Return the median seconds of each step that all filesystems ran, as a Markdown table."""
+    lines = [_row("seconds", COLUMNS), _row("---", ["---:"] * len(COLUMNS))]
+    for step, subjects in workloads["seconds"].items():
+        if set(COLUMNS) <= set(subjects):
+            cells = [_seconds(subjects[name]["median"]) for name in COLUMNS]
+            cells[COLUMNS.index(OURS)] = f"**{cells[COLUMNS.index(OURS)]}**"
+            lines.append(_row(step, cells))
+    return "\n".join(lines) + "\n"
+
+
+def _row(first: str, cells: Sequence[str]) -> str:
+    return f"| {' | '.join([first, *cells])} |"
+
+
+def _seconds(value: float) -> str:
+    """Return seconds with two significant digits."""
+    return f"{float(f'{value:.{DIGITS}g}'):g}"
+
+
+if __name__ == "__main__":
+    print(table(json.loads(SOURCE.read_text())["benchmarks"]["workloads"]["figures"]), end="")

@@ -1,0 +1,61 @@
+"""The entries of an archive, and joining the small pieces of it.
+
+Owns: the bounds that hold for every kind of archive. Does not know: formats (``tar_stream``,
+``zip_stream``).
+Keeps: a walk ends, also through directories that damaged metadata has put into themselves.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import trio
+
+from s3fs_meta.browse.source import Send
+from s3fs_meta.errors import PastUnavailableError
+from s3fs_meta.export import from_snapshot
+from s3fs_meta.export.from_snapshot import Step
+from s3fs_meta.fs.past.open_points import OpenPoint
+from s3fs_meta.limits import BROWSE_PATH_BYTES_MAX, BROWSE_PIECE_BYTES
+from s3fs_meta.model import Attributes
+
+_PAUSE: Final = 256  # entries after which other requests are served
+
+
+async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenerator[Step, None]:
+    """Yield a directory and everything below it; *name* is the first name of each path.
+
+    Raises:
+        PastUnavailableError: a path has more than BROWSE_PATH_BYTES_MAX bytes.
+    """
+    first = Step(top, name)
+    yield first
+    for number, step in enumerate(from_snapshot.walk(point.db, first)):
+        if number % _PAUSE == 0:
+            await trio.lowlevel.checkpoint()
+        if step.left:
+            continue
+        if len(step.path) > BROWSE_PATH_BYTES_MAX:
+            why = "a path is too long for an archive, or a directory contains itself"
+            raise PastUnavailableError(point.volume.link.txg, why)
+        yield step
+
+
+class Joined:
+    """Sends small pieces together."""
+
+    def __init__(self, put: Send) -> None:
+        self._put = put
+        self._pieces = bytearray()
+
+    async def put(self, data: bytes | bytearray) -> None:
+        """Add a piece."""
+        self._pieces += data
+        if len(self._pieces) >= BROWSE_PIECE_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what was added."""
+        data = bytes(self._pieces)
+        self._pieces.clear()
+        if data:
+            await self._put(data)

@@ -1,0 +1,129 @@
+"""The figures of the mount over the last hour.
+
+Owns: reading them, and the differences of two readings. Does not know: HTML, names of the figures
+(``mount.figures``).
+Keeps: at most BROWSE_SAMPLES_MAX samples. A mount that has ended, or does not answer, is a sample
+without values; it never ends the pages.
+Tasks: one ``run``.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.limits import BROWSE_SAMPLE_S, BROWSE_SAMPLES_MAX
+from s3fs_meta.mount import health, prices
+from s3fs_meta.mount.control_api import request_status
+from s3fs_meta.mount.latency import Histogram, histograms
+from s3fs_meta.mount.targets import Target
+
+_DAY_S: Final = 86_400.0
+_MEDIAN: Final = 0.5
+_SLOWEST: Final = 0.99
+
+
+class Sample(NamedTuple):
+    """The figures at one point in time."""
+
+    time_ns: int
+    state: str  # of the mount, or why it is unknown
+    values: Mapping[str, float]  # without those that are unknown
+
+
+class MountWatch:
+    """Reads the figures of one mount, and keeps those of the last hour."""
+
+    def __init__(self, place: Target) -> None:
+        self.samples: deque[Sample] = deque(maxlen=BROWSE_SAMPLES_MAX)
+        self.prices = prices.default()
+        self._place = place
+        self._earlier: Mapping[str, Any] | None = None  # the figures of the last sample
+        self._read_s = 0.0  # when they were read
+
+    async def run(self) -> None:
+        """Read the figures until cancelled."""
+        while True:
+            await self.read()
+            await trio.sleep(BROWSE_SAMPLE_S)
+
+    async def read(self) -> None:
+        """Add one sample."""
+        now_ns, now_s = time.time_ns(), trio.current_time()
+        try:
+            figures = await request_status(self._place)
+        except (S3fsError, OSError) as exc:
+            self.samples.append(Sample(now_ns, str(exc), {}))
+            self._earlier = None
+            return
+        values = levels(figures)
+        if self._earlier is not None:
+            values |= rates(self._earlier, figures, now_s - self._read_s, self.prices)
+        self.samples.append(Sample(now_ns, str(figures["state"]), values))
+        self._earlier, self._read_s = figures, now_s
+
+
+def levels(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of one reading that are no rates."""
+    exposed = health.exposure(figures)
+    return {
+        "age": exposed.age_s,
+        "pending": exposed.content_bytes,
+        "cache": figures["cache"]["bytes"],
+    }
+
+
+def rates(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    passed_s: float,
+    table: prices.PriceTable,
+) -> dict[str, float]:
+    """Return what happened between two readings, for each second; the cost for each day.
+
+    Returns:
+        No figures if the mount began anew between the readings.
+    """
+    if before.get("pid") != now.get("pid") or passed_s <= 0:
+        return {}
+    found = {
+        "sent": (now["upload"]["sent_bytes"] - before["upload"]["sent_bytes"]) / passed_s,
+        "store": (_requests(now) - _requests(before)) / passed_s,
+        "cost": (_cost(now, table) - _cost(before, table)) * _DAY_S / passed_s,
+    }
+    hits, misses = (now["cache"][key] - before["cache"][key] for key in ("hits", "misses"))
+    if hits + misses:
+        found["hits"] = hits / (hits + misses)
+    requests = _joined(now).since(_joined(before))
+    found["requests"] = requests.count / passed_s
+    for name, part in (("median", _MEDIAN), ("slowest", _SLOWEST)):
+        quantile_s = requests.quantile_s(part)
+        if quantile_s is not None and quantile_s <= max(requests.bounds_s):
+            found[name] = quantile_s
+    return found
+
+
+def _joined(figures: Mapping[str, Any]) -> Histogram:
+    """Return the times of all requests together."""
+    found = list(histograms(figures).values())
+    if not found:
+        return Histogram((0.0,), (0, 0), 0.0)
+    counts = tuple(map(sum, zip(*(one.counts for one in found), strict=True)))
+    return Histogram(found[0].bounds_s, counts, sum(one.total_s for one in found))
+
+
+def _requests(figures: Mapping[str, Any]) -> int:
+    return sum(int(one["requests"]) for one in figures["store"].values())
+
+
+def _cost(figures: Mapping[str, Any], table: prices.PriceTable) -> float:
+    """Return the cost of all requests since the mount began, and of what it received."""
+    cost = 0.0
+    for kinds in figures["billed"].values():
+        for kind, counts in kinds.items():
+            cost += counts["requests"] * table.requests.get(kind, 0.0)
+            cost += counts["received_bytes"] * table.out_byte
+    return cost

@@ -1,0 +1,61 @@
+"""The server of the pages: only on loopback, and with headers that protect every reply.
+
+Owns: the headers, the bounds of one user's requests. Does not know: connections (``mount.http_server``),
+which page a request gets.
+Source: https://www.w3.org/TR/CSP3.
+"""
+
+from typing import Final
+
+from s3fs_meta.browse.assets import SCRIPT
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.limits import (
+    BROWSE_CONNECTIONS_MAX,
+    BROWSE_REQUEST_BYTES_MAX,
+    BROWSE_REQUEST_S_MAX,
+    BROWSE_SEND_S_MAX,
+)
+from s3fs_meta.model import Address
+from s3fs_meta.mount import http_server
+from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply
+
+HTML: Final = "text/html; charset=utf-8"
+_BOUNDS: Final = Bounds(
+    BROWSE_CONNECTIONS_MAX, BROWSE_REQUEST_BYTES_MAX, BROWSE_REQUEST_S_MAX, BROWSE_SEND_S_MAX
+)
+
+_POLICY: Final = (
+    f"default-src 'none'; script-src '{SCRIPT.hash}'; style-src 'self'; img-src 'self';"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+# A browser must not keep pages about files, nor treat their content as a page.
+HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+async def listening(address: Address) -> HttpServer:
+    """Return a server that listens on an address.
+
+    Raises:
+        SettingsError: the address is not on loopback, or cannot be used.
+    """
+    if not address.is_loopback:
+        raise SettingsError(
+            f"the pages are for this host only: {address} is no loopback address;"
+            " use ssh -L to see them from another host"
+        )
+    server = HttpServer(_BOUNDS, HEADERS)
+    await server.listen(address)
+    return server
+
+
+def page(content: bytes, status: int = http_server.OK) -> Reply:
+    """Return the reply with a page."""
+    return Reply(status, content, HTML)

@@ -1,0 +1,60 @@
+"""The pages of a file that the kernel could not write to the disk, and has dropped from memory.
+
+Owns: finding them. Does not know: block files, and what is done about lost bytes.
+Why: after a failed write the kernel counts a page as written, and may need its memory at any time. From
+then on the page reads as zeros, if the filesystem had reserved its blocks for it without writing them.
+ext4 and XFS do so, and report such an extent as unwritten. Btrfs reports a hole, as for a gap in the
+file, so nothing is found there.
+Sources: Documentation/filesystems/fiemap.rst; lseek(2) on SEEK_HOLE, which finds no hole in a page that
+is in memory.
+"""
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+_FIEMAP: Final = 0xC020660B  # FS_IOC_FIEMAP
+_REQUEST: Final = struct.Struct("=QQIIII")  # start, length, flags, mapped extents, room, reserved
+_EXTENT: Final = struct.Struct("=QQQ16xI12x")  # offset, place on the disk, length, flags
+_EXTENTS_AT_ONCE: Final = 64
+_LAST: Final = 0x1
+_UNWRITTEN: Final = 0x800
+
+
+def first_lost_byte(fd: int, trusted_bytes: int) -> int | None:
+    """Return the offset of the first byte that was lost; None if none is known to be. Blocking.
+
+    Args:
+        fd: an open file, of which nothing remains to be written.
+        trusted_bytes: leading bytes of the file that are durable.
+    """
+    size_bytes = os.fstat(fd).st_size
+    for start, stop in _unwritten(fd, trusted_bytes, size_bytes):
+        hole = os.lseek(fd, start, os.SEEK_HOLE)
+        if hole < stop:
+            return hole
+    return None
+
+
+def _unwritten(fd: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range that the filesystem has reserved but not written."""
+    while start < stop:
+        buffer = bytearray(_REQUEST.size + _EXTENTS_AT_ONCE * _EXTENT.size)
+        _REQUEST.pack_into(buffer, 0, start, stop - start, 0, 0, _EXTENTS_AT_ONCE, 0)
+        try:
+            fcntl.ioctl(fd, _FIEMAP, buffer, True)
+        except OSError:  # EOPNOTSUPP: the filesystem has no extents
+            return
+        count, after = _REQUEST.unpack_from(buffer)[3], stop
+        for number in range(count):
+            offset, _place, length, flags = _EXTENT.unpack_from(
+                buffer, _REQUEST.size + number * _EXTENT.size
+            )
+            if flags & _UNWRITTEN:
+                yield max(offset, start), min(offset + length, stop)
+            if flags & _LAST:
+                return
+            after = offset + length
+        start = after

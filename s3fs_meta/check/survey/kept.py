@@ -1,0 +1,183 @@
+"""The survey of the kept points: their objects, images, changelogs and packs.
+
+Owns: reading. Does not know: how a fault is reported (``rules.bucket``).
+Keeps: nothing is changed; objects that kept points need are never foreign.
+Tasks: one. Transaction: outside a group.
+"""
+
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Need
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.image import Piece
+from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
+from s3fs_meta.meta.tables import properties
+from s3fs_meta.model import Epoch, ObjectKey, PackState, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
+from s3fs_meta.sync.history.pins import Pins
+from s3fs_meta.sync.progress import Progress, no_progress
+
+_Fault = tuple[str, str]  # the key of an object, and what is wrong with it
+
+
+async def survey(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    deep: bool = False,
+) -> None:
+    """Note missing objects that kept points need; with *deep*, damaged ones, too.
+
+    Must follow ``bucket.survey``. A writer may drop a point meanwhile: then the next run finds none
+    of its faults.
+
+    Raises:
+        StoreError: the store is unavailable or refuses the request.
+
+    Schedule point: always.
+    """
+    try:
+        kept = await _kept(exam, store, keyring)
+    except FormatError:
+        return  # I5 reports the lost uuid; after its repair the next run finds the points
+    survey_of = _Survey(exam, store, keyring, deep=deep)
+    for done, point in enumerate(kept.points):
+        progress("kept points", done, len(kept.points))
+        faults = await survey_of.faults(point)
+        exam.evidence.note_kept_faults((key, point.name, why) for key, why in faults)
+    exam.evidence.note_kept_faults((one.key, "(unknown)", one.why) for one in kept.unreadable)
+    exam.evidence.note_kept_faults(_missing_packs(exam, kept))
+    exam.evidence.surveyed |= Need.KEPT
+
+
+async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -> int:
+    """Forget the packs without a row that kept points may need, so that they are not deleted.
+
+    Returns:
+        The number of these packs.
+
+    Raises:
+        StoreError: the kept points cannot be read.
+
+    Schedule point: always.
+    """
+    kept = await _kept(exam, store, keyring)
+    pins = Pins(kept, (), Txg(exam.db.counters.txg))
+    rows = exam.db.all("SELECT object_key FROM temp.seen_unnamed")
+    keys = [ObjectKey(str(row[0])) for row in rows]
+    needed = [key for key in keys if pins.needs_stray_pack(pack_codec.parse_key(key) or Epoch(0))]
+    for key in needed:
+        exam.db.all("DELETE FROM temp.seen_unnamed WHERE object_key = ?", (key,))
+    return len(needed)
+
+
+async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:
+    """Return the kept points; the uuid may be lost in the rows (I5), but not in the superblock."""
+    uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
+    return await KeptPointReader(store, keyring, uuid.decode("ascii", "replace")).all()
+
+
+class _Read(NamedTuple):
+    """The known facts about one changelog."""
+
+    why: str  # "": it is intact, or without *deep* only listed
+    previous: str = ""
+    hash: str = ""
+
+
+class _Survey:
+    """The survey of the metadata of kept points; an object of several points is read once."""
+
+    def __init__(
+        self, exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
+    ) -> None:
+        self._exam = exam
+        self._store = store
+        self._keyring = keyring
+        self._deep = deep
+        self._pieces: dict[ObjectKey, str] = {}  # their faults; "": intact
+        self._changelogs: dict[Txg, _Read] = {}
+
+    async def faults(self, point: KeptPoint) -> list[_Fault]:
+        """Return the faults of the image and the changelogs of a point."""
+        found: list[_Fault] = []
+        try:
+            manifest = await image_head.load_manifest(
+                self._store, self._keyring, point.image.key, point.image.hash
+            )
+        except (ObjectMissingError, CorruptionError) as exc:
+            found.append((point.image.key, str(exc)))
+        else:
+            for piece in manifest.pieces:
+                if piece.key not in self._pieces:
+                    self._pieces[piece.key] = await self._piece_fault(piece)
+                found.append((piece.key, self._pieces[piece.key]))
+        before = ""
+        for number in range(max(point.image_txg, 1), point.txg + 1):
+            txg = Txg(number)
+            if txg not in self._changelogs:
+                self._changelogs[txg] = await self._changelog(txg, point.uuid)
+            read = self._changelogs[txg]
+            found.append((changelog_codec.key_of(txg), read.why))
+            if before and read.hash and read.previous != before:
+                why = f"it does not record the hash of changelog {txg - 1}"
+                found.append((changelog_codec.key_of(txg), why))
+            before = read.hash
+        why = "" if before in {"", point.hash} else "it is not the changelog that was kept"
+        return [one for one in [*found, (changelog_codec.key_of(point.txg), why)] if one[1]]
+
+    async def _piece_fault(self, piece: Piece) -> str:
+        if not self._deep:
+            return "" if self._is_listed(piece.key) else "this image piece is missing"
+        try:
+            data = (await self._store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, self._keyring)
+        except (ObjectMissingError, CorruptionError) as exc:
+            return str(exc)
+        return ""
+
+    async def _changelog(self, txg: Txg, uuid: str) -> _Read:
+        if not self._deep:
+            listed = self._is_listed(changelog_codec.key_of(txg))
+            return _Read("" if listed else "this changelog is missing")
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, uuid, txg)
+            parts = chain.sections(self._store, self._keyring, fetched.changelog)
+            async with aclosing(parts) as sections:
+                async for _section in sections:
+                    pass  # it was decoded
+        except (ObjectMissingError, CorruptionError) as exc:
+            return _Read(str(exc))
+        return _Read("", fetched.changelog.previous, fetched.link.hash)
+
+    def _is_listed(self, key: ObjectKey) -> bool:
+        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
+        return self._exam.db.one(sql, (key,)) is not None
+
+
+def _missing_packs(exam: Examination, kept: KeptPoints) -> Iterator[tuple[str, str, str]]:
+    """Yield the missing packs that only earlier points in time need, for each point that needs one."""
+    rows = exam.db.all(
+        "SELECT p.pack, p.object_key, p.died_txg FROM packs AS p"
+        " LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+        f" WHERE o.object_key IS NULL AND p.state = {PackState.STORED:d}"
+        " AND p.died_txg IS NOT NULL AND p.pack IN (SELECT pack FROM temp.seen_packs)"
+    )
+    for pack, key, died in rows:
+        for point in kept.points:
+            if point.txg < died and pack < point.next_pack:
+                yield key, point.name, "this pack is missing"

@@ -1,0 +1,416 @@
+"""``s3fs-meta keep``: points in time that retention does not touch."""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NamedTuple, Protocol
+
+import trio
+import typer
+from typing_extensions import override
+
+from s3fs_meta.cli import completion, options
+from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.changelog import NO_FLOOR
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.counted import counted
+from s3fs_meta.errors import UsageError
+from s3fs_meta.mount import keep_requests, targets
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.option_syntax import point_in_time
+from s3fs_meta.settings import SessionOptions
+from s3fs_meta.sync.history.kept_expiry import Policy, judge
+from s3fs_meta.sync.history.kept_points import KeptPointReader
+from s3fs_meta.sync.keeping import PointKeeper, require_name
+from s3fs_meta.sync.opening.opening import open_filesystem
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir, without_new_remains
+from s3fs_meta.sync.volume import OpenOptions
+
+HELP = CommandHelp(
+    name="keep",
+    summary="Keep a point in time under a name until it is dropped, however long the retention is.",
+    description=(
+        "NAME can be used wherever a command takes a time, in at=NAME, and in .snapshots/NAME. "
+        "A kept point costs the space of what only it needs; keep --list on a mount shows it.",
+        "--expire drops points of each day, week, month and year as restic forget does, by local "
+        "time. It drops only points that were kept with --auto.",
+        "If the filesystem is mounted on this host, the command sends a request to the mount; "
+        "otherwise it opens the filesystem as a mount does. Only the writer can keep and drop "
+        "points.",
+    ),
+    examples=(
+        Example("s3fs-meta keep /mnt/home before-upgrade", "keep the present state"),
+        Example(
+            "s3fs-meta keep /mnt/home ok --at 2026-05-09T14:30", "keep a retained point in time"
+        ),
+        Example("s3fs-meta keep /mnt/home --auto", "keep the present state, named by its time"),
+        Example("s3fs-meta keep /mnt/home --list", "list the kept points and what they cost"),
+        Example("s3fs-meta keep /mnt/home --drop before-upgrade", "give a point up"),
+        Example(
+            "s3fs-meta keep /mnt/home --expire --keep-daily 7 --keep-weekly 5 --dry-run",
+            "show which points kept with --auto would be dropped",
+        ),
+    ),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED, ExitStatus.LOCAL),
+)
+
+CLOSE_S_MAX = 60.0
+_LOCK_WAIT_S = 10.0
+_AUTO_NAME: Final = "auto-%Y-%m-%dT%H:%M:%S"
+
+
+def _count(option: str, what: str) -> Any:
+    return typer.Option(
+        option, metavar="N", min=0, help=f"With --expire: keep {what}.", show_default=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The options of ``--expire``; ``entry.flat`` adds them to the command."""
+
+    keep_last: Annotated[int, _count("--keep-last", "the last N points")] = 0
+    keep_daily: Annotated[int, _count("--keep-daily", "the last point of each of N days")] = 0
+    keep_weekly: Annotated[int, _count("--keep-weekly", "the last point of each of N weeks")] = 0
+    keep_monthly: Annotated[int, _count("--keep-monthly", "the last point of each of N months")] = 0
+    keep_yearly: Annotated[int, _count("--keep-yearly", "the last point of each of N years")] = 0
+
+    @property
+    def policy(self) -> Policy:
+        """Return the policy that the options describe."""
+        return Policy(
+            self.keep_last,
+            self.keep_daily,
+            self.keep_weekly,
+            self.keep_monthly,
+            self.keep_yearly,
+        )
+
+
+class _Wanted(NamedTuple):
+    """The action that the user chose: one of the last four, or to keep *name*."""
+
+    name: str
+    at: str | None
+    auto: bool
+    drop: list[str]
+    shows: bool
+    policy: Policy | None
+    dry_run: bool
+
+
+_Filesystem = Annotated[
+    str,
+    typer.Argument(
+        metavar="MOUNTPOINT|URL",
+        help="The filesystem.",
+        show_default=False,
+        autocompletion=completion.mountpoints,
+    ),
+]
+_Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="Name of the point to keep: a letter, then letters, digits and _.-+:@.",
+        show_default=False,
+    ),
+]
+_At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="Point in time: ISO 8601, an age such as 10m, txg=N, or another kept NAME; default: "
+        "the present state.",
+        show_default=False,
+        autocompletion=completion.points_in_time,
+    ),
+]
+_Auto = Annotated[
+    bool, typer.Option("--auto", help="Allow --expire to drop the point; NAME may be left out.")
+]
+_Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop", metavar="NAME", help="Drop a kept point; repeatable.", show_default=False
+    ),
+]
+_Expire = Annotated[
+    bool,
+    typer.Option("--expire", help="Drop points kept with --auto that no --keep-* option keeps."),
+]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", "-n", help="With --expire: drop nothing, only list.")
+]
+
+
+def keep(
+    target: _Filesystem,
+    name: _Name = None,
+    at: _At = None,
+    auto: _Auto = False,
+    drop: _Drop = None,
+    shows: Annotated[bool, typer.Option("--list", help="List the kept points.")] = False,
+    expire: _Expire = False,
+    dry_run: _DryRun = False,
+    *,
+    counts: Counts,
+    access: options.Access,
+    unsafe_single_writer: options.UnsafeSingleWriter = False,
+    json: options.Json = False,
+) -> None:
+    """Run ``s3fs-meta keep``."""
+    policy = counts.policy
+    wanted = _Wanted(
+        name or (time.strftime(_AUTO_NAME) if auto else ""),
+        at,
+        auto,
+        drop or [],
+        shows,
+        policy if expire else None,
+        dry_run,
+    )
+    _require_one_action(wanted, policy, named=name is not None)
+    place = targets.of_either(target, access.cachedir)
+    opening = OpenOptions(unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S)
+    with TerminalFront(quiet=json) as front:
+        result = trio.run(_run, _Opening(place, access, opening, front), wanted)
+    if json:
+        output.print_json({"url": place.url, **result})
+    else:
+        _show(wanted, result)
+
+
+def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None:
+    """Refuse options that do not belong together.
+
+    Raises:
+        UsageError: the message names the options.
+    """
+    keeps = named or wanted.auto or wanted.at is not None
+    actions = [keeps, bool(wanted.drop), wanted.shows, wanted.policy is not None]
+    if sum(actions) != 1:
+        raise UsageError("give a NAME to keep, or one of --auto, --drop, --list and --expire")
+    if keeps:
+        require_name(wanted.name)
+        if wanted.at is not None:
+            point_in_time("--at", wanted.at)
+    if wanted.policy is None and (wanted.dry_run or not policy.is_empty):
+        raise UsageError("--dry-run and the options --keep-* belong to --expire")
+    if wanted.policy is not None and policy.is_empty:
+        raise UsageError(
+            "--expire needs one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly and"
+            " --keep-yearly: without any it would drop every point kept with --auto"
+        )
+
+
+# --- mounted or not ----------------------------------------------------------------------------
+
+
+class _Points(Protocol):
+    """The kept points of a filesystem; the results have the form of ``keep_requests``."""
+
+    async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
+        """Keep a point in time."""
+        ...
+
+    async def drop(self, names: Sequence[str]) -> dict[str, Any]:
+        """Drop points by their names or keys."""
+        ...
+
+    async def all(self) -> dict[str, Any]:
+        """Return all points."""
+        ...
+
+
+class _Mounted(_Points):
+    """The points of a filesystem that is mounted on this host."""
+
+    def __init__(self, place: Target, front: Front) -> None:
+        self._place = place
+        self._front = front
+
+    @override
+    async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
+        return await keep_requests.request_keep(self._place, self._front, name, at, auto=auto)
+
+    @override
+    async def drop(self, names: Sequence[str]) -> dict[str, Any]:
+        return await keep_requests.request_drop(self._place, names)
+
+    @override
+    async def all(self) -> dict[str, Any]:
+        return await keep_requests.request_list(self._place)
+
+
+class _Alone(_Points):
+    """The points of a filesystem that this command has opened."""
+
+    def __init__(self, session: Session, front: Front) -> None:
+        self._session = session
+        self._keeper = PointKeeper(session)
+        self._front = front
+
+    @override
+    async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
+        wanted = None if at is None else point_in_time("--at", at)
+        point = await self._keeper.keep(name, wanted, self._front.progress, auto=auto)
+        return {"point": keep_requests.message_of(point)}
+
+    @override
+    async def drop(self, names: Sequence[str]) -> dict[str, Any]:
+        return {"objects": len(await self._keeper.drop(names))}
+
+    @override
+    async def all(self) -> dict[str, Any]:
+        kept = await self._session.reclaimer.kept_points()
+        return await keep_requests.listed(kept, self._session.db, self._session.link.floor)
+
+
+class _Opening(NamedTuple):
+    """The filesystem and how to open it."""
+
+    place: Target
+    access: options.Access
+    opening: OpenOptions
+    front: Front
+
+
+@contextlib.asynccontextmanager
+async def _opened(target: _Opening) -> AsyncIterator[_Points]:
+    """Open a filesystem that is not mounted, for the duration of a context."""
+    place, access, opening, front = target
+    clock = SystemClock()
+    async with opened_store(place.url, access.s3, counts=place.state) as store:
+        state_dir, secret = StateDir(place.state), access.secret(front.ask)
+        volume = await open_filesystem(store, state_dir, secret, clock, opening, front.progress)
+        for notice in volume.notices:
+            front.notice(notice)
+        session = Session(volume, SessionOptions(), clock)
+        try:
+            session.recover()
+            yield _Alone(session, front)
+            await session.flush_at_end(front.progress)
+        finally:
+            with trio.move_on_after(CLOSE_S_MAX, shield=True):
+                await session.close()
+
+
+async def _listed(target: _Opening) -> dict[str, Any]:
+    """Return the kept points of the mount if there is one, else of the bucket."""
+    place, access, _opening, front = target
+    try:
+        return await keep_requests.request_list(place)
+    except NotMountedError:
+        if place.mountpoint is not None:
+            raise
+    async with opened_bucket(Reading(place, access.s3, access.passphrase_file, front)) as bucket:
+        kept = await KeptPointReader(bucket.store, bucket.keyring, bucket.uuid).all()
+        return await keep_requests.listed(kept, None, NO_FLOOR)
+
+
+async def _run(target: _Opening, wanted: _Wanted) -> dict[str, Any]:
+    """Do what the user chose.
+
+    Raises:
+        NotMountedError: the user gave a mountpoint, and no filesystem is mounted there.
+    """
+    if wanted.shows:
+        return await _listed(target)
+    if wanted.policy is not None and wanted.dry_run:
+        return _expired(await _listed(target), wanted.policy)
+    try:
+        return await _change(_Mounted(target.place, target.front), wanted)
+    except NotMountedError:
+        if target.place.mountpoint is not None:
+            raise
+    with without_new_remains(target.place.state):
+        async with _opened(target) as points:
+            return await _change(points, wanted)
+
+
+async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
+    if wanted.drop:
+        return {"dropped": wanted.drop, **await points.drop(wanted.drop)}
+    if wanted.policy is None:
+        return await points.keep(wanted.name, wanted.at, auto=wanted.auto)
+    result = _expired(await points.all(), wanted.policy)
+    # By their keys: a point that was kept anew under the same name meanwhile stays.
+    await points.drop([one["key"] for one in result["points"] if not one["reasons"]])
+    return {**result, "dropped": True}
+
+
+class _Listed(NamedTuple):
+    """A listed point and the facts about it."""
+
+    key: str
+    created_ns: int
+    kept_ns: int
+    auto: bool
+    facts: dict[str, Any]
+
+
+def _expired(listed: dict[str, Any], policy: Policy) -> dict[str, Any]:
+    """Return the points that may expire, each with the periods that keep it."""
+    points = [
+        _Listed(one["key"], one["created_ns"], one["kept_ns"], one["auto"], one)
+        for one in listed["points"]
+    ]
+    rows = [{**point.facts, "reasons": list(why)} for point, why in judge(points, policy)]
+    return {"points": rows, "dropped": False}
+
+
+# --- output ------------------------------------------------------------------------------------
+
+
+def _show(wanted: _Wanted, result: dict[str, Any]) -> None:
+    if wanted.shows:
+        _show_list(result)
+    elif wanted.policy is not None:
+        _show_expired(result)
+    elif wanted.drop:
+        output.print_text(f"dropped {', '.join(wanted.drop)}; reclaim frees the space")
+    else:
+        point = result["point"]
+        output.print_text(
+            f"kept {point['name']}: txg {point['txg']} of {output.human_time(point['created_ns'])}"
+        )
+
+
+def _show_list(result: dict[str, Any]) -> None:
+    for one in result["unreadable"]:
+        output.print_text(f"{one['key']} cannot be read: {one['why']}")
+    if not result["points"]:
+        output.print_text("no point in time is kept")
+        return
+    rows = [
+        (
+            one["name"] + (" (auto)" if one["auto"] else ""),
+            output.human_time(one["created_ns"]),
+            str(one["txg"]),
+            "-" if one["alone_bytes"] is None else output.human_bytes(one["alone_bytes"]),
+        )
+        for one in result["points"]
+    ]
+    output.print_columns(("name", "time", "txg", "only it needs"), rows)
+    if result["held_bytes"] is not None:
+        output.print_text(f"all kept points need {output.human_bytes(result['held_bytes'])}")
+
+
+def _show_expired(result: dict[str, Any]) -> None:
+    verb = "dropped" if result["dropped"] else "would drop"
+    for one in result["points"]:
+        when = output.human_time(one["created_ns"])
+        what = f"keeps ({', '.join(one['reasons'])})" if one["reasons"] else verb
+        output.print_text(f"{what}: {one['name']}, {when}")
+    gone = sum(not one["reasons"] for one in result["points"])
+    output.print_text(f"{verb} {gone} of {counted(len(result['points']), 'point')}")

@@ -1,0 +1,172 @@
+"""Kept points: named points in time that retention does not touch, one object for each.
+
+Owns: the fields, the names of the objects. Does not know: which objects a kept point needs
+(``sync.history.pins``), who may keep or drop one (``sync.history.keeping``).
+Keeps: an object can be decoded only under its own name, and only if it is for the name and the txg
+in it.
+Design: docs/design/format.md, "Kept point".
+
+    kept/<txg>-<hash of the name>-<random>     in an envelope, create-only
+
+The hash is keyed, so an encrypted bucket does not reveal names, and a name is found with one listing
+and one request. The random digits ensure that no name of an object is used twice, so a late DELETE
+never removes a later point of the same name.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.changelog import NUMBER_MAX, TXG
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.image import TXG_DIGITS, UUID, ManifestRef, named_fields
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_PAYLOAD_BYTES_MAX, KEY_BYTES_MAX
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg, is_kept_name
+
+VERSION: Final = 1
+PREFIX: Final = "kept/"
+NAME_HASH_BYTES: Final = 16
+RANDOM_BYTES: Final = 8
+ENCODED_BYTES_MAX: Final = KEPT_PAYLOAD_BYTES_MAX + envelope.OVERHEAD_BYTES
+
+_KIND: Final = b"kept"
+_KEY: Final = re.compile(f"{PREFIX}{TXG}-([0-9a-f]{{32}})-([0-9a-f]{{16}})", re.ASCII)
+
+
+class KeptName(NamedTuple):
+    """The parts of the name of an object."""
+
+    txg: Txg
+    name_hash: str
+
+
+@dataclass(frozen=True)
+class KeptPoint:
+    """One kept point: a txg, and the facts that decide which objects it needs."""
+
+    key: ObjectKey
+    name: str  # as ``is_kept_name`` allows
+    uuid: str  # identifier of the filesystem
+    txg: Txg
+    hash: str  # content_hash of the changelog of "txg"
+    created_ns: int  # time of the txg
+    kept_ns: int  # when the user kept it
+    epoch: Epoch  # epoch of the changelog of "txg"; packs of later epochs are not needed
+    next_pack: PackId  # greater than the number of every pack that the txg needs
+    image: ManifestRef  # the image from which a restore begins
+    auto: bool = False  # may be dropped by "keep --expire"
+
+    @property
+    def image_txg(self) -> Txg:
+        """Return the txg of the image from which a restore begins."""
+        name = image_codec.parse_manifest_key(self.image.key)
+        assert name is not None, "decode has checked the key"
+        return name.txg
+
+
+def name_hash(name: str, keyring: Keyring) -> str:
+    """Return the hexadecimal digits that stand for a name in the keys of objects."""
+    return keyring.checksum(b"kept point", name.encode()).hex()[: 2 * NAME_HASH_BYTES]
+
+
+def prefix_of(txg: Txg) -> str:
+    """Return the common prefix of the keys of all objects of one txg."""
+    return f"{PREFIX}{txg:0{TXG_DIGITS}d}-"
+
+
+def new_key(txg: Txg, name: str, keyring: Keyring, random_bytes: bytes) -> ObjectKey:
+    """Return the key of a new object; the caller draws 8 new *random_bytes* for each."""
+    assert len(random_bytes) == RANDOM_BYTES, "the name of a kept point holds 8 random bytes"
+    return ObjectKey(f"{prefix_of(txg)}{name_hash(name, keyring)}-{random_bytes.hex()}")
+
+
+def parse_key(key: str) -> KeptName | None:
+    """Return the parts of the name of an object, None if *key* names no kept point."""
+    match = _KEY.fullmatch(key)
+    if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
+        return None
+    return KeptName(Txg(int(match[1])), match[2])
+
+
+def encode(point: KeptPoint, keyring: Keyring) -> bytes:
+    """Return the object of a kept point.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    fields = {
+        "version": VERSION,
+        "name": point.name,
+        "uuid": point.uuid,
+        "txg": point.txg,
+        "hash": point.hash,
+        "created_ns": point.created_ns,
+        "kept_ns": point.kept_ns,
+        "epoch": point.epoch,
+        "next_pack": point.next_pack,
+        "image": list(point.image),
+        "auto": point.auto,
+    }
+    payload = dump(fields)
+    assert len(payload) <= KEPT_PAYLOAD_BYTES_MAX, "a payload that decode would refuse"
+    data = envelope.encode(_KIND, point.key, payload, keyring)
+    if decode(point.key, data, keyring) != point:
+        raise FormatError(point.key, "the encoded kept point decodes to another one")
+    return data
+
+
+def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPoint:
+    """Return the kept point in the object *key*.
+
+    Raises:
+        NewerFormatError: a newer program wrote the object.
+        FormatError: the object is corrupt, not of this filesystem, or has another name.
+    """
+    if len(data) > ENCODED_BYTES_MAX:
+        raise FormatError(key, f"the object is too large for a kept point: {len(data)} bytes")
+    payload = envelope.decode(_KIND, key, data, keyring)
+    if len(payload) > KEPT_PAYLOAD_BYTES_MAX:
+        raise FormatError(key, f"the payload is too large for a kept point: {len(payload)} bytes")
+    fields = Fields.parse(key, payload)
+    version = fields.integer("version", 1)
+    if version != VERSION:
+        raise NewerFormatError(key, f"kept point version {version}")
+    point = KeptPoint(
+        key=key,
+        name=fields.text("name", KEPT_NAME_CHARS_MAX),
+        uuid=fields.matching("uuid", UUID),
+        txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
+        hash=fields.hexadecimal("hash", HASH_BYTES),
+        created_ns=fields.integer("created_ns"),
+        kept_ns=fields.integer("kept_ns"),
+        epoch=Epoch(fields.integer("epoch")),
+        next_pack=PackId(fields.integer("next_pack", 1)),
+        image=_image(key, fields),
+        auto=fields.boolean("auto"),
+    )
+    fields.finish()
+    _check(key, point, keyring)
+    return point
+
+
+def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
+    inner = named_fields(key, fields.array("image", 2), ManifestRef._fields)
+    return ManifestRef(
+        ObjectKey(inner.text("key", KEY_BYTES_MAX)), inner.hexadecimal("hash", HASH_BYTES)
+    )
+
+
+def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
+    """Refuse fields that contradict the name of the object or each other."""
+    if not is_kept_name(point.name):
+        raise FormatError(key, "the name of the kept point is not allowed")
+    image = image_codec.parse_manifest_key(point.image.key)
+    if image is None or image.txg > point.txg:
+        raise FormatError(key, "no restore of the kept point can begin with its image")
+    named = parse_key(key)
+    if named is None or named != (point.txg, name_hash(point.name, keyring)):
+        raise FormatError(key, "the object is of another kept point than its name")

@@ -1,0 +1,151 @@
+"""Copying a tree of a past point in time into the filesystem: ``s3fs-meta clone --at``.
+
+Owns: the order *open the point, hold its packs, check them, copy*.
+Does not know: rows (``meta.trees.past_content``), slices (``fs.trees.clone``), requests of users.
+Keeps: no content is downloaded. If content of the tree is no longer retained, or is damaged, nothing
+changes. A pack that the copy needs is never condemned while the copy is made: it is *held* before the
+check, and until the copy has its name, or is a removed tree. So garbage collection has condemned it
+before, and the check finds that, or finds its live blocks later. Held packs are in memory only: a
+crash ends the copy, too.
+Tasks: one copy at a time, also of the present.
+Design: docs/design/durability.md, "Copies of the past".
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+
+import trio
+
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.errors import PastUnavailableError
+from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
+from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.trees.clone import CloneTarget, TreeClone
+from s3fs_meta.limits import REVIVED_PACKS_MAX, WALK_SLICE_BLOCKS
+from s3fs_meta.meta.db.attached import attached
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.trees import past_content
+from s3fs_meta.meta.trees.past_survey import PastSurvey
+from s3fs_meta.model import Attributes, BlockId, Ino, ObjectKey, PackId, Txg
+
+Find = Callable[[Database], Attributes]
+"""Returns the inode to copy, from the database of the point in time; raises if there is none."""
+
+
+class PastClone:
+    """Copies trees of past points in time into one filesystem."""
+
+    def __init__(
+        self,
+        db: Database,
+        points: OpenPoints,
+        clone: TreeClone,
+        ship: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Store the parts of the mount.
+
+        Args:
+            points: opens points in time.
+            clone: copies the rows.
+            ship: uploads all changes.
+        """
+        self._db = db
+        self._points = points
+        self._clone = clone
+        self._ship = ship
+        self._unreported = 0  # revived packs that the next changelog lists
+
+    async def clone(
+        self,
+        txg: Txg,
+        find: Find,
+        target: CloneTarget,
+        copied: Callable[[TreeProgress], None],
+    ) -> trio.Event:
+        """Copy a file or tree as it was at the end of a txg to a new name.
+
+        Args:
+            txg: the txg, which is retained.
+            find: finds the file or tree.
+            target: an unused name in an existing directory.
+            copied: called after each slice with the progress.
+
+        Returns:
+            An event that is set once the kernel has dropped its cached entry for the new name.
+
+        Raises:
+            StoreError: the bucket cannot be reached.
+            PastUnavailableError: the point in time cannot be read, or content of the tree was
+                deleted or is damaged; no copy was made.
+            As *find* and ``TreeClone.clone``; no copy was made.
+
+        Schedule point: always.
+        """
+        async with self._clone.one_at_a_time, self._points.kept_open(txg) as point:
+            found = find(point.db)
+            self._clone.require_free(found, target)
+            if point.db.cookie_key != self._db.cookie_key:
+                raise PastUnavailableError(
+                    txg,
+                    "fsck has rebuilt the filesystem since, and names have other positions; copy"
+                    " from .snapshots, or use s3fs-meta restore",
+                )
+            with self._held():
+                await self._require_content(point, txg, found.ino)
+                with attached(self._db, point.db.path):
+                    return await self._clone.clone_past(found, txg, target, copied, self._revived)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Release held packs at the end of a block."""
+        assert not self._db.held_packs, "one copy at a time"
+        try:
+            yield
+        finally:
+            self._db.hold_packs(())
+
+    async def _require_content(self, point: OpenPoint, txg: Txg, top: Ino) -> None:
+        """Hold the packs of a tree; refuse the copy if some content is not available any more."""
+        survey = await trio.to_thread.run_sync(PastSurvey, point.db.path, txg, top)
+        try:
+            packs = await trio.to_thread.run_sync(survey.packs)
+            if packs is None:
+                raise past_content.unavailable(txg, None)
+            self._db.hold_packs(packs)
+            doubtful = [
+                pack
+                for piece in slices(list(packs.items()))
+                for pack in await self._doubtful(piece)
+            ]
+            if doubtful:
+                await trio.to_thread.run_sync(survey.choose, doubtful)
+                await self._require_blocks(survey, txg, packs)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(survey.close)
+
+    async def _doubtful(self, packs: Iterable[tuple[PackId, ObjectKey]]) -> list[PackId]:
+        """Return the packs of which some blocks may be unavailable."""
+        await trio.lowlevel.checkpoint()
+        return [one for one, key in packs if not past_content.is_retained(self._db, one, key)]
+
+    async def _require_blocks(
+        self, survey: PastSurvey, txg: Txg, packs: Mapping[PackId, ObjectKey]
+    ) -> None:
+        """Refuse the copy if a chosen block has no copy in a retained, intact pack."""
+        after, read = BlockId(0), survey.blocks_after
+        while rows := await trio.to_thread.run_sync(read, after, WALK_SLICE_BLOCKS):
+            for piece in slices(rows):
+                await trio.lowlevel.checkpoint()
+                for row in piece:
+                    assert row.pack is not None, "the survey chose the blocks by their packs"
+                    if not past_content.is_available(self._db, row, packs[row.pack]):
+                        raise past_content.unavailable(txg, packs[row.pack])
+            after = rows[-1].block
+
+    async def _revived(self, count: int) -> None:
+        """Upload the changes before the next changelog lists too many packs."""
+        self._unreported += count
+        if self._unreported >= REVIVED_PACKS_MAX:
+            self._unreported = 0
+            await self._ship()

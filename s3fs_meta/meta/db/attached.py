@@ -1,0 +1,47 @@
+"""A second database beside the open one: an earlier state of the same filesystem, only read.
+
+Owns: attaching and detaching its file. Does not know: tables.
+Keeps: the file is opened read-only and without locks; its owner may have it open, too, but does not
+change it. It is attached and detached while no group is open, because SQLite cannot detach a database
+that a transaction reads.
+Source: https://www.sqlite.org/lang_attach.html
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.database import Database
+
+PAST: Final = "past"  # name of the second database in SQL statements
+
+
+@contextlib.contextmanager
+def attached(db: Database, path: Path) -> Iterator[None]:
+    """In a ``with`` block, let SQL statements read the tables of another file as ``past.<table>``.
+
+    Raises:
+        DatabaseError, FormatError: the file cannot be read.
+        DatabaseError: the open group is lost.
+    """
+    db.commit()
+    _execute(db, f"ATTACH DATABASE ? AS {PAST}", (connections.immutable_uri(path),), path)
+    try:
+        yield
+    finally:
+        if not db.is_closed:
+            try:
+                db.commit()
+            finally:
+                _execute(db, f"DETACH DATABASE {PAST}", (), path)
+
+
+def _execute(db: Database, sql: str, arguments: tuple[str, ...], path: Path) -> None:
+    try:
+        db.connection.execute(sql, arguments)
+    except apsw.Error as exc:
+        raise connections.translated(exc, str(path)) from exc

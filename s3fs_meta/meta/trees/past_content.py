@@ -1,0 +1,232 @@
+"""Content of an earlier state: blocks of the past become blocks of files again, without a download.
+
+Owns: which block of the present has the content of a block of the past, rows of blocks whose number
+is no longer in use, and packs that live again.
+Does not know: how names are copied (``tree_copies``), why the past database is attached.
+Keeps: a block gets a location only in a pack that is stored, not condemned, and not marked as
+damaged. All changes of one call are in one group, which checks the packs as well.
+
+A block of the past is found in this order:
+
+1. its number is still in use, and has the same content: the block is shared;
+2. another block has equal content in an intact location: that one is shared;
+3. its pack is retained: a new block gets its location. The former number is never used again, because
+   other hosts deleted its row, and a changelog lists the locations of new numbers only.
+
+A pack without live blocks lives again with the first such block. The next changelog lists it, because
+a level object leaves out blocks that were created and deleted within its run: without the note a host
+that restores through it would not know that the pack died a second time, and later than the first.
+
+    past_parts    rows of block_map to be made; ``block`` is the number in the past
+    past_blocks   the blocks of these parts, with their location in the past; ``new`` is the number now
+"""
+
+from typing import Final
+
+from s3fs_meta.errors import PastUnavailableError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, damage_marks, inodes, packs
+from s3fs_meta.meta.tables.packs import PackRow
+from s3fs_meta.model import BlockIndex, BlockRow, Ino, ObjectKey, PackId, PackState, Txg
+
+_TABLES: Final = (
+    "CREATE TEMP TABLE IF NOT EXISTS past_parts (ino INTEGER, block_index INTEGER, block INTEGER)",
+    "CREATE TEMP TABLE IF NOT EXISTS past_blocks (block INTEGER PRIMARY KEY, names INTEGER,"
+    " new INTEGER, is_made INTEGER, plain_bytes INTEGER, hash BLOB, pack INTEGER,"
+    " pack_offset INTEGER, stored_bytes INTEGER)",
+)
+# A block without references is about to be deleted, and a changelog may already say so.
+_IN_USE: Final = (
+    "(SELECT n.block FROM main.blocks AS n WHERE n.block = q.block AND n.refs > 0"
+    " AND n.hash = o.hash)"
+)
+_FIND: Final = (
+    f"INSERT INTO temp.past_blocks SELECT q.block, q.names, {_IN_USE}, 0, o.plain_bytes, o.hash,"
+    " o.pack, o.pack_offset, o.stored_bytes FROM"
+    " (SELECT block, count(*) AS names FROM temp.past_parts GROUP BY block) AS q"
+    " LEFT JOIN past.blocks AS o ON o.block = q.block"
+)
+_IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
+_FIND_EQUAL: Final = (
+    "UPDATE temp.past_blocks AS t SET new = (SELECT b.block FROM main.blocks AS b"
+    " WHERE b.hash = t.hash AND b.refs > 0 AND b.pack IS NOT NULL AND b.plain_bytes = t.plain_bytes"
+    f" AND {_IS_INTACT} ORDER BY b.block LIMIT 1) WHERE t.new IS NULL"
+)
+_HAS_PLACE: Final = (
+    "typeof(b.hash) = 'blob' AND typeof(b.plain_bytes) = 'integer' AND b.plain_bytes > 0"
+    " AND typeof(b.pack_offset) = 'integer' AND b.pack_offset >= 0"
+    " AND typeof(b.stored_bytes) = 'integer' AND b.stored_bytes > 0"
+)
+_LOST: Final = (
+    "SELECT q.object_key FROM temp.past_blocks AS b"
+    " LEFT JOIN main.packs AS p ON p.pack = b.pack LEFT JOIN past.packs AS q ON q.pack = b.pack"
+    f" WHERE b.new IS NULL AND NOT ({_HAS_PLACE} AND p.state IS {PackState.STORED:d}"
+    f" AND p.object_key IS q.object_key AND {_IS_INTACT}) LIMIT 1"
+)
+# In the order of the former numbers, so that blocks that were written together stay neighbours. Blocks
+# of equal content become one: the past may be a txg before their deduplication.
+_NUMBER: Final = (
+    "UPDATE temp.past_blocks SET new = ?1 + s.place FROM (SELECT hash, plain_bytes,"
+    " row_number() OVER (ORDER BY min(block)) - 1 AS place FROM temp.past_blocks"
+    " WHERE new IS NULL GROUP BY hash, plain_bytes) AS s WHERE past_blocks.new IS NULL"
+    " AND past_blocks.hash = s.hash AND past_blocks.plain_bytes = s.plain_bytes"
+)
+_CHOOSE: Final = (
+    "UPDATE temp.past_blocks SET is_made = 1 WHERE block IN"
+    " (SELECT min(block) FROM temp.past_blocks WHERE new >= ?1 GROUP BY new)"
+)
+_REVIVE: Final = (
+    "INSERT INTO main.blocks SELECT b.new, s.names, b.plain_bytes, b.hash, b.pack, b.pack_offset,"
+    " b.stored_bytes FROM temp.past_blocks AS b CROSS JOIN (SELECT new, sum(names) AS names"
+    " FROM temp.past_blocks WHERE new >= ?1 GROUP BY new) AS s ON s.new = b.new"
+    " WHERE b.is_made ORDER BY b.new"
+)
+_DEAD: Final = (
+    "SELECT p.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
+    " CROSS JOIN main.packs AS p ON p.pack = n.pack WHERE p.died_txg IS NOT NULL"
+)
+_LIVE_AGAIN: Final = (
+    "UPDATE main.packs SET live_bytes = live_bytes + s.bytes, died_txg = NULL FROM"
+    " (SELECT pack, sum(stored_bytes) AS bytes FROM temp.past_blocks WHERE is_made GROUP BY pack)"
+    " AS s WHERE packs.pack = s.pack"
+)
+_SHARE: Final = (
+    "UPDATE main.blocks SET refs = refs + s.names FROM (SELECT new, sum(names) AS names"
+    " FROM temp.past_blocks WHERE new < ?1 GROUP BY new) AS s WHERE blocks.block = s.new"
+)
+_MAP: Final = (
+    "INSERT INTO main.block_map SELECT p.ino, p.block_index, b.new FROM temp.past_parts AS p"
+    " CROSS JOIN temp.past_blocks AS b ON b.block = p.block"
+)
+_TAKE: Final = (
+    "INSERT INTO temp.past_parts SELECT ?, block_index, block FROM past.block_map"
+    " WHERE ino = ? AND block_index >= ? ORDER BY block_index LIMIT ?"
+)
+
+
+def begin(db: Database) -> None:
+    """Create the temporary tables. Transaction: inside a group."""
+    for statement in _TABLES:
+        db.all(statement)
+    clear(db)
+
+
+def clear(db: Database) -> None:
+    """Empty the temporary tables; the caller then inserts into ``past_parts``. Inside a group."""
+    db.run("DELETE FROM temp.past_parts")
+    db.run("DELETE FROM temp.past_blocks")
+
+
+def resolve(db: Database, txg: Txg) -> None:
+    """Find a block for each part in ``past_parts``; only temporary tables change. Inside a group.
+
+    Raises:
+        PastUnavailableError: the content of a block was deleted or is damaged.
+    """
+    db.run(_FIND)
+    db.run(_FIND_EQUAL)
+    lost = db.one(_LOST)
+    if lost is not None:
+        raise unavailable(txg, lost[0])
+    first = db.counters.next_block
+    if db.run(_NUMBER, (first,)):
+        db.run(_CHOOSE, (first,))
+
+
+def share(db: Database) -> int:
+    """Give the files in ``past_parts`` the blocks that ``resolve`` found in the same stretch.
+
+    The caller updates ``mapped_blocks``. Transaction: inside a group.
+
+    Returns:
+        How many packs live again.
+    """
+    first, revived = db.counters.next_block, 0
+    made = db.one(
+        "SELECT count(*), coalesce(sum(plain_bytes), 0) FROM temp.past_blocks WHERE is_made"
+    )
+    assert made is not None, "a query of aggregates returns one row"
+    if made[0]:
+        db.counters.next_block += made[0]
+        db.counters.block_bytes += made[1]
+        db.run(_REVIVE, (first,))
+        dead = [PackId(row[0]) for row in db.all(_DEAD)]
+        packs.report_revived(db, dead)
+        revived = len(dead)
+        db.run(_LIVE_AGAIN)
+    db.run(_SHARE, (first,))
+    db.run(_MAP)
+    return revived
+
+
+def share_range(
+    db: Database, txg: Txg, old: Ino, new: Ino, start: BlockIndex, limit: int
+) -> tuple[BlockIndex | None, int]:
+    """Give a file the next *limit* blocks of a file of the past. Transaction: inside a group.
+
+    Returns:
+        The index at which to continue, None at the end of the file; how many packs live again.
+
+    Raises:
+        PastUnavailableError: as ``resolve``; no row changed.
+    """
+    clear(db)
+    count = db.run(_TAKE, (new, old, start, limit))
+    if not count:
+        return None, 0
+    resolve(db, txg)
+    revived = share(db)
+    inodes.add_mapped_blocks(db, new, count)
+    last = db.one("SELECT max(block_index) FROM temp.past_parts")
+    assert last is not None, "a query of aggregates returns one row"
+    return (BlockIndex(last[0] + 1) if count == limit else None), revived
+
+
+# --- before a copy begins ----------------------------------------------------------------------
+
+
+def is_retained(db: Database, pack: PackId, key: ObjectKey) -> bool:
+    """Return whether all blocks in a pack of the past can be used: it is stored and not marked."""
+    row = packs.find(db, pack)
+    return _is_stored(row, key) and not (
+        damage_marks.exist(db) and bool(damage_marks.marks_of(db, pack))
+    )
+
+
+def _is_stored(row: PackRow | None, key: ObjectKey) -> bool:
+    return row is not None and row.state is PackState.STORED and row.object_key == key
+
+
+def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
+    """Return whether the content of one block of the past can be used, as ``share`` decides.
+
+    Args:
+        key: the object of the block's pack in the past.
+    """
+    if past.hash is None or past.pack is None:
+        return False
+    same, equal = blocks.find(db, past.block), blocks.intact(db, past.hash)
+    if same is not None and same.refs > 0 and same.hash == past.hash:
+        return True
+    if equal is not None and equal.plain_bytes == past.plain_bytes:
+        return True
+    is_marked = damage_marks.covers(db, past.pack, past.pack_offset)
+    return _is_stored(packs.find(db, past.pack), key) and not is_marked
+
+
+def unavailable(txg: Txg, key: str | None) -> PastUnavailableError:
+    """Return the error for content that cannot be used.
+
+    Args:
+        key: the object that had the content; None if the past does not name one.
+    """
+    if key is None:
+        why = "a part of the content was lost before it reached the bucket"
+    else:
+        why = (
+            f"a part of the content is in {key}, which is damaged, or is being deleted because the"
+            " retention has passed"
+        )
+    return PastUnavailableError(
+        txg, f"{why}; no copy was made; s3fs-meta restore copies the files that can still be read"
+    )

@@ -1,0 +1,125 @@
+"""Which inodes were below a directory, in one state of the database and in earlier ones.
+
+Owns: a temporary table of the directories in which inodes had names earlier.
+Does not know: changelogs, how changes were found.
+Keeps: the table has its rows in SQLite, and at most WATCHED_DIRECTORIES_MAX results are in memory.
+
+The database is read for the present directories of an inode, so their names count up to the last
+txg. The caller adds the names that inodes have lost; each counts up to the txg that removed it. When
+an inode got a name is not known: it counts as if it had always had it.
+"""
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import apsw
+
+from s3fs_meta.limits import FORMER_NAMES_MAX, WATCHED_DIRECTORIES_MAX
+from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import hard_links
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+
+_NEVER: Final = Txg(0)
+_TABLE: Final = (
+    "CREATE TEMP TABLE former_parents (ino INTEGER NOT NULL, parent INTEGER NOT NULL,"
+    " last INTEGER NOT NULL, PRIMARY KEY (ino, parent)) WITHOUT ROWID"
+)
+_ADD: Final = (
+    "INSERT INTO former_parents VALUES (?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)"
+)
+_FIND: Final = "SELECT parent, last FROM former_parents WHERE ino = ?"
+
+Former = tuple[Ino, Ino, Txg]  # an inode, a directory that it was in, and the txg up to which
+_Parent = tuple[Ino, Txg]
+
+
+class PastTree:
+    """Finds out until when inodes were below some directories."""
+
+    def __init__(self, db: Database, tops: Mapping[Ino, Txg], last: Txg) -> None:
+        """Make the temporary table.
+
+        Args:
+            db: the state after the last txg; no other object of this class uses it.
+            tops: the directories, and the last txg that counts for each.
+            last: the last txg.
+        """
+        self._db = db
+        self._tops = dict(tops)
+        self._last = last
+        self._kept = 0
+        self._also: dict[Ino, list[_Parent]] = {}
+        self._known: dict[Ino, Txg] = {}  # until when directories were below a top
+        db.all(_TABLE)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether so many names were added that no more may be added."""
+        return self._kept > FORMER_NAMES_MAX
+
+    def add(self, former: Collection[Former]) -> None:
+        """Add directories that inodes were in."""
+        self._known.clear()
+        self._kept += len(former)
+        try:
+            self._db.connection.executemany(_ADD, former)
+        except apsw.Error as exc:
+            raise translated(exc, str(self._db.path)) from exc
+
+    def assume(self, former: Collection[Former]) -> None:
+        """Use some directories in addition to those that were added, until the next call."""
+        self._known.clear()
+        self._also = {}
+        for ino, parent, last in former:
+            self._also.setdefault(ino, []).append((parent, last))
+
+    def until(self, ino: Ino) -> Txg:
+        """Return the last txg up to which an inode was a top, or below one; 0 if it never was."""
+        found = self._tops.get(ino, _NEVER)
+        for parent, last in self._parents(ino):
+            if min(last, self._last) > found:
+                found = max(found, min(last, self._until_of_directory(parent)))
+        return found
+
+    def _until_of_directory(self, start: Ino) -> Txg:
+        """Return the result for a directory, and keep it.
+
+        A directory may have been above another one and later below it. So the search follows the
+        way up that counts longest first, and visits each directory once.
+        """
+        if start in self._known:
+            return self._known[start]
+        waiting, visited = [(-self._last, start, False)], set[Ino]()
+        found = _NEVER
+        while waiting:
+            negative, ino, is_result = heapq.heappop(waiting)
+            if is_result:
+                found = Txg(-negative)
+                break
+            if ino in visited:
+                continue
+            visited.add(ino)
+            if ino in self._known:
+                heapq.heappush(waiting, (max(negative, -self._known[ino]), ino, True))
+                continue
+            if ino in self._tops:
+                heapq.heappush(waiting, (max(negative, -self._tops[ino]), ino, True))
+            for parent, last in self._parents(ino):
+                heapq.heappush(waiting, (max(negative, -last), parent, False))
+        if len(self._known) >= WATCHED_DIRECTORIES_MAX:
+            self._known.clear()
+        self._known[start] = found
+        return found
+
+    def _parents(self, ino: Ino) -> Iterator[_Parent]:
+        """Yield each directory in which an inode has or had a name, and the last txg of that."""
+        if ino == ROOT_INO:
+            return
+        for parent, _names in hard_links.parents(self._db, ino):
+            yield parent, self._last
+        yield from self._also.get(ino, ())
+        for parent, last in self._db.all(_FIND, (ino,)):
+            yield Ino(parent), Txg(last)

@@ -1,0 +1,250 @@
+"""HTTP for the few clients of one page: one request and one reply for each connection.
+
+Owns: connections and their bounds, the outcome for each client that misbehaves. Does not know: pages,
+who may see them.
+Keeps: an error of one request never ends the server, and no client can keep another one out by being
+slow. A body in a request is never read.
+Tasks: one ``serve``, below it one per connection.
+Source: RFC 9110, RFC 9112.
+
+    the client                                       outcome
+    sends nothing for request_s                      closed; browsers connect before they need it
+    sends a part of a request, then nothing          408 after request_s
+    sends more than request_bytes                    431
+    sends what is no request                         400
+    is one of more than ``connections`` without a    the one that has waited longest is closed
+    request
+    sends a request while ``connections`` others     503
+    are answered
+    sends further requests, or a body                not read; each reply closes its connection
+    does not read for send_s                         closed, which shows that the reply is incomplete
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import h11
+import trio
+
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.limits import HTTP_DRAIN_BYTES_MAX, HTTP_DRAIN_S_MAX, KIB
+from s3fs_meta.model import Address
+
+_log = logging.getLogger(__name__)
+
+PLAIN: Final = "text/plain; charset=utf-8"
+OK, SEE_OTHER, BAD, FORBIDDEN, NOT_FOUND, METHOD, SLOW = 200, 303, 400, 403, 404, 405, 408
+MISDIRECTED, BUG, STORE, NOT_NOW, TIMEOUT = 421, 500, 502, 503, 504
+_RECEIVE_BYTES: Final = 16 * KIB
+
+Send = Callable[[bytes], Awaitable[None]]
+Stream = Callable[[Send], Awaitable[None]]
+
+
+class Bounds(NamedTuple):
+    """Bounds for the clients of one server."""
+
+    connections: int  # without a complete request; and as many that are answered
+    request_bytes: int  # request line and headers
+    request_s: float  # time for sending them
+    send_s: float  # time in which a client must read a piece of the reply
+
+
+class Request(NamedTuple):
+    """A request that was read completely."""
+
+    method: str
+    target: bytes
+    headers: Mapping[bytes, bytes]  # by lower-case name; values of several are joined by a comma
+
+
+class Reply(NamedTuple):
+    """The reply to one request."""
+
+    status: int
+    content: bytes = b""
+    content_type: str = PLAIN
+    headers: Mapping[str, str] = {}
+    # Sends the content in pieces instead of ``content``; None: there is only that.
+    stream: Stream | None = None
+    length: int | None = None  # number of bytes that ``stream`` sends, if it is known
+
+
+Answer = Callable[[Request], Awaitable[Reply]]
+
+_BUSY: Final = Reply(NOT_NOW, b"too many requests at a time; try again\n")
+_SLOW: Final = Reply(SLOW, b"the request was not complete in time\n")
+
+
+class HttpServer:
+    """Answers requests on one address."""
+
+    def __init__(self, bounds: Bounds, headers: Mapping[str, str]) -> None:
+        """Make a server that does not listen yet; *headers* are sent with every reply."""
+        self.address = Address("", 0)  # where it listens
+        self._bounds = bounds
+        self._headers = headers
+        self._listener: trio.SocketListener | None = None
+        self._waiting: dict[object, trio.CancelScope] = {}  # without a request, in their order
+        self._answered = 0  # requests that are answered now
+
+    async def listen(self, address: Address, option: str = "") -> None:
+        """Listen on an address; clients wait until ``serve`` answers them.
+
+        Args:
+            address: the address; port 0 is any free one.
+            option: what stands before the address where the user gave it, for messages.
+
+        Raises:
+            SettingsError: the address cannot be used.
+        """
+        try:
+            (found,) = await trio.open_tcp_listeners(address.port, host=address.host)
+        except OSError as exc:
+            why = exc.strerror or str(exc)
+            raise SettingsError(
+                f"cannot listen on {option}{address}: {why}; choose another"
+            ) from exc
+        self._listener = found
+        self.address = Address(address.host, found.socket.getsockname()[1])
+
+    def close(self) -> None:
+        """End listening. Schedule point: never."""
+        if self._listener is not None:
+            self._listener.socket.close()
+
+    async def serve(self, answer: Answer) -> None:
+        """Answer requests until cancelled, then stop listening. Call ``listen`` first."""
+        assert self._listener is not None, "it listens"
+
+        async def converse(stream: trio.SocketStream) -> None:
+            await self._converse(stream, answer)
+
+        await trio.serve_listeners(converse, [self._listener])
+
+    async def _converse(self, stream: trio.SocketStream, answer: Answer) -> None:
+        """Answer the request of one connection, and close the connection."""
+        exchange = _Exchange(stream, self._bounds, self._headers)
+        try:
+            async with stream:
+                request = None
+                with self._evictable():
+                    request = await self._accepted(exchange)
+                if request is not None:
+                    await self._answer(exchange, request, answer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            return  # the client disconnected, or does not read
+        except Exception:  # noqa: BLE001  # the client sees an incomplete reply; others are served
+            _log.exception("a reply could not be completed")
+
+    async def _accepted(self, exchange: "_Exchange") -> Request | None:
+        """Return the request of a connection; None if it was refused, or nothing was sent."""
+        found = await exchange.receive()
+        if isinstance(found, Request):
+            if self._answered < self._bounds.connections:
+                return found
+            found = _BUSY
+        if found is not None:
+            await exchange.send(found)
+            await exchange.drain()
+        return None
+
+    async def _answer(self, exchange: "_Exchange", request: Request, answer: Answer) -> None:
+        self._answered += 1
+        try:
+            await exchange.send(await answer(request))
+        finally:
+            self._answered -= 1
+        with self._evictable():
+            await exchange.drain()
+
+    @contextmanager
+    def _evictable(self) -> Iterator[None]:
+        """Run a block that is cancelled if too many later connections wait."""
+        if len(self._waiting) >= self._bounds.connections:
+            self._waiting.pop(next(iter(self._waiting))).cancel()
+        this = object()
+        with trio.CancelScope() as scope:
+            self._waiting[this] = scope
+            try:
+                yield
+            finally:
+                self._waiting.pop(this, None)
+
+
+class _Exchange:
+    """One connection: a request, then a reply."""
+
+    def __init__(
+        self, stream: trio.SocketStream, bounds: Bounds, headers: Mapping[str, str]
+    ) -> None:
+        self._stream = stream
+        self._bounds = bounds
+        self._headers = headers
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.request_bytes)
+        self._has_body = True  # False: the request is HEAD
+
+    async def receive(self) -> Request | Reply | None:
+        """Return the request, or the reply to a wrong one; None if the client sent nothing."""
+        try:
+            with trio.move_on_after(self._bounds.request_s):
+                return await self._request()
+        except h11.RemoteProtocolError as exc:
+            return Reply(exc.error_status_hint or BAD, f"{exc}\n".encode())
+        return _SLOW if self._http.trailing_data[0] else None
+
+    async def _request(self) -> Request | None:
+        while True:  # bounded by request_bytes and request_s
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                self._has_body = event.method != b"HEAD"
+                headers: dict[bytes, bytes] = {}
+                for name, value in event.headers:
+                    headers[name] = headers[name] + b"," + value if name in headers else value
+                return Request(event.method.decode(), event.target, headers)
+            if event is not h11.NEED_DATA:
+                return None  # the client closed the connection
+            self._http.receive_data(await self._stream.receive_some(_RECEIVE_BYTES))
+
+    async def send(self, reply: Reply) -> None:
+        """Send a reply.
+
+        Raises:
+            TooSlowError: the client does not read.
+            BrokenResourceError: the client disconnected.
+            Exception: as the stream of the reply; the client sees that the reply is incomplete.
+        """
+        headers = {**self._headers, "content-type": reply.content_type, **reply.headers}
+        length = len(reply.content) if reply.stream is None else reply.length
+        if length is not None:
+            headers["content-length"] = str(length)
+        headers["connection"] = "close"
+        await self._put(h11.Response(status_code=reply.status, headers=list(headers.items())))
+        if self._has_body and reply.stream is not None:
+            await reply.stream(self._put_content)
+        elif self._has_body and reply.content:
+            await self._put_content(reply.content)
+        await self._put(h11.EndOfMessage())
+
+    async def _put_content(self, data: bytes) -> None:
+        await self._put(h11.Data(data=data))
+
+    async def _put(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            with trio.fail_after(self._bounds.send_s):
+                await self._stream.send_all(data)
+
+    async def drain(self) -> None:
+        """Ignore what the client still sends, until it has read the reply and disconnects.
+
+        To close a socket with unread data resets the connection, and the client may lose the reply.
+        Source: RFC 9112, section 9.6.
+        """
+        await self._stream.send_eof()
+        left = HTTP_DRAIN_BYTES_MAX
+        with trio.move_on_after(HTTP_DRAIN_S_MAX):
+            while left > 0 and (data := await self._stream.receive_some(_RECEIVE_BYTES)):
+                left -= len(data)

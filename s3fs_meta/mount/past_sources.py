@@ -1,0 +1,102 @@
+"""Sources of copies of the past: which file or tree, at which point in time, a request means.
+
+Owns: the forms in which a request states them, uploading the present for a copy of *now*.
+Does not know: how a tree is copied (``fs.past.past_clone``), paths of users (``mount_paths``).
+
+    {"ino": number}     an inode of the past, as ``.snapshots`` shows it
+    {"top": inode, "names": [text], "at": {"text", "time_ns", "txg", "is_ago"}}   a path at a time
+    {"top": inode, "names": [text], "at": null}   a path at the end of a txg that is cut now
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.errors import UsageError
+from s3fs_meta.fs.past.open_points import OpenPoints
+from s3fs_meta.fs.past.past_clone import Find, PastClone
+from s3fs_meta.fs.past.past_tree import PastTree
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import Attributes, Ino, PointInTime, Txg
+from s3fs_meta.sync.history import kept_points
+from s3fs_meta.sync.session import Session
+
+
+class PastSources:
+    """The sources of copies of the past in one mount."""
+
+    def __init__(
+        self, session: Session, points: OpenPoints, tree: PastTree, clone: PastClone
+    ) -> None:
+        """Store the parts of the mount.
+
+        Args:
+            session: uploads the present.
+            points: finds points in time.
+            tree: knows the numbers of inodes of the past.
+            clone: copies a source.
+        """
+        self._session = session
+        self._points = points
+        self._tree = tree
+        self.clone = clone
+
+    async def find(self, source: Message, report: Report) -> tuple[Txg, Find]:
+        """Return the txg of a source, and a function that finds its inode at that time.
+
+        Raises:
+            UsageError: the source is malformed, or its point in time is not available.
+            NoInodeError: no inode of the past has the number.
+            StoreError, BrokenChainError: the bucket cannot be reached or read.
+            As ``Session.flush``.
+        """
+        ino = source.get("ino")
+        if isinstance(ino, int):
+            txg, past_ino = self._tree.origin_of(Ino(ino))
+            return txg, lambda db: inodes.get(db, past_ino)
+        top, names, at = (source.get(key) for key in ("top", "names", "at"))
+        if not isinstance(top, int) or not isinstance(names, list):
+            raise UsageError("a source in the past needs ino, or top and names")
+        path = [os.fsencode(name) for name in names]
+        txg = await self._cut(report) if at is None else await self._retained(at)
+        return txg, partial(_at_path, Ino(top), path)
+
+    async def _cut(self, report: Report) -> Txg:
+        """Upload all changes; return the last txg."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            report({"what": what, "done": done, "total": total})
+
+        session = self._session
+        with session.throttles.upload.lifted():
+            await session.flush(progress)
+        return session.link.txg
+
+    async def _retained(self, at: Message) -> Txg:
+        """Return the last txg at a point in time."""
+        try:
+            wanted = PointInTime(**at)
+        except TypeError as exc:
+            raise UsageError("the point in time of a copy is malformed") from exc
+        link = await self._points.find(wanted)
+        if link is None and wanted.kept is not None:
+            raise UsageError(kept_points.no_such_point(wanted.kept))
+        if link is None:
+            raise UsageError(
+                f"{wanted.text} is in the future, or is not retained; s3fs-meta log lists the points"
+                " in time"
+            )
+        return link.txg
+
+
+def _at_path(top: Ino, path: Sequence[bytes], db: Database) -> Attributes:
+    """Return the inode that a path had. Raises UsageError; symbolic links are not followed."""
+    at = inodes.find(db, top)
+    for name in path:
+        at = None if at is None else dentries.find_attributes(db, at.ino, name)
+    if at is None:
+        shown = os.fsdecode(b"/".join(path))
+        raise UsageError(f"{shown!r} did not exist at that point in time")
+    return at

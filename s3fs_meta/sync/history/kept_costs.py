@@ -1,0 +1,57 @@
+"""The cost of kept points: the packs that would be garbage without them.
+
+Owns: which pack counts for which point. Does not know: kept points in the bucket, deleting.
+Tasks: any task; the rows are read in slices.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.limits import DELETE_BATCH_KEYS
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables.packs import PackRow
+from s3fs_meta.model import ObjectKey, Txg
+
+
+class Costs(NamedTuple):
+    """The bytes of packs that neither the present nor a retained txg needs."""
+
+    alone: dict[ObjectKey, int]  # bytes that only one point needs, by the key of the point
+    total: int  # bytes that any point needs
+
+
+async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Costs:
+    """Return the cost of kept points.
+
+    Args:
+        db: the database of the present state.
+        points: the kept points.
+        floor: the retention floor; packs that died later are retained without kept points, too.
+    """
+    ordered = sorted(points, key=lambda point: point.txg)
+    txgs = [point.txg for point in ordered]
+    bounds = list(accumulate((point.next_pack for point in ordered), max))
+    alone = {point.key: 0 for point in ordered}
+    total = 0
+    after: PackRow | None = None
+    while ordered:
+        rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
+        for row in rows:
+            assert row.died_txg is not None, "the query returns dead packs"
+            # The points from the pack's creation on, and before its death.
+            first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
+            if first < stop:
+                total += row.object_bytes
+            if first + 1 == stop:
+                alone[ordered[first].key] += row.object_bytes
+        if not rows:
+            break
+        after = rows[-1]
+        await trio.lowlevel.checkpoint()
+    return Costs(alone, total)

@@ -1,0 +1,109 @@
+"""Expiry of kept points: which ones a policy of ages drops.
+
+Owns: the rules, which are those of ``restic forget``: of each period the latest point stays.
+Does not know: the bucket, who drops the points.
+Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand
+stays until the user drops it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone, tzinfo
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+
+class Expiring(Protocol):
+    """A kept point, as far as its expiry is concerned."""
+
+    @property
+    def key(self) -> str:
+        """Return the key of its object."""
+        ...
+
+    @property
+    def created_ns(self) -> int:
+        """Return the time of its txg."""
+        ...
+
+    @property
+    def kept_ns(self) -> int:
+        """Return when the user kept it; it decides between points of one txg."""
+        ...
+
+    @property
+    def auto(self) -> bool:
+        """Return whether the point may be dropped."""
+        ...
+
+
+_Point = TypeVar("_Point", bound=Expiring)
+
+
+class Policy(NamedTuple):
+    """How many points stay of each kind of period; 0: the kind keeps none."""
+
+    last: int = 0
+    daily: int = 0
+    weekly: int = 0
+    monthly: int = 0
+    yearly: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the policy would drop every point."""
+        return not any(self)
+
+
+def _week(when: datetime) -> tuple[int, ...]:
+    year, week, _day = when.isocalendar()
+    return year, week
+
+
+_PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
+    "daily": lambda when: (when.year, when.month, when.day),
+    "weekly": _week,
+    "monthly": lambda when: (when.year, when.month),
+    "yearly": lambda when: (when.year,),
+}
+
+
+def judge(
+    points: Iterable[_Point], policy: Policy, zone: tzinfo | None = None
+) -> list[tuple[_Point, tuple[str, ...]]]:
+    """Return the points that may expire, the latest first, each with what keeps it; (): nothing.
+
+    Args:
+        points: kept points; those that users named by hand are left out.
+        policy: not empty.
+        zone: the time zone of days; None: that of this host.
+    """
+    assert not policy.is_empty, "an empty policy drops everything"
+    ordered = sorted(
+        (point for point in points if point.auto),
+        key=lambda point: (point.created_ns, point.kept_ns, point.key),
+        reverse=True,
+    )
+    times = [
+        datetime.fromtimestamp(point.created_ns // 10**9, timezone.utc).astimezone(zone)
+        for point in ordered
+    ]
+    reasons: list[list[str]] = [["last"] if at < policy.last else [] for at in range(len(ordered))]
+    for kind, period_of in _PERIODS.items():
+        for at in _latest_of_each([period_of(when) for when in times], getattr(policy, kind)):
+            reasons[at].append(kind)
+    return [(point, tuple(why)) for point, why in zip(ordered, reasons, strict=True)]
+
+
+def _latest_of_each(periods: Sequence[tuple[int, ...]], count: int) -> list[int]:
+    """Return the positions of the latest point of each of the last *count* periods with a point.
+
+    If there are fewer periods, the oldest point stays, too, until later ones have replaced it.
+    """
+    found: list[int] = []
+    last: tuple[int, ...] | None = None
+    for at, period in enumerate(periods):
+        if len(found) == count:
+            break
+        if period != last or at == len(periods) - 1:
+            found.append(at)
+            last = period
+    return found

@@ -1,0 +1,148 @@
+"""Kept points in the bucket: listing and reading them.
+
+Owns: the bound on their number, which objects count as kept points.
+Does not know: what they need (``pins``), who may change them (``keeping``).
+Keeps: an object that cannot be read now is never treated as if it did not exist.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import kept_point as kept_codec
+from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError, SettingsError, StoreError
+from s3fs_meta.limits import KEPT_FETCHES_MAX, KEPT_POINTS_MAX
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+
+
+class Unreadable(NamedTuple):
+    """An object with the name of a kept point that cannot be decoded."""
+
+    key: ObjectKey
+    txg: Txg  # the txg in its name
+    why: str
+
+
+class KeptPoints(NamedTuple):
+    """The kept points of a filesystem, the oldest first."""
+
+    points: tuple[KeptPoint, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+    def named(self, name: str) -> list[KeptPoint]:
+        """Return the points of a name, the latest first: two only after a race of two writers."""
+        found = [point for point in self.points if point.name == name]
+        return sorted(found, key=lambda point: point.kept_ns, reverse=True)
+
+
+def no_such_point(name: str) -> str:
+    """Return the message for a name that no kept point has."""
+    return (
+        f"{name!r} is not a point in time: there is no kept point of this name, s3fs-meta keep"
+        " --list shows all; a time is written for example as 2026-05-09T14:30, 10m (ten minutes"
+        " ago) or txg=42"
+    )
+
+
+class KeptPointReader:
+    """Reads the kept points of one filesystem; an unchanged object is read once."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._known: dict[ObjectInfo, KeptPoint | Unreadable] = {}
+
+    async def all(self) -> KeptPoints:
+        """Return all kept points.
+
+        Raises:
+            StoreError: the bucket cannot be listed, or an object cannot be read now.
+        """
+        infos = await self._listed(lambda _hash: True)
+        return await self._read(infos)
+
+    async def find(self, name: str) -> KeptPoint:
+        """Return the kept point of a name.
+
+        Raises:
+            SettingsError: there is no such point.
+            FormatError: its object is damaged.
+            StoreError: the bucket cannot be read.
+        """
+        wanted = kept_codec.name_hash(name, self._keyring)
+        found = await self._read(await self._listed(lambda name_hash: name_hash == wanted))
+        points = found.named(name)
+        if points:
+            return points[0]
+        if found.unreadable:
+            raise FormatError(found.unreadable[0].key, found.unreadable[0].why)
+        raise SettingsError(no_such_point(name))
+
+    async def _listed(self, wanted: Callable[[str], bool]) -> list[ObjectInfo]:
+        found = []
+        async with aclosing(self._store.list(kept_codec.PREFIX)) as listing:
+            async for info in listing:
+                name = kept_codec.parse_key(info.key)
+                if name is not None and wanted(name.name_hash):
+                    found.append(info)
+        return found
+
+    async def _read(self, infos: Sequence[ObjectInfo]) -> KeptPoints:
+        """Read objects; those beyond the bound count as unreadable."""
+        known: dict[ObjectInfo, KeptPoint | Unreadable] = {}
+        waiting = iter(infos[:KEPT_POINTS_MAX])
+        failed: list[StoreError] = []
+
+        async def work() -> None:
+            for info in waiting:
+                try:
+                    found = self._known.get(info) or await self._fetch(info.key)
+                except StoreError as exc:  # raised below, without an exception group
+                    failed.append(exc)
+                    nursery.cancel_scope.cancel()
+                    return
+                if found is not None:
+                    known[info] = found
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(KEPT_FETCHES_MAX, len(infos))):
+                nursery.start_soon(work)
+        if failed:
+            raise failed[0]
+        self._known = known
+        points = [one for one in known.values() if isinstance(one, KeptPoint)]
+        unreadable = [one for one in known.values() if isinstance(one, Unreadable)]
+        unreadable += [_beyond(info.key) for info in infos[KEPT_POINTS_MAX:]]
+        return KeptPoints(
+            tuple(sorted(points, key=lambda one: (one.txg, one.kept_ns, one.key))),
+            tuple(sorted(unreadable)),
+        )
+
+    async def _fetch(self, key: ObjectKey) -> KeptPoint | Unreadable | None:
+        """Return a kept point, why it is unreadable, or None if it was dropped meanwhile."""
+        try:
+            data = (await self._store.get(key, kept_codec.ENCODED_BYTES_MAX)).data
+            point = kept_codec.decode(key, data, self._keyring)
+        except ObjectMissingError:
+            return None
+        except FormatError as exc:
+            return _unreadable(key, exc.what)
+        if point.uuid != self._uuid:
+            return _unreadable(key, "the kept point belongs to another filesystem")
+        return point
+
+
+def _unreadable(key: ObjectKey, why: str) -> Unreadable:
+    name = kept_codec.parse_key(key)
+    assert name is not None, "the listing was filtered by the form of the names"
+    return Unreadable(key, name.txg, why)
+
+
+def _beyond(key: ObjectKey) -> Unreadable:
+    return _unreadable(key, f"there are more than {KEPT_POINTS_MAX} objects of kept points")

@@ -1,0 +1,137 @@
+"""The txgs that changed a file, or anything below a directory.
+
+Owns: which changed inodes were below the path. Does not know: how txgs are shown.
+Keeps: a txg is yielded if its changelog changes an inode that was at the path or below it, or if
+its changes are unknown. Memory does not grow with the history.
+
+The history index lists the inodes that a run of txgs changed. An inode concerns the path if one of
+its directories leads up to an inode of the path. Its present directories are in the database; its
+former ones are names that it has lost, which the index lists, too. The walk begins at the last txg,
+so when it reaches a run, all names that were lost after the run are known.
+
+As in ``path_versions``, an inode is followed to its earlier names: a file that was moved into the
+directory has its earlier changes, and one that was moved out has those up to that txg.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.codec.history_index import ALL_BITS, HistoryIndex
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import FORMER_NAMES_MAX, HISTORY_FAN_OUT, HISTORY_FETCHES_MAX
+from s3fs_meta.meta import row_history
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.row_history import ChangedRows
+from s3fs_meta.meta.trees.past_tree import Former, PastTree
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.chain.chain import Fetched
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, Unreadable
+from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.path_versions import Stay
+from s3fs_meta.sync.history.txg_log import Gap
+
+
+class PathLog:
+    """Finds the txgs that concern one path; an object is used once."""
+
+    def __init__(
+        self,
+        db: Database,
+        search: HistorySearch,
+        changelogs: ChangelogReader,
+        stays: Sequence[Stay],
+        last: Txg,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            db: the state after the last txg.
+            search: finds txgs by the index.
+            changelogs: reads their changes.
+            stays: the inodes of the path.
+            last: the last txg.
+        """
+        self._search = search
+        self._changelogs = changelogs
+        self._tree = PastTree(db, {stay.ino: stay.last for stay in stays}, last)
+
+    async def backwards(self, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
+        """Yield the changelogs that concern the path, the latest first, back to a txg.
+
+        A changelog that is unreadable, or that fsck abandoned, becomes a gap.
+
+        Raises:
+            UsageError: too many names were removed to follow them all.
+            NewerFormatError: a newer program wrote a changelog.
+            StoreError: the bucket cannot be read.
+        """
+        walk = self._search.walk(self._match, first)
+        while batch := await walk.take(HISTORY_FETCHES_MAX):
+            txgs = [candidate.txg for candidate in batch]
+            for one in await self._changelogs.scan(txgs, _changed_rows):
+                if isinstance(one, Scanned) and not self._concerns(one):
+                    continue
+                if isinstance(one, Unreadable):
+                    yield await self._unknown(one)
+                else:
+                    yield await self._changelogs.fetch(one.txg)
+
+    async def _unknown(self, one: Unreadable) -> Fetched | Gap:
+        """Return the changelog of an image; a gap for one that is unreadable or abandoned."""
+        if one.created_ns is not None:
+            fetched = await self._changelogs.fetch(one.txg)
+            if fetched.changelog.kind is Kind.IMAGE:
+                return fetched
+        return Gap(one.txg, one.why)
+
+    def _concerns(self, one: Scanned[ChangedRows]) -> bool:
+        """Return whether a txg changed an inode of the path; keep the names that it removed."""
+        former = [(lost.ino, lost.parent, one.txg) for rows in one.results for lost in rows.names]
+        self._tree.assume(former)
+        changed = {ino for rows in one.results for ino in rows.content | rows.other}
+        is_found = any(self._tree.until(ino) >= one.txg for ino in changed)
+        self._add(former, one.txg)
+        return is_found
+
+    def _match(self, index: HistoryIndex) -> int:
+        """Return the parts of a run that may concern the path; keep the names of all others.
+
+        Names that were removed in a part whose changes the index lacks may lead from an inode in an
+        earlier part to the path. So those parts are examined, too.
+        """
+        step = HISTORY_FAN_OUT ** (index.level - 1)
+
+        def end_of(mask: int) -> Txg:
+            """Return the last txg of the latest part in a mask."""
+            return Txg(index.first + mask.bit_length() * step - 1)
+
+        self._tree.assume([(row.ino, row.parent, end_of(row.mask)) for row in index.names])
+        found = (1 << index.unknown.bit_length()) - 1
+        for ino, content, other in index.inodes:
+            more = (content | other) & ~found
+            if more:
+                parts = (self._tree.until(ino) - index.first) // step + 1  # that begin by then
+                found |= more & ((1 << max(parts, 0)) - 1)
+        # The names in a part that is examined are kept when its own txgs are known.
+        kept = ALL_BITS if index.level == 1 else ALL_BITS & ~found
+        self._add(
+            [
+                (row.ino, row.parent, end_of(row.mask & kept))
+                for row in index.names
+                if row.mask & kept
+            ],
+            index.first,
+        )
+        return found
+
+    def _add(self, former: Sequence[Former], txg: Txg) -> None:
+        self._tree.add(former)
+        if self._tree.is_full:
+            raise UsageError(
+                f"more than {FORMER_NAMES_MAX:,} names were removed or renamed since txg {txg}:"
+                " list fewer transaction groups with -n, --since or --until"
+            )
+
+
+def _changed_rows(changeset: bytes, is_whole: bool) -> ChangedRows:
+    return row_history.changed_rows(changeset, is_whole=is_whole)

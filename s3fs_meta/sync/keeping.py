@@ -1,0 +1,261 @@
+"""Keeping and dropping points in time, by the writer.
+
+Owns: the order *feature, object, lease*, which points may be kept.
+Does not know: what a kept point needs (``history.pins``), its callers.
+Keeps: a point is confirmed only if the metadata that it needs is in the bucket, and if no garbage
+collection can have missed its object: this host's collection is paused, and another host that took
+over would have changed the lease before. No older program can open the filesystem afterwards.
+Tasks: any task.
+Design: docs/design/durability.md, "Kept points".
+"""
+
+import logging
+import secrets
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from s3fs_meta.bucket_errors import BrokenChainError
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import kept_point as kept_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
+from s3fs_meta.codec.image import ManifestRef, content_hash
+from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import FormatError, ReadOnlyStateError, SettingsError, UsageError
+from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_POINTS_MAX
+from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
+from s3fs_meta.option_syntax import format_time
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history import retention
+from s3fs_meta.sync.history.kept_points import KeptPoints
+from s3fs_meta.sync.history.points_in_time import PointsInTime
+from s3fs_meta.sync.history.retention import Image
+from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.superblock.changes import change
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.unlocking import HeldKeys
+
+_log = logging.getLogger(__name__)
+
+_MEND: Final = (
+    "run s3fs-meta fsck -p, which makes a complete image, and then keep a later point in time"
+)
+
+
+class PointKeeper:
+    """Keeps and drops points in time of one filesystem that is opened for writing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._volume = session.volume
+        self._store = session.volume.store
+        self._reclaimer = session.reclaimer
+
+    async def keep(
+        self,
+        name: str,
+        wanted: PointInTime | None = None,
+        progress: Progress = no_progress,
+        *,
+        auto: bool = False,
+    ) -> KeptPoint:
+        """Keep a point in time under a name until it is dropped.
+
+        Args:
+            name: a name that no kept point has.
+            wanted: a retained or kept point in time; None: the present state, whose changes are
+                shipped.
+            progress: called with the state of the upload.
+            auto: ``keep --expire`` may drop the point.
+
+        Raises:
+            ReadOnlyStateError: the mount does not write.
+            UsageError: the name is not allowed, or is taken.
+            SettingsError: the point in time is not retained, or there are too many kept points.
+            FencedError: another host has taken over the filesystem; the point may not be kept.
+            FormatError: an object that the point needs is damaged or missing.
+            StoreError: if the last request failed, the point may be kept.
+        """
+        self._require_writer()
+        require_name(name)
+        if wanted is None:
+            await self._session.flush(progress)
+        async with self._reclaimer.paused():
+            await self._session.shipper.require_hold()
+            kept = await self._reclaimer.kept_points()
+            _require_free(name, kept)
+            point = await self._described(name, wanted, kept, auto=auto)
+            await self._require_feature()
+            data = kept_codec.encode(point, self._volume.keyring)
+            await self._store.create(point.key, data)
+            # A host that takes over later lists the object; one that took over before is found now.
+            await self._session.shipper.require_hold()
+        _log.info("kept txg %d as %r", point.txg, name)
+        return point
+
+    async def drop(self, names: Collection[str]) -> list[ObjectKey]:
+        """Delete the objects of kept points; return their keys.
+
+        Args:
+            names: the names of points, or the keys of their objects.
+
+        Raises:
+            ReadOnlyStateError: the mount does not write.
+            SettingsError: there is no such point; nothing was deleted.
+            FencedError: another host has taken over the filesystem; nothing was deleted.
+            StoreError: some of the points may be dropped.
+        """
+        self._require_writer()
+        keys: list[ObjectKey] = []
+        async with self._reclaimer.paused():
+            await self._session.shipper.require_hold()
+            kept = await self._reclaimer.kept_points()
+            for name in names:
+                found = [point.key for point in kept.points if name in {point.name, point.key}]
+                found += [one.key for one in kept.unreadable if one.key == name]
+                if not found:
+                    raise SettingsError(f"there is no kept point {name!r}{_advice(kept)}")
+                keys += found
+            await self._store.delete(keys)
+            self._reclaimer.wake()
+        for name in names:
+            _log.info("dropped the kept point %r", name)
+        return keys
+
+    def _require_writer(self) -> None:
+        if self._session.status.read_only:
+            raise ReadOnlyStateError("mounted read-only: only the writer keeps points in time")
+
+    async def _described(
+        self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool
+    ) -> KeptPoint:
+        """Return the new kept point; all objects of metadata that it needs exist."""
+        volume = self._volume
+        if wanted is not None and wanted.kept is not None:
+            others = kept.named(wanted.kept)
+            if not others:
+                raise SettingsError(f"there is no kept point {wanted.kept!r}{_advice(kept)}")
+            return self._renamed(others[0], name, auto=auto)
+        link = await self._link(wanted)
+        fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, link.txg)
+        if fetched.link.hash != link.hash:
+            raise FormatError(
+                changelog_codec.key_of(link.txg), "the changelog is not in the chain of this host"
+            )
+        image = retention.base_of(await self._reclaimer.images(kept), link.txg)
+        if image is None:
+            raise SettingsError(f"no complete image leads to txg {link.txg}; {_MEND}")
+        await self._require_changelogs(image, link.txg)
+        return KeptPoint(
+            key=self._new_key(link.txg, name),
+            name=name,
+            uuid=volume.uuid,
+            txg=link.txg,
+            hash=link.hash,
+            created_ns=link.created_ns,
+            kept_ns=volume.clock.now_ns(),
+            epoch=fetched.changelog.epoch,
+            next_pack=PackId(volume.db.counters.next_pack),
+            image=await self._manifest(image),
+            auto=auto,
+        )
+
+    def _renamed(self, point: KeptPoint, name: str, *, auto: bool) -> KeptPoint:
+        """Return a point that is kept already under another name."""
+        key, now_ns = self._new_key(point.txg, name), self._volume.clock.now_ns()
+        return replace(point, key=key, name=name, kept_ns=now_ns, auto=auto)
+
+    def _new_key(self, txg: Txg, name: str) -> ObjectKey:
+        random_bytes = secrets.token_bytes(kept_codec.RANDOM_BYTES)
+        return kept_codec.new_key(txg, name, self._volume.keyring, random_bytes)
+
+    async def _link(self, wanted: PointInTime | None) -> Link:
+        """Return the link of a txg that stays retained while garbage collection is paused."""
+        volume = self._volume
+        present = volume.position.link
+        if wanted is None:
+            return present
+        points = PointsInTime(volume.store, volume.keyring, volume.uuid, volume.keeper.lease)
+        bucket = Bucket(
+            volume.store, volume.superblock, volume.keyring, volume.keeper, points, volume.clock
+        )
+        link = await bucket.find(wanted)
+        floor = chain.wanted_floor(volume.db, present)
+        if link.txg < floor:
+            raise SettingsError(
+                f"txg {link.txg} is not retained any more: the oldest retained txg is {floor}"
+            )
+        return link
+
+    async def _manifest(self, image: Image) -> ManifestRef:
+        data = (await self._store.get(image.key, ENCODED_BYTES_MAX)).data
+        return ManifestRef(image.key, await trio.to_thread.run_sync(content_hash, data))
+
+    async def _require_changelogs(self, image: Image, txg: Txg) -> None:
+        """Raise BrokenChainError if the bucket lacks a changelog between an image and a txg."""
+        count = txg - image.txg
+        listed = await chain.listed_from(self._store, Txg(image.txg + 1), count) if count else []
+        for number, found in zip(range(image.txg + 1, txg + 1), [*listed, None], strict=False):
+            if number != found:
+                what = f"the changelog is missing; {_MEND}"
+                key = changelog_codec.key_of(Txg(number))
+                raise BrokenChainError(key, what, Txg(number - 1), txg)
+
+    async def _require_feature(self) -> None:
+        """Shut out older programs, which would delete objects that kept points need."""
+        volume = self._volume
+        if superblock_codec.KEPT_POINTS in volume.superblock.features:
+            return
+        remembered = Remembered(volume.state_dir.path)
+        changed = await change(self._store, remembered, HeldKeys(volume.keyring), _with_feature)
+        volume.known.accept(changed.superblock)
+        for one in changed.unreached:
+            _log.warning("a copy of the superblock was not reached: %s", one)
+
+
+def require_name(name: str) -> None:
+    """Refuse a text that cannot be the name of a kept point.
+
+    Raises:
+        UsageError: the text is not allowed as a name.
+    """
+    if not is_kept_name(name):
+        raise UsageError(
+            f"{name!r} is no name for a kept point: a name begins with a letter, has at most"
+            f" {KEPT_NAME_CHARS_MAX} letters, digits and characters of _.-+:@, and is neither"
+            " newest nor now"
+        )
+
+
+def _require_free(name: str, kept: KeptPoints) -> None:
+    taken = kept.named(name)
+    if taken:
+        raise UsageError(
+            f"{name!r} is kept already: txg {taken[0].txg} of {format_time(taken[0].created_ns)};"
+            f" choose another name, or drop it first: keep --drop {name}"
+        )
+    if len(kept.points) + len(kept.unreadable) >= KEPT_POINTS_MAX:
+        raise SettingsError(
+            f"{KEPT_POINTS_MAX} points in time are kept, which is the maximum; drop some first"
+        )
+
+
+def _with_feature(superblock: Superblock, keyring: Keyring) -> Superblock:
+    return superblock_codec.with_feature(superblock, keyring, superblock_codec.KEPT_POINTS)
+
+
+def _advice(kept: KeptPoints) -> str:
+    if not kept.unreadable:
+        return "; s3fs-meta keep --list shows all"
+    return (
+        f"; {len(kept.unreadable)} objects of kept points cannot be read, for example"
+        f" {kept.unreadable[0].key}: such an object can be dropped by its key"
+    )

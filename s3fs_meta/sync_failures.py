@@ -1,0 +1,68 @@
+"""The record in a state directory that a sync of its files has failed.
+
+Owns: the file ``failed-sync``. Does not know: which file it was, and how the next mount repairs the
+state (``sync.opening.failed_sync``).
+Keeps: the record is made in the thread of the failed call, before its caller knows of the failure. The
+file exists, with its length, from the opening on: a full disk is a frequent reason of a failed sync,
+and even then bytes of a file can be overwritten. The record need not be durable, because it concerns
+only pages in memory.
+Design: docs/design/durability.md, "From write to fsync".
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta import machine
+
+_log = logging.getLogger(__name__)
+
+NAME: Final = "failed-sync"
+_RECORD_BYTES: Final = 128  # an identifier of the memory has at most 80 characters
+_NOTHING: Final = bytes(_RECORD_BYTES)
+_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def prepare(state: Path) -> None:
+    """Make the file of the record, if it is missing; without room for it ``note`` tries again."""
+    try:
+        if not (state / NAME).exists():
+            _write(state, _NOTHING)
+    except OSError as exc:
+        _log.info("cannot make %s: %s", state / NAME, exc.strerror)
+
+
+def note(state: Path) -> None:
+    """Record that a sync has failed. In any thread."""
+    try:
+        _write(state, machine.memory_of(state).encode().ljust(_RECORD_BYTES, b"\0"))
+    except OSError as exc:
+        _log.error(
+            "cannot record in %s that a sync failed: %s; reboot before the next mount",
+            state / NAME,
+            exc.strerror,
+        )
+
+
+def forget(state: Path) -> None:
+    """Delete the record, because all files are durable. Raises OSError."""
+    _write(state, _NOTHING)
+
+
+def is_noted(state: Path) -> bool:
+    """Return whether a sync has failed, and the memory may still have what the disk lacks."""
+    try:
+        with (state / NAME).open("rb") as file:
+            before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")
+    except FileNotFoundError:
+        return False
+    return bool(before) and not machine.has_forgotten(before, machine.memory_of(state))
+
+
+def _write(state: Path, record: bytes) -> None:
+    fd = os.open(state / NAME, _MAKE, 0o600)
+    try:
+        os.pwrite(fd, record, 0)
+    finally:
+        os.close(fd)

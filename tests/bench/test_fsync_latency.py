@@ -1,0 +1,38 @@
+"""The benchmark ``fsync_latency``."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from contrib.bench import fsync_latency
+from contrib.bench.local_subjects import DISK, OURS
+from contrib.bench.subjects import PlainDirectory
+
+pytestmark = pytest.mark.thorough
+
+
+def test_fsyncs_are_timed_on_the_idle_filesystem_and_beside_copies(tmp_path: Path) -> None:
+    """Each round adds its fsyncs; only s3fs-meta has a target."""
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(1 << 20))
+    subjects = [PlainDirectory(name, tmp_path / name) for name in (DISK, OURS)]
+
+    figures = fsync_latency.measured(subjects, source, 5, 2)
+
+    for name in (DISK, OURS):
+        row = figures["fsync"][name]
+        assert row["idle, answers"] == 10
+        assert row["copying, answers"] >= 2
+        assert row["ratio"] == row["copying, p99_ms"] / row["idle, p99_ms"]
+        assert len(row["copy, s"]["values"]) == 2
+        assert not list((tmp_path / name).rglob("copy"))
+    (target,) = figures["targets"]
+    assert target["measured"] == figures["fsync"][OURS]["ratio"]
+
+
+def test_failed_copy_is_an_error(tmp_path: Path) -> None:
+    disk = PlainDirectory(DISK, tmp_path / "disk")
+
+    with pytest.raises(AssertionError, match="the copy failed"):
+        fsync_latency.measured([disk], tmp_path, 1, 1)  # a directory cannot be copied

@@ -1,0 +1,87 @@
+"""The running command, and requests to its pages."""
+
+import http.client
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.programs import PROCESS_S_MAX
+
+
+class Reply(NamedTuple):
+    """The reply to one request."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """Return the content as text."""
+        return self.content.decode()
+
+
+class Served(NamedTuple):
+    """A running command, and the tree that it shows."""
+
+    port: int
+    token: str
+    root: str  # the secret path of the pages
+    cookie: str
+    tree: Path  # a copy of the newest tree
+    txg: int  # the newest txg
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
+        """Request a page, with the cookie unless the headers have one."""
+        return self.raw(self.root + path, method, **headers)
+
+    def raw(self, path: str, method: str = "GET", **headers: str) -> Reply:
+        """Send one request, with the cookie unless the headers have one."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROCESS_S_MAX)
+        try:
+            connection.request(method, path, headers={"Cookie": self.cookie, **headers})
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.headers, reply.read())
+        finally:
+            connection.close()
+
+    def page(self, path: str) -> str:
+        """Return a page, which must exist."""
+        reply = self.ask(path)
+        assert reply.status == 200, reply.text
+        return reply.text
+
+    def url(self, path: str) -> str:
+        """Return the URL of a page."""
+        return f"http://127.0.0.1:{self.port}{self.root}{path}"
+
+
+@contextmanager
+def printed_url(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Run the command in a context; yield the URL that it prints. It ends with Ctrl-C."""
+    command = [sys.executable, "-m", "s3fs_meta", "browse", *words]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PROCESS_S_MAX) == 0
+
+
+@contextmanager
+def serving(
+    words: Sequence[str], environment: Mapping[str, str], tree: Path, txg: int
+) -> Iterator[Served]:
+    """Run the command in a context, and exchange its token."""
+    with printed_url(words, environment) as printed:
+        port = int(printed.partition("127.0.0.1:")[2].partition("/")[0])
+        token = printed.partition("token=")[2]
+        begun = Served(port, token, "", "", tree, txg)
+        given = begun.raw(f"/?token={token}").headers["Set-Cookie"]
+        root = given.partition("Path=")[2]
+        yield begun._replace(cookie=given.partition(";")[0], root=root)

@@ -1,0 +1,55 @@
+"""The entries of an archive."""
+
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.browse import archive
+from s3fs_meta.browse.archive import Joined
+from s3fs_meta.errors import PastUnavailableError
+from s3fs_meta.limits import BROWSE_PIECE_BYTES
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO
+from tests.browse import points
+
+
+async def _paths(db: Database) -> list[bytes]:
+    top = inodes.get(db, ROOT_INO)
+    async with aclosing(archive.entries(points.point_of(db), top, b"top")) as steps:
+        return [step.path async for step in steps]
+
+
+async def test_directory_that_contains_itself_ends_the_archive(tmp_path: Path) -> None:
+    db = points.made(tmp_path)
+    circle = points.add(db, ROOT_INO, b"circle", points.FOLDER)
+    dentries.add(db, circle, b"again", circle)
+    db.commit()
+    with pytest.raises(PastUnavailableError, match="contains itself"):
+        await _paths(db)
+    db.close()
+
+
+async def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
+    """Only damaged or forged metadata has them."""
+    db = points.made(tmp_path)
+    for name in (b"good", b"..", b".", b"../../x", b"/etc/passwd", b"a\0b"):
+        points.add(db, ROOT_INO, name)
+    db.commit()
+    assert await _paths(db) == [b"top", b"top/good"]
+    db.close()
+
+
+async def test_small_pieces_are_sent_together() -> None:
+    sent: list[bytes] = []
+
+    async def put(data: bytes) -> None:  # noqa: RUF029 - as one that waits
+        sent.append(data)
+
+    joined = Joined(put)
+    for _ in range(BROWSE_PIECE_BYTES + 1):
+        await joined.put(b"x")
+    await joined.flush()
+    await joined.flush()
+    assert list(map(len, sent)) == [BROWSE_PIECE_BYTES, 1]

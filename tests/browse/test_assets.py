@@ -1,0 +1,27 @@
+"""The style, the icon and the script."""
+
+import re
+
+import pytest
+
+from s3fs_meta.browse.assets import ASSETS, SCRIPT
+from tests.browse.serving import Served
+
+
+def test_script_changes_no_style_and_makes_no_markup_of_text() -> None:
+    """Names of files are in attributes that the script reads, so it must not parse them as HTML."""
+    text = SCRIPT.content.decode()
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(", text
+    )
+    assert "fetch(" not in text
+
+
+@pytest.mark.mount
+def test_assets_are_served_with_their_types(served: Served) -> None:
+    for name, asset in ASSETS.items():
+        reply = served.ask(f"/{name.decode()}")
+        assert (reply.content, reply.headers["Content-Type"]) == (
+            asset.content,
+            asset.content_type,
+        )

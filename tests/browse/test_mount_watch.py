@@ -1,0 +1,102 @@
+"""The figures of the mount over time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3fs_meta.browse import templates
+from s3fs_meta.browse.mount_page import SERIES, line_of, mount
+from s3fs_meta.browse.mount_watch import MountWatch, Sample, rates
+from s3fs_meta.limits import BROWSE_SAMPLES_MAX
+from s3fs_meta.mount import prices, targets
+from s3fs_meta.mount.targets import Target
+from tests.programs import Program
+
+
+def figures(factor: int, pid: int = 1) -> dict[str, Any]:
+    """Return figures that grow with a factor."""
+    return {
+        "pid": pid,
+        "upload": {"sent_bytes": 1000 * factor},
+        "cache": {"hits": 3 * factor, "misses": factor},
+        "store": {"get": {"requests": 2 * factor}, "put": {"requests": 3 * factor}},
+        "billed": {"data": {"put": {"requests": 1000 * factor, "received_bytes": 0}}},
+        "latency": {
+            "bounds_s": [0.001, 0.01],
+            "operations": {
+                "read": {"counts": [10 * factor, 0, 0], "total_s": 0.0},
+                "write": {"counts": [0, 10 * factor, 0], "total_s": 0.0},
+            },
+        },
+    }
+
+
+def test_rates_are_differences_of_two_readings() -> None:
+    table = prices.default()
+    found = rates(figures(1), figures(3), 10.0, table)
+    assert found["sent"] == 200.0
+    assert found["store"] == 1.0
+    assert found["hits"] == 0.75
+    assert found["requests"] == 4.0
+    assert found["median"] == pytest.approx(0.001)
+    assert 0.009 < found["slowest"] <= 0.01
+    assert found["cost"] == pytest.approx(2000 * table.requests["put"] * 8640)
+
+
+def test_mount_that_began_anew_has_no_rates() -> None:
+    assert rates(figures(3), figures(1, pid=2), 10.0, prices.default()) == {}
+    assert "hits" not in rates(figures(1), figures(1), 10.0, prices.default())
+
+
+async def test_mount_that_is_gone_is_a_state(tmp_path: Path) -> None:
+    watch = MountWatch(Target("local:///nowhere", tmp_path, "/mnt"))
+    for _ in range(3):
+        await watch.read()
+    assert (len(watch.samples), watch.samples.maxlen) == (3, BROWSE_SAMPLES_MAX)
+    assert "not mounted" in watch.samples[-1].state
+    assert watch.samples[-1].values == {}
+    page = (
+        await mount(watch, templates.load(root="/r", place="x", has_mount=True))
+    ).content.decode()
+    assert "not mounted" in page
+    assert "<polyline" not in page
+
+
+def test_line_is_parted_where_a_figure_is_unknown() -> None:
+    values: list[dict[str, float]] = [{"cache": 5}, {"cache": 10}, {}, {"cache": 0}]
+    samples = [Sample(number * 10**9, "serving", one) for number, one in enumerate(values)]
+    cache = next(one for one in SERIES if one.name == "cache")
+    line = line_of(cache, samples)
+    assert line.parts == ["0.0,30.0 100.0,2.0", "300.0,58.0"]
+    assert (line.now, line.most) == ("0 B", "10 B")
+    assert line_of(cache, []).now == "unknown"
+    assert line_of(cache, samples[2:3]).parts == []
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Target]:
+    """Return a mounted filesystem."""
+    program, mnt = Program(tmp_path / "state"), tmp_path / "mnt"
+    mnt.mkdir()
+    url = f"local://{tmp_path}/bucket"
+    program.ok("mkfs", "--plain", url)
+    program.ok("mount", url, mnt)
+    try:
+        yield targets.of_either(str(mnt), program.cachedir)
+    finally:
+        program.ok("umount", mnt)
+
+
+@pytest.mark.mount
+async def test_figures_of_a_mount_are_read(place: Target) -> None:
+    watch = MountWatch(place)
+    for _ in range(2):
+        await watch.read()
+    assert watch.samples[-1].state == "serving"
+    assert {one.name for one in SERIES} - set(watch.samples[-1].values) <= {
+        "hits",
+        "median",
+        "slowest",
+    }

@@ -1,0 +1,24 @@
+"""The server of the pages listens on loopback only."""
+
+import pytest
+
+from s3fs_meta.browse import page_server
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.model import Address
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
+async def test_address_beyond_loopback_is_refused(host: str) -> None:
+    with pytest.raises(SettingsError, match="for this host only"):
+        await page_server.listening(Address(host, 0))
+
+
+def test_only_the_script_of_the_pages_is_run() -> None:
+    """The policy names it by its hash, so neither 'self' nor another URL is a source of scripts."""
+    policy = dict(
+        part.strip().split(" ", 1)
+        for part in page_server.HEADERS["content-security-policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"].startswith("'sha256-")
+    assert " " not in policy["script-src"]

@@ -1,0 +1,56 @@
+"""The page about space."""
+
+import re
+
+import pytest
+
+from tests.browse.conftest import NAMES
+from tests.browse.serving import Served
+
+pytestmark = pytest.mark.mount
+
+
+def test_largest_folders_and_files_are_listed(served: Served) -> None:
+    page = served.page(f"/space/{served.txg}/")
+    rows = re.findall(r'<th scope="row">(.*?)</th>\n<td class="number">([^<]*)<', page)
+    names = [re.sub("<[^>]*>", "", name) for name, _ in rows]
+    assert names[0] == "reports/"
+    assert {"latter", "hostile/", "many/", "strange/"} <= set(names)
+    sizes = dict(zip(names, (size for _, size in rows), strict=True))
+    assert sizes["many/"] == "0 B"
+    assert sizes["latter"] == "17 B"
+    below = served.page(f"/space/{served.txg}/reports")
+    assert ">large</a>" in below
+    assert "other files" in below  # report.txt, which has two names
+    assert f"{NAMES} files" in served.page(f"/space/{served.txg}/many").replace(",", "")
+
+
+def test_hostile_names_are_text_on_the_map(served: Served) -> None:
+    page = served.page(f"/space/{served.txg}/hostile")
+    assert "<script" not in page
+    assert "\u202e" not in page
+    assert "new\\nline" in page
+    assert page.count("<rect") > 5
+
+
+def test_growth_since_another_point_in_time_is_shown(served: Served) -> None:
+    page = served.page(f"/space/{served.txg}/?since=2")
+    assert "Since txg 2" in page
+    grown = page.partition('id="grown"')[2]
+    folders = re.findall(r'<th scope="row"><a [^>]*>([^<]*)</a>', grown)
+    assert folders[0] == "reports"
+    assert "many" not in folders
+    assert "No folder has more content" in served.page(f"/space/2/?since={served.txg}")
+
+
+def test_bucket_is_compared_with_the_files(served: Served) -> None:
+    page = served.page("/space/2/")
+    shown = dict(re.findall(r"<dt>([^<]*)</dt><dd>([\d.]+ \w+)", page))
+    assert set(shown) == {
+        "Files",
+        "After deduplication",
+        "After compression",
+        "Stored",
+        "Only for the past",
+    }
+    assert shown["Only for the past"] != "0 B"  # the first report

@@ -1,0 +1,67 @@
+"""The time line as a plot."""
+
+from s3fs_meta.browse.time_line import Move, Run, gaps, moves
+from s3fs_meta.browse.time_plot import HEIGHT, WIDTH, Plot
+from s3fs_meta.model import Txg
+
+S = 10**9
+
+
+def run(first: int, last: int, begin_s: int | None, end_s: int | None, changed: int | None) -> Run:
+    """Return a run."""
+    begin_ns, end_ns = (None if one is None else one * S for one in (begin_s, end_s))
+    return Run(Txg(first), Txg(last), begin_ns, end_ns, changed)
+
+
+RUNS = [
+    run(6, 8, 1000, 1000, None),
+    run(5, 5, 900, 950, 10),
+    run(4, 4, None, None, None),
+    run(2, 3, 10, 100, 1000),
+    run(0, 1, 0, 5, 0),
+]
+
+
+def test_bars_are_placed_by_time_and_by_the_number_of_changes() -> None:
+    plot = Plot(RUNS)
+    assert [bar.run.first for bar in plot.bars] == [0, 2, 5, 6]
+    lefts = [bar.x for bar in plot.bars]
+    assert lefts == sorted(lefts)
+    assert (plot.begin_ns, plot.end_ns) == (0, 1000 * S)
+    assert all(0 <= bar.x and bar.x + bar.width <= WIDTH + 1e-6 for bar in plot.bars)
+    heights = {bar.run.first: bar.height for bar in plot.bars}
+    assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT  # unknown, and the most
+    assert 0 < heights[Txg(0)] < heights[Txg(5)] < HEIGHT
+
+
+def test_long_times_without_changes_are_gaps() -> None:
+    """A txg whose time is unknown may be in a gap, which is then not longer."""
+    assert gaps(RUNS) == {Txg(5): 800.0}
+    plot = Plot(RUNS)
+    assert [gap.length_s for gap in plot.gaps] == [800.0]
+    for gap in plot.gaps:
+        assert all(bar.x + bar.width <= gap.x or gap.x + gap.width <= bar.x for bar in plot.bars)
+
+
+def test_one_txg_and_none_are_a_plot() -> None:
+    assert Plot([]).bars == []
+    [bar] = Plot([run(7, 7, 5, 5, 3)]).bars
+    assert (bar.x, bar.height) == (0.0, HEIGHT)
+    assert gaps([run(7, 7, 5, 5, 3)]) == gaps([]) == {}
+
+
+def test_other_parts_are_within_the_retention() -> None:
+    found = moves(Txg(40), Txg(59), Txg(0), Txg(100))
+    assert found == [
+        Move("Earlier", Txg(30), Txg(49)),
+        Move("Later", Txg(50), Txg(69)),
+        Move("Closer", Txg(45), Txg(54)),
+        Move("Wider", Txg(30), Txg(69)),
+    ]
+    assert moves(Txg(0), Txg(100), Txg(0), Txg(100))[0].label == "Earlier"
+    assert moves(Txg(5), Txg(5), Txg(5), Txg(5)) == []
+    assert [one.label for one in moves(Txg(5), Txg(5), Txg(0), Txg(9))] == [
+        "Earlier",
+        "Later",
+        "Wider",
+    ]

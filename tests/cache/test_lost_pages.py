@@ -1,0 +1,66 @@
+"""Pages that the kernel lost and dropped from memory, on a real ext4."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cache.lost_pages import first_lost_byte
+from s3fs_meta.limits import KIB, MIB
+from tests.conftest import REQUIRED
+from tests.power.loop_disk import LoopDisk, why_no_loop_disk
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    """Return an empty file on a new ext4."""
+    why = why_no_loop_disk()
+    if why and "loop" not in REQUIRED:
+        pytest.skip(why)
+    disk = LoopDisk(tmp_path / "disk.ext4", tmp_path / "disk")
+    disk.mount()
+    fd = os.open(disk.mountpoint / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+        disk.unmount()
+
+
+def test_reserved_blocks_without_a_page_in_memory_are_lost(file: int) -> None:
+    """As after a write that failed; here fallocate(2) reserves the blocks."""
+    os.posix_fallocate(file, 0, MIB)
+    assert first_lost_byte(file, 0) == 0
+    assert first_lost_byte(file, 100 * KIB) == 100 * KIB
+    assert first_lost_byte(file, MIB) is None
+
+    os.pwrite(file, b"x" * 64 * KIB, 0)
+    assert first_lost_byte(file, 0) == 64 * KIB, "pages in memory are not lost"
+    os.fsync(file)
+    os.pwrite(file, b"x" * 64 * KIB, 128 * KIB)
+    os.fsync(file)
+    assert first_lost_byte(file, 0) == 64 * KIB
+    assert first_lost_byte(file, 64 * KIB + 1) == 64 * KIB + 1
+    assert first_lost_byte(file, 128 * KIB) == 192 * KIB
+
+
+def test_written_pages_and_gaps_are_not_lost(file: int) -> None:
+    for start in range(100):  # more extents than one request returns
+        os.pwrite(file, b"x" * 4 * KIB, start * 16 * KIB)
+    os.ftruncate(file, 2 * MIB)
+    assert first_lost_byte(file, 0) is None
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert first_lost_byte(file, 0) is None
+
+    os.posix_fallocate(file, 1900 * KIB, 8 * KIB)
+    assert first_lost_byte(file, 0) == 1900 * KIB
+
+
+def test_filesystem_without_extents_loses_no_page_that_is_known(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb+") as file:
+        file.truncate(MIB)
+        assert first_lost_byte(file.fileno(), 0) is None

@@ -1,0 +1,145 @@
+"""The survey of kept points."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import changelog
+from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.session import Session
+from tests.damage import flipped
+from tests.packs import stray_pack
+from tests.sync.conftest import Power, power
+from tests.sync.kept import Files, empty, fill, forget
+
+__all__ = ["power"]  # a fixture
+
+
+async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
+    """Check the filesystem of an idle session."""
+    session.durability.commit()
+    opened = session.volume
+    examined = Examined(opened.db, opened.store, opened.keyring)
+    wanted = Wanted(repair=mode, deep=deep)
+    return await check_filesystem(examined, wanted, Report(), SystemClock())
+
+
+def found_by(report: Report) -> list[str]:
+    """Return the findings about kept points."""
+    verdicts = [one for one in report.verdicts if one.invariant == "I72"]
+    return [finding.what for one in verdicts for finding in one.examples]
+
+
+async def kept_below_the_floor(power: Power, session: Session) -> KeptPoint:
+    """Keep a point, remove its files and let the retention pass it."""
+    await power.retain(0)
+    files: Files = {}
+    for number in range(3):
+        fill(session, files, b"%d" % number * 3000)
+        await session.flush()
+    point = await PointKeeper(session).keep("before-upgrade")
+    empty(session, files)
+    await forget(session)
+    assert session.link.floor > point.txg
+    return point
+
+
+def needed(session: Session, point: KeptPoint, kind: str) -> ObjectKey:
+    """Return the key of an object that a point needs."""
+    image = point.image.key.rpartition("/")[0]
+    return {
+        "point": point.key,
+        "manifest": point.image.key,
+        "piece": ObjectKey(f"{image}/000000"),
+        "changelog": changelog.key_of(Txg(point.txg - 1)),
+        "own changelog": changelog.key_of(point.txg),
+        "pack": packs.find_dead(session.db, session.link.floor, 1)[0].object_key,
+    }[kind]
+
+
+async def test_objects_of_kept_points_are_neither_foreign_nor_faults(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        foreign = ObjectKey("kept/readme.txt")
+        power.store.objects[foreign] = b"mine"
+        for deep in (False, True):
+            report = await checked(session, Mode.SAFE, deep=deep)
+            assert not {"I46", "I48", "I49", "I67", "I68", "I72"} & set(report.broken)
+            assert report.foreign_keys == [foreign]
+        assert power.store.objects[foreign] == b"mine"
+        assert point.key in power.store.objects
+
+
+@pytest.mark.parametrize("kind", ["manifest", "piece", "changelog", "own changelog", "pack"])
+async def test_missing_object_of_a_kept_point_is_reported_with_its_name(
+    power: Power, kind: str
+) -> None:
+    """I72: the point cannot be restored completely; a repair changes nothing about that."""
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        key = needed(session, point, kind)
+        data = power.store.objects.pop(key)
+        for mode in (Mode.REPORT, Mode.SAFE):
+            report = await checked(session, mode)
+            assert report.exit_status
+            assert any(key in what and "before-upgrade" in what for what in found_by(report))
+        power.store.objects[key] = data
+        assert "I72" not in (await checked(session)).broken
+        del power.store.objects[key]
+        await PointKeeper(session).drop(["before-upgrade"])
+        assert "I72" not in (await checked(session)).broken
+
+
+@pytest.mark.parametrize("kind", ["piece", "changelog", "own changelog"])
+async def test_damaged_object_of_a_kept_point_is_found_by_a_deep_check(
+    power: Power, kind: str
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        key = needed(session, await kept_below_the_floor(power, session), kind)
+        power.store.objects[key] = flipped(power.store.objects[key], -1)
+        assert "I72" not in (await checked(session)).broken
+        report = await checked(session, deep=True)
+        assert "I72" in report.broken
+        assert any(key in what for what in found_by(report))
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_unreadable_kept_point_is_reported_and_stays(power: Power, deep: bool) -> None:
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        damaged = flipped(power.store.objects[point.key], -1)
+        power.store.objects[point.key] = damaged
+        report = await checked(session, Mode.SAFE, deep=deep)
+        assert "I72" in report.broken
+        assert power.store.objects[point.key] == damaged
+
+
+async def test_packs_that_a_point_may_need_are_not_deleted_as_unknown(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        strays = [stray_pack(session.volume.keyring, epoch) for epoch in (point.epoch, 7)]
+        power.store.objects.update(strays)
+        session.durability.commit()
+        opened = session.volume
+        examined = Examined(opened.db, opened.store, opened.keyring, epoch=Epoch(9))
+        wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+        report = await check_filesystem(examined, wanted, Report(), SystemClock())
+        assert [key in power.store.objects for key, _data in strays] == [True, False]
+        assert any("kept points may need" in note for note in report.notes)
+
+
+async def test_changelog_of_another_history_is_found_by_a_deep_check(power: Power) -> None:
+    """The bucket was restored to an older copy, and its txgs were written again."""
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        volume, key = session.volume, changelog.key_of(point.txg)
+        found = changelog.decode(key, power.store.objects[key], volume.keyring)
+        power.store.objects[key] = changelog.encode(replace(found, nonce="00" * 16), volume.keyring)
+        report = await checked(session, deep=True)
+    assert "I72" in report.broken

@@ -1,0 +1,165 @@
+"""The command ``keep``, on mounts and on unmounted filesystems."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3fs_meta.limits import MIB
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+pytestmark = pytest.mark.mount
+
+
+def listed(program: Program, target: str | Path) -> dict[str, dict[str, Any]]:
+    """Return the kept points by name."""
+    found = json.loads(program.ok("keep", target, "--list", "--json"))
+    return {one["name"]: one for one in found["points"]}
+
+
+def outlive(program: Program, place: Place) -> None:
+    """Let the retention pass everything before, and reclaim."""
+    program.ok("retention", place.url, "0")
+    for number in range(3):
+        (place.mountpoint / f"later-{number}").write_bytes(os.urandom(100))
+        program.ok("flush", "--image", place.mountpoint)
+    program.ok("reclaim", place.mountpoint)
+
+
+def stored_bytes(place: Place) -> int:
+    """Return the size of all packs."""
+    return sum(path.stat().st_size for path in (place.bucket / "pack").rglob("*") if path.is_file())
+
+
+def test_kept_point_outlives_the_retention(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """Its files can be read in .snapshots, by a mount with at=NAME, by restore and by diff."""
+    mnt, content = mounted.mountpoint, os.urandom(2 * MIB)
+    (mnt / "report").write_bytes(content)
+    assert program.ok("keep", mnt, "before-upgrade").startswith("kept before-upgrade: txg ")
+    (mnt / "report").write_bytes(b"overwritten")
+    outlive(program, mounted)
+
+    one = listed(program, mnt)["before-upgrade"]
+    assert 2 * MIB < one["alone_bytes"] < 3 * MIB
+    assert (mnt / ".snapshots" / "before-upgrade" / "report").read_bytes() == content
+    assert not (mnt / ".snapshots" / "unknown").exists()
+    program.ok("restore", mounted.url, "--to", tmp_path / "copy", "--at", "before-upgrade")
+    assert (tmp_path / "copy" / "report").read_bytes() == content
+    diff = program.ok("diff", mounted.url, "before-upgrade", "newest")
+    assert "report" in diff
+    past = tmp_path / "past"
+    past.mkdir()
+    program.ok("mount", "-o", "ro,at=before-upgrade", mounted.url, past)
+    try:
+        assert (past / "report").read_bytes() == content
+    finally:
+        program.ok("umount", past)
+
+    before = stored_bytes(mounted)
+    assert program.ok("keep", mnt, "--drop", "before-upgrade").startswith("dropped")
+    program.ok("reclaim", mnt)
+    assert stored_bytes(mounted) <= before - 2 * MIB
+    words = ("restore", mounted.url, "--to", tmp_path / "x", "--at", "before-upgrade")
+    assert program.run(*words).returncode != 0
+    assert program.run("fsck", "-n", mounted.url).returncode == 0
+
+
+def test_points_of_an_unmounted_filesystem(program: Program, place: Place, tmp_path: Path) -> None:
+    """The command takes the lease and releases it; a list takes nothing."""
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    (mnt / "report").write_bytes(b"first")
+    program.ok("umount", mnt)
+    made = json.loads(program.ok("keep", place.url, "a", "--json"))
+    assert made["point"]["name"] == "a"
+    assert listed(program, place.url)["a"]["txg"] == made["point"]["txg"]
+    assert program.status(place.url)["state"] == "free"
+    assert program.run("fsck", "-n", "--deep", place.url).returncode == 0
+    program.ok("keep", place.url, "b", "--at", "a")
+    program.ok("mount", place.url, mnt)
+    (mnt / "report").write_bytes(b"second")
+    program.ok("umount", mnt)
+    done = program.run("rollback", "--at", "b", "--yes", place.url)
+    assert done.returncode == 0, done.stderr
+    program.ok("restore", place.url, "--to", tmp_path / "copy")
+    assert (tmp_path / "copy" / "report").read_bytes() == b"first"
+    program.ok("keep", place.url, "--drop", "a", "--drop", "b")
+    assert listed(program, place.url) == {}
+
+
+def test_expiry_drops_only_points_kept_with_auto(program: Program, mounted: Place) -> None:
+    """A dry run drops nothing; a point that was named by hand stays."""
+    mnt = mounted.mountpoint
+    for name in ("n1", "n2", "n3"):
+        (mnt / name).touch()
+        program.ok("keep", mnt, name, "--auto")
+    program.ok("keep", mnt, "by-hand")
+    made = json.loads(program.ok("keep", mnt, "--auto", "--json"))
+    assert made["point"]["name"].startswith("auto-2")
+    policy = ("--expire", "--keep-last", "2")
+    shown = program.ok("keep", mnt, *policy, "--dry-run")
+    assert "would drop: n1" in shown
+    assert len(listed(program, mnt)) == 5
+    found = json.loads(program.ok("keep", mnt, *policy, "--json"))
+    assert found["dropped"] is True
+    left = {one["name"] for one in found["points"] if one["reasons"]}
+    assert set(listed(program, mnt)) == left | {"by-hand"}
+    assert left == {"n3", made["point"]["name"]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("a", "--list"),
+        ("a", "--drop", "b"),
+        ("2026-01-01",),
+        ("a", "--at", "2026-13-01"),
+        ("--expire",),
+        ("--keep-daily", "7"),
+        ("a", "--keep-daily", "7"),
+        ("--list", "--dry-run"),
+        ("--expire", "--keep-daily", "-1"),
+        ("--at", "10m"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_belong_together_are_refused(
+    quick: Program, place: Place, words: tuple[str, ...]
+) -> None:
+    before = sorted(place.bucket.rglob("*"))
+    assert quick.run("keep", place.url, *words).returncode == 2
+    assert sorted(place.bucket.rglob("*")) == before
+
+
+def test_list_without_points_says_so(program: Program, mounted: Place) -> None:
+    assert program.ok("keep", mounted.mountpoint, "--list") == "no point in time is kept\n"
+    done = program.run("keep", mounted.mountpoint, "--drop", "unknown")
+    assert done.returncode != 0
+    assert "no kept point" in done.stderr
+
+
+def test_files_of_a_kept_point_are_found_with_standard_programs(
+    program: Program, mounted: Place
+) -> None:
+    mnt = mounted.mountpoint
+    (mnt / "folder").mkdir()
+    (mnt / "folder" / "file").write_bytes(b"content")
+    program.ok("keep", mnt, "a-week-ago")
+    (mnt / "folder" / "file").unlink()
+    (mnt / "folder").rmdir()
+    outlive(program, mounted)
+    done = subprocess.run(
+        ["find", mnt / ".snapshots" / "a-week-ago", "-type", "f"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == [str(mnt / ".snapshots" / "a-week-ago" / "folder" / "file")]

@@ -1,0 +1,167 @@
+"""Kept points as objects."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.codec import envelope, kept_point
+from s3fs_meta.codec.fields import dump
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_PAYLOAD_BYTES_MAX
+from s3fs_meta.model import ObjectKey, Txg, is_kept_name
+from tests.codec.kept_points import point_of
+
+PLAIN = Keyring(None, bytes(range(32)))
+ENCRYPTED = Keyring.from_master(bytes(range(32)))
+OTHER = Keyring.from_master(bytes(32))
+
+
+@pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+def test_kept_point_is_read_as_it_was_written(keyring: Keyring) -> None:
+    point = replace(point_of(keyring), auto=True)
+    data = kept_point.encode(point, keyring)
+    assert kept_point.decode(point.key, data, keyring) == point
+    assert point.image_txg == 40
+    assert len(data) <= kept_point.ENCODED_BYTES_MAX
+
+
+def test_name_is_not_visible_in_an_encrypted_bucket() -> None:
+    """Another filesystem with the same name has another key, so a name cannot be tried out."""
+    point = point_of(ENCRYPTED)
+    assert b"upgrade" not in kept_point.encode(point, ENCRYPTED)
+    assert "upgrade" not in point.key
+    assert kept_point.name_hash(point.name, OTHER) not in point.key
+
+
+def test_object_opens_only_under_its_own_name_and_keys() -> None:
+    point = point_of(ENCRYPTED)
+    data = kept_point.encode(point, ENCRYPTED)
+    elsewhere = kept_point.new_key(Txg(43), point.name, ENCRYPTED, bytes(8))
+    for key, keyring in ((elsewhere, ENCRYPTED), (point.key, OTHER), (point.key, PLAIN)):
+        with pytest.raises(FormatError):
+            kept_point.decode(key, data, keyring)
+    for at in range(len(data)):
+        with pytest.raises(FormatError):
+            kept_point.decode(point.key, data[:at], ENCRYPTED)
+        damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with pytest.raises(FormatError):
+            kept_point.decode(point.key, damaged, ENCRYPTED)
+
+
+def _fields() -> dict[str, object]:
+    point = point_of(PLAIN)
+    return {
+        "version": 1,
+        "name": point.name,
+        "uuid": point.uuid,
+        "txg": point.txg,
+        "hash": point.hash,
+        "created_ns": point.created_ns,
+        "kept_ns": point.kept_ns,
+        "epoch": point.epoch,
+        "next_pack": point.next_pack,
+        "image": list(point.image),
+        "auto": False,
+    }
+
+
+def _stored(fields: dict[str, object], kind: bytes = b"kept") -> bytes:
+    return envelope.encode(kind, point_of(PLAIN).key, dump(fields), PLAIN)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"name": "txg=4"},
+        {"name": "a/b"},
+        {"name": "x" * (KEPT_NAME_CHARS_MAX + 1)},
+        {"uuid": "?"},
+        {"txg": 41},
+        {"txg": True},
+        {"hash": "ab"},
+        {"created_ns": -1},
+        {"next_pack": 0},
+        {"image": []},
+        {"image": ["image/x/manifest", "cd" * 32]},
+        {"image": ["image/000000000043-3-0000000000000000/manifest", "cd" * 32]},
+        {"image": ["image/000000000040-3-0000000000000000/manifest", "?"]},
+        {"image": [1, 2]},
+        {"auto": 0},
+        {"more": 1},
+        {"more": "x" * KEPT_PAYLOAD_BYTES_MAX},
+    ],
+    ids=str,
+)
+def test_wrong_fields_of_an_authentic_object_are_refused(change: dict[str, object]) -> None:
+    """On a plain filesystem any writer of the bucket can make such objects."""
+    key = point_of(PLAIN).key
+    assert kept_point.decode(key, _stored(_fields()), PLAIN) == point_of(PLAIN)
+    with pytest.raises(FormatError) as refused:
+        kept_point.decode(key, _stored(_fields() | change), PLAIN)
+    assert not isinstance(refused.value, NewerFormatError)
+
+
+def test_missing_field_and_other_kind_are_refused() -> None:
+    key = point_of(PLAIN).key
+    for name in _fields():
+        with pytest.raises(FormatError):
+            kept_point.decode(
+                key, _stored({k: v for k, v in _fields().items() if k != name}), PLAIN
+            )
+    with pytest.raises(FormatError):
+        kept_point.decode(key, _stored(_fields(), b"level"), PLAIN)
+
+
+def test_later_version_advises_an_upgrade() -> None:
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        kept_point.decode(point_of(PLAIN).key, _stored(_fields() | {"version": 2}), PLAIN)
+
+
+def test_image_after_the_point_is_never_written() -> None:
+    image = ManifestRef(ObjectKey("image/000000000043-3-0000000000000000/manifest"), "cd" * 32)
+    with pytest.raises(FormatError):
+        kept_point.encode(replace(point_of(PLAIN), image=image), PLAIN)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "kept/",
+        "kept/readme.txt",
+        "kept/42-" + "a" * 32 + "-" + "0" * 16,
+        "kept/000000000000-" + "a" * 32 + "-" + "0" * 16,
+        "kept/000000000042-" + "A" * 32 + "-" + "0" * 16,
+        "kept/000000000042-" + "a" * 32 + "-" + "0" * 16 + "/",
+        "kept/9999999999999999999-" + "a" * 32 + "-" + "0" * 16,
+    ],
+)
+def test_other_keys_name_no_kept_point(key: str) -> None:
+    assert kept_point.parse_key(key) is None
+
+
+def test_key_of_a_kept_point_has_its_txg() -> None:
+    point = point_of(PLAIN)
+    name = kept_point.parse_key(point.key)
+    assert name == (42, kept_point.name_hash(point.name, PLAIN))
+    assert point.key.startswith(kept_point.prefix_of(Txg(42)))
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "before-upgrade", "auto-2026-11-20T02:00:00", "größe", "v1.2+x"]
+)
+def test_names_that_are_allowed(name: str) -> None:
+    assert is_kept_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "1a", "2026-11-20", "_x", "-x", ".x", "a b", "a/b", "a=b", "a,b", "a\n", "newest"),
+        *("Now", "x" * 65, "a\u202e", "a\ud800", "10m", "txg=4"),
+    ],
+)
+def test_names_that_mean_another_point_or_break_a_table_are_refused(name: str) -> None:
+    assert not is_kept_name(name)

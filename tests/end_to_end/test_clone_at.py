@@ -1,0 +1,192 @@
+"""Files and folders of the past, brought back into a real mount."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from tests.cli.conftest import Place
+from tests.programs import PROCESS_S_MAX, Program, QuickProgram
+
+pytestmark = pytest.mark.mount
+
+
+def _flushed(program: Program, mnt: Path) -> int:
+    """Upload everything; return the txg."""
+    return int(json.loads(program.ok("flush", "--json", mnt))["txg"])
+
+
+@contextmanager
+def _without_packs(bucket: Path) -> Iterator[None]:
+    """Hide the packs of a bucket, so that no content can be downloaded."""
+    packs = bucket / "pack"
+    hidden = packs.with_name("hidden")
+    packs.rename(hidden)
+    try:
+        yield
+    finally:
+        hidden.rename(packs)
+
+
+def _make_folder(folder: Path, content: bytes) -> None:
+    """Make a folder with every property that a copy keeps."""
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "big").write_bytes(content)
+    (folder / "linked").hardlink_to(folder / "deep" / "big")
+    (folder / "link").symlink_to("deep/big")
+    os.setxattr(folder, "user.colour", b"blue")
+    os.chmod(folder / "deep", 0o2750)
+
+
+def test_overwritten_file_and_removed_folder_come_back(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """Without a download; another machine has them after the next upload."""
+    mnt = mounted.mountpoint
+    content = os.urandom(3 << 20)
+    _make_folder(mnt / "folder", content)
+    (mnt / "report").write_text("the good report")
+    txg = _flushed(program, mnt)
+    (mnt / "report").write_text("overwritten")
+    subprocess.run(["rm", "-r", mnt / "folder"], check=True)
+    _flushed(program, mnt)
+
+    with _without_packs(mounted.bucket):
+        at = f"--at=txg={txg}"
+        done = json.loads(program.ok("clone", "--json", at, mnt / "folder", mnt / "folder"))
+        program.ok("clone", at, mnt / "report", mnt / "report then")
+        program.ok("clone", mnt / ".snapshots" / f"txg={txg}" / "report", mnt / "once more")
+        program.ok("flush", mnt)
+    assert done == {"path": str(mnt / "folder"), "entries": 5, "txg": txg}
+    assert (mnt / "folder" / "link").read_bytes() == content
+    assert (mnt / "folder" / "linked").samefile(mnt / "folder" / "deep" / "big")
+    assert os.getxattr(mnt / "folder", "user.colour") == b"blue"
+    assert (mnt / "folder" / "deep").stat().st_mode == 0o42750
+    assert (mnt / "report then").read_text() == (mnt / "once more").read_text()
+    assert (mnt / "report then").read_text() == "the good report"
+    assert (mnt / "report").read_text() == "overwritten"
+    program.ok("umount", mnt)
+    program.ok("fsck", "-n", "--deep", mounted.url)
+
+    elsewhere = Program(tmp_path / "elsewhere")
+    (tmp_path / "look").mkdir()
+    elsewhere.ok("mount", "-o", "ro", mounted.url, tmp_path / "look")
+    try:
+        assert (tmp_path / "look" / "folder" / "deep" / "big").read_bytes() == content
+        assert (tmp_path / "look" / "report then").read_text() == "the good report"
+    finally:
+        elsewhere.ok("umount", tmp_path / "look")
+
+
+def test_impossible_copy_of_the_past_is_refused(program: Program, mounted: Place) -> None:
+    """The message says why, and nothing appears."""
+    mnt = mounted.mountpoint
+    (mnt / "f").write_text("content")
+    txg = _flushed(program, mnt)
+    (mnt / "later").write_text("content")
+    _flushed(program, mnt)
+    past = mnt / ".snapshots" / f"txg={txg}"
+    for at, source, target, why in (
+        (f"--at=txg={txg}", mnt / "later", mnt / "copy", "did not exist at that point in time"),
+        ("--at=txg=999", mnt / "f", mnt / "copy", "not retained"),
+        ("--at=10x", mnt / "f", mnt / "copy", "is not a point in time"),
+        ("--at=unknown", mnt / "f", mnt / "copy", "no kept point of this name"),
+        (f"--at=txg={txg}", mnt / "f", mnt / "later", "exists"),
+        (f"--at=txg={txg}", past / "f", mnt / "copy", "leave out --at"),
+        (f"--at=txg={txg}", mnt / "f", past / "copy", "read-only"),
+    ):
+        done = program.run("clone", at, source, target)
+        assert done.returncode != ExitStatus.DONE
+        assert why in done.stderr
+    assert sorted(os.listdir(mnt)) == ["f", "later"]
+
+
+class InStep:
+    """A worker that changes two directories, always the first one before the second one."""
+
+    def __init__(self, first: Path, second: Path) -> None:
+        self.places = (first, second)
+        self.count = 0
+
+    def step(self) -> None:
+        """Create a numbered name in both directories, then write the number into a file of each."""
+        self.count += 1
+        for place in self.places:
+            (place / f"{self.count:06}").touch()
+        for place in self.places:
+            with (place / "number").open("r+b") as file:
+                file.write(b"%06d" % self.count)
+
+
+@contextmanager
+def running(worker: InStep) -> Iterator[None]:
+    """Run the worker in a thread."""
+    ending = threading.Event()
+
+    def work() -> None:
+        while not ending.is_set():
+            worker.step()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(PROCESS_S_MAX)
+    assert not thread.is_alive()
+
+
+def _make_places(tree: Path) -> InStep:
+    """Make a tree of 30 directories; the worker uses the first and the last of them."""
+    for number in range(30):
+        (tree / f"d{number:02}").mkdir(parents=True)
+        for each in range(20):
+            (tree / f"d{number:02}" / f"f{each}").touch()
+    first, second = tree / "d00", tree / "d29"
+    for place in (first, second):
+        (place / "number").write_bytes(b"%06d" % 0)
+    return InStep(first, second)
+
+
+def _last(place: Path) -> tuple[int, int]:
+    """Return a directory's last number twice: by its names, and by the content of its file."""
+    names = [int(name) for name in os.listdir(place) if name.isdigit()]
+    return max(names, default=0), int((place / "number").read_bytes())
+
+
+@pytest.mark.parametrize("option", ["--at=now", "--freeze"])
+def test_copy_of_now_is_consistent(program: QuickProgram, mounted: Place, option: str) -> None:
+    """The copy has all changes up to one step of the worker, and none after it.
+
+    ``--freeze`` of earlier versions means the same.
+    """
+    tree = mounted.mountpoint / "tree"
+    worker = _make_places(tree)
+    steps: list[int] = []
+    with running(worker):
+        for number in range(2):
+            before = worker.count - 1
+            program.ok("clone", option, tree, mounted.mountpoint / f"copy{number}")
+            copy = mounted.mountpoint / f"copy{number}"
+            first, second = (_last(copy / place.name) for place in worker.places)
+            steps = [first[0], second[0], first[1], second[1]]
+            assert steps == sorted(steps, reverse=True)
+            assert steps[0] - steps[-1] <= 1
+            assert steps[-1] >= before
+    assert worker.count > steps[0]
+    program.ok("umount", mounted.mountpoint)
+    program.ok("fsck", "-n", mounted.url)
+
+
+def test_freeze_is_deprecated(program: Program, mounted: Place) -> None:
+    (mounted.mountpoint / "f").touch()
+    done = program.run("clone", "--freeze", mounted.mountpoint / "f", mounted.mountpoint / "g")
+    assert done.returncode == ExitStatus.DONE
+    assert "means --at=now" in done.stderr

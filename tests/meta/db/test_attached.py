@@ -1,0 +1,87 @@
+"""A second database beside the open one."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import DatabaseError, FormatError
+from s3fs_meta.meta.db.attached import attached
+from s3fs_meta.meta.db.database import Database
+from tests.meta.conftest import MakeDatabase
+
+_COUNT = "SELECT inodes FROM past.counters"
+
+
+def _put(db: Database, name: str) -> None:
+    db.begin()
+    db.run("INSERT INTO properties VALUES (?, x'01')", (name,))
+    db.commit()
+
+
+def _has(db: Database, schema: str, name: str) -> bool:
+    return db.one(f"SELECT 1 FROM {schema}.properties WHERE name = ?", (name,)) is not None
+
+
+def test_tables_of_both_databases_are_read(make_database: MakeDatabase, journal_mode: str) -> None:
+    """The other database may be open, with an exclusive lock; names mean the first one."""
+    db = make_database("present.db", journal_mode=journal_mode)
+    past = make_database("past.db", journal_mode="off")
+    _put(past, "then")
+    with attached(db, past.path):
+        _put(db, "now")
+        db.begin()
+        copied = "INSERT INTO properties SELECT name || ' too', value FROM past.properties"
+        assert db.run(f"{copied} WHERE name = 'then'") == 1
+        assert [_has(db, schema, "then") for schema in ("main", "past")] == [False, True]
+        assert db.one("SELECT 1 FROM properties WHERE name = 'now'") is not None
+    assert not db.in_group
+    assert _has(db, "main", "then too")
+    with pytest.raises(DatabaseError):
+        db.one(_COUNT)
+    with attached(db, past.path):  # again
+        assert db.one(_COUNT) == (1,)
+
+
+def test_other_database_cannot_be_changed(make_database: MakeDatabase) -> None:
+    db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
+    with attached(db, past.path):
+        db.begin()
+        with pytest.raises(DatabaseError, match="readonly"):
+            db.run("DELETE FROM past.properties")
+        assert db.in_group
+
+
+def test_error_in_the_block_leaves_the_database_usable(make_database: MakeDatabase) -> None:
+    """The changes of the block stay in the open group, which is committed."""
+    db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
+    with pytest.raises(RuntimeError), attached(db, past.path):  # noqa: PT012 - the block fails
+        db.begin()
+        db.run("INSERT INTO properties VALUES ('now', x'01')")
+        raise RuntimeError
+    assert _has(db, "main", "now")
+    with attached(db, past.path):
+        assert db.one(_COUNT) == (1,)
+
+
+def test_closed_database_is_left_alone(make_database: MakeDatabase) -> None:
+    """The mount ends during a copy."""
+    db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
+    with attached(db, past.path):
+        db.close()
+    assert db.is_closed
+
+
+def test_file_that_is_no_database_is_reported(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """The error names that file, and the open database is not concerned."""
+    db, path = make_database("present.db"), tmp_path / "junk"
+    path.write_bytes(b"junk" * 1000)
+    with pytest.raises((FormatError, DatabaseError)), attached(db, path):
+        db.one(_COUNT)
+    _put(db, "now")
+
+
+def test_path_may_have_special_characters(make_database: MakeDatabase, tmp_path: Path) -> None:
+    (tmp_path / "a?b#c %41").mkdir()
+    db, past = make_database("present.db"), make_database("a?b#c %41/past.db", journal_mode="off")
+    with attached(db, past.path):
+        assert db.one(_COUNT) == (1,)

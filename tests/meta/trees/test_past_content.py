@@ -1,0 +1,283 @@
+"""Blocks of the past that become blocks of files again: sharing, locations, live bytes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from s3fs_meta.errors import PastUnavailableError
+from s3fs_meta.meta.db.attached import attached
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.meta.trees import past_content
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino, ObjectKey, PackId, Txg
+from tests.meta.conftest import NOW_NS, MakeDatabase
+
+TXG = Txg(7)
+KEY = ObjectKey(f"pack/00/1-{'0' * 32}")
+HASH = b"h" * 32
+
+
+def _file(db: Database) -> Ino:
+    return inodes.create(db, 0o100644, 0, 0, ROOT_INO, NOW_NS).ino
+
+
+def _store(db: Database, ino: Ino, count: int = 1, key: ObjectKey = KEY) -> PackId:
+    """Give a file stored blocks of 10 bytes, with different hashes, in a new pack."""
+    pack = packs.create(db, key, 1000)
+    packs.stored(db, pack)
+    for index in range(count):
+        block = db.counters.take_block()
+        blocks.create_dirty(db, block, ino, BlockIndex(index), 10)
+        block_map.set(db, ino, BlockIndex(index), block)
+        blocks.set_location(db, block, bytes([index]) + HASH[1:], pack, 20 * index, 20)
+    inodes.add_mapped_blocks(db, ino, count)
+    return pack
+
+
+def _remove(db: Database, ino: Ino) -> None:
+    for index, block in block_map.indexes_from(db, ino, BlockIndex(0), 99):
+        block_map.remove(db, ino, index)
+        if not blocks.drop_ref(db, block):
+            blocks.delete(db, block)
+    inodes.delete(db, ino)
+
+
+@pytest.fixture
+def past(make_database: MakeDatabase) -> Database:
+    """Return the database of the past: inode 2 has three blocks in pack 1."""
+    db = make_database("past.db", journal_mode="off")
+    db.begin()
+    _store(db, _file(db), 3)
+    db.commit()
+    return db
+
+
+@pytest.fixture
+def db(make_database: MakeDatabase, past: Database) -> Iterator[Database]:
+    """Return the present, in which inode 2 still has its blocks, with the past attached."""
+    made = make_database("present.db")
+    made.begin()
+    assert past.counters.next_block == 4
+    _store(made, _file(made), 3)
+    made.commit()
+    with attached(made, past.path):
+        made.begin()
+        past_content.begin(made)
+        yield made
+
+
+def _share(db: Database, start: int = 0, limit: int = 9) -> tuple[Ino, tuple[int | None, int]]:
+    new = _file(db)
+    done = past_content.share_range(db, TXG, Ino(2), new, BlockIndex(start), limit)
+    return new, done
+
+
+def _blocks(db: Database, ino: Ino) -> list[BlockId]:
+    return [block for _index, block in block_map.indexes_from(db, ino, BlockIndex(0), 99)]
+
+
+def test_block_that_is_still_in_use_is_shared(db: Database) -> None:
+    new, done = _share(db)
+    assert done == (None, 0)
+    assert _blocks(db, new) == [1, 2, 3]
+    assert [blocks.get(db, BlockId(block)).refs for block in (1, 2, 3)] == [2, 2, 2]
+    assert inodes.get(db, new).mapped_blocks == 3
+    assert db.counters.next_block == 4
+    assert packs.get(db, PackId(1)).live_bytes == 60
+
+
+def test_block_that_was_deleted_gets_a_new_number_and_its_location(db: Database) -> None:
+    """The pack lives again, and the next changelog lists it."""
+    _remove(db, Ino(2))
+    db.run("DELETE FROM pack_news")
+    assert packs.get(db, PackId(1)).died_txg is not None
+    new, done = _share(db)
+    assert done == (None, 1)
+    assert _blocks(db, new) == [4, 5, 6]
+    row = blocks.get(db, BlockId(5))
+    assert (row.refs, row.plain_bytes, row.pack, row.pack_offset, row.stored_bytes) == (
+        *(1, 10),
+        *(1, 20, 20),
+    )
+    assert row.hash == b"\x01" + HASH[1:]
+    pack = packs.get(db, PackId(1))
+    assert (pack.live_bytes, pack.died_txg) == (60, None)
+    assert db.all("SELECT pack FROM pack_news") == [(1,)]
+    assert (db.counters.next_block, db.counters.block_bytes) == (7, 30)
+
+
+def test_pack_that_did_not_die_is_not_listed_again(db: Database) -> None:
+    other = _file(db)
+    block_map.set(db, other, BlockIndex(0), BlockId(1))
+    blocks.add_refs(db, BlockId(1))
+    _remove(db, Ino(2))
+    db.run("DELETE FROM pack_news")
+    new, done = _share(db)
+    assert done == (None, 0)
+    assert _blocks(db, new) == [1, 4, 5]
+    assert packs.get(db, PackId(1)).live_bytes == 60
+    assert db.all("SELECT pack FROM pack_news") == []
+
+
+def test_equal_content_in_another_pack_is_shared(db: Database) -> None:
+    """A second copy of the same past shares the blocks of the first one."""
+    _remove(db, Ino(2))
+    first, _done = _share(db)
+    second, done = _share(db)
+    assert done == (None, 0)
+    assert _blocks(db, first) == _blocks(db, second) == [4, 5, 6]
+    assert packs.get(db, PackId(1)).live_bytes == 60
+
+
+def test_block_without_references_is_not_shared(db: Database) -> None:
+    """It stays for its upload only; other hosts have already deleted its row."""
+    for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
+        block_map.remove(db, Ino(2), index)
+        assert blocks.drop_ref(db, block) == 0
+    new, _done = _share(db)
+    assert _blocks(db, new) == [4, 5, 6]
+
+
+def test_block_of_other_content_with_the_same_number_is_not_shared(db: Database) -> None:
+    db.run("UPDATE blocks SET hash = ? WHERE block = 2", (b"other" + HASH[5:],))
+    new, _done = _share(db)
+    assert _blocks(db, new) == [1, 4, 3]
+
+
+def test_block_that_several_parts_of_the_past_share_gets_one_row(
+    make_database: MakeDatabase, past: Database
+) -> None:
+    """Its references are counted."""
+    past.begin()
+    past.run("UPDATE block_map SET block = 1 WHERE block_index = 2")
+    past.commit()
+    db = make_database("present.db")
+    db.begin()
+    _store(db, _file(db), 3)
+    _remove(db, Ino(2))
+    with attached(db, past.path):
+        db.begin()
+        past_content.begin(db)
+        new, _done = _share(db)
+        assert _blocks(db, new) == [4, 5, 4]
+        assert [blocks.get(db, BlockId(block)).refs for block in (4, 5)] == [2, 1]
+        assert packs.get(db, PackId(1)).live_bytes == 40
+
+
+def test_range_continues_where_it_ended(db: Database) -> None:
+    new, done = _share(db, limit=2)
+    assert done == (2, 0)
+    assert past_content.share_range(db, TXG, Ino(2), new, BlockIndex(2), 2) == (None, 0)
+    assert past_content.share_range(db, TXG, Ino(2), new, BlockIndex(3), 2) == (None, 0)
+    assert _blocks(db, new) == [1, 2, 3]
+    assert inodes.get(db, new).mapped_blocks == 3
+
+
+@pytest.mark.parametrize("why", ["condemned", "deleted", "other object", "marked", "record"])
+def test_content_that_is_not_retained_is_refused_before_any_change(db: Database, why: str) -> None:
+    _remove(db, Ino(2))
+    if why == "condemned":
+        packs.condemn(db, PackId(1))
+    elif why == "deleted":
+        packs.delete(db, PackId(1))
+    elif why == "other object":
+        db.run("UPDATE packs SET object_key = 'pack/11/1-x'")
+    else:
+        damage_marks.add(db, Mark(PackId(1), 20 if why == "record" else None))
+    new = _file(db)
+    changes = db.rows_changed()
+    with pytest.raises(PastUnavailableError, match=KEY):
+        past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
+    temporary = 3 + 3 + 3  # parts, blocks, and the search for equal content
+    assert db.rows_changed() - changes <= temporary
+    assert _blocks(db, new) == []
+
+
+def test_damaged_content_that_is_intact_elsewhere_is_shared(db: Database) -> None:
+    _remove(db, Ino(2))
+    other = _file(db)
+    _store(db, other, 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
+    damage_marks.add(db, Mark(PackId(1), None))
+    new, _done = _share(db)
+    assert _blocks(db, new) == _blocks(db, other)
+
+
+def test_content_that_the_past_had_lost_is_refused(
+    make_database: MakeDatabase, past: Database
+) -> None:
+    past.begin()
+    past.run(
+        "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
+        " WHERE block = 2"
+    )
+    past.commit()
+    db = make_database("present.db")
+    db.begin()
+    _store(db, _file(db), 3)
+    _remove(db, Ino(2))
+    with attached(db, past.path):
+        db.begin()
+        past_content.begin(db)
+        with pytest.raises(PastUnavailableError, match="lost before it reached the bucket"):
+            _share(db)
+
+
+@pytest.mark.parametrize("column", ["plain_bytes", "pack_offset", "stored_bytes"])
+def test_row_of_an_impossible_value_is_refused(
+    make_database: MakeDatabase, past: Database, column: str
+) -> None:
+    past.begin()
+    past.run(f"UPDATE blocks SET {column} = x'ff' WHERE block = 2")
+    past.commit()
+    db = make_database("present.db")
+    db.begin()
+    _store(db, _file(db), 3)
+    _remove(db, Ino(2))
+    with attached(db, past.path):
+        db.begin()
+        past_content.begin(db)
+        with pytest.raises(PastUnavailableError):
+            _share(db)
+
+
+def test_check_before_a_copy_agrees_with_the_copy(db: Database, past: Database) -> None:
+    """The check finds the packs that are not retained, and blocks that are available elsewhere."""
+    rows = [blocks.get(past, BlockId(block)) for block in (1, 2, 3)]
+    assert past_content.is_retained(db, PackId(1), KEY)
+    assert not past_content.is_retained(db, PackId(1), ObjectKey("pack/other"))
+    assert not past_content.is_retained(db, PackId(9), KEY)
+    damage_marks.add(db, Mark(PackId(1), 20))
+    assert not past_content.is_retained(db, PackId(1), KEY)
+    assert [past_content.is_available(db, row, KEY) for row in rows] == [True] * 3  # in use
+    _remove(db, Ino(2))
+    assert [past_content.is_available(db, row, KEY) for row in rows] == [True, False, True]
+    packs.condemn(db, PackId(1))
+    assert [past_content.is_available(db, row, KEY) for row in rows] == [False] * 3
+    _store(db, _file(db), 2, ObjectKey(f"pack/22/1-{'2' * 32}"))
+    assert [past_content.is_available(db, row, KEY) for row in rows] == [True, True, False]
+    lost = rows[0]._replace(hash=None, pack=None)
+    assert not past_content.is_available(db, lost, KEY)
+
+
+def test_blocks_of_equal_content_become_one(make_database: MakeDatabase, past: Database) -> None:
+    """They were deduplicated only after the point in time, and may be in different packs."""
+    past.begin()
+    _store(past, _file(past), 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
+    past.run("UPDATE block_map SET ino = 2, block_index = block_index + 3 WHERE ino = 3")
+    past.commit()
+    db = make_database("present.db")
+    db.begin()
+    for key in (KEY, ObjectKey(f"pack/22/1-{'2' * 32}")):
+        ino = _file(db)
+        _store(db, ino, 3, key)
+        _remove(db, ino)
+    with attached(db, past.path):
+        db.begin()
+        past_content.begin(db)
+        new, done = _share(db)
+        assert done == (None, 1)
+        assert _blocks(db, new) == [7, 8, 9, 7, 8, 9]
+        assert [blocks.get(db, BlockId(block)).refs for block in (7, 8, 9)] == [2, 2, 2]
+        assert [row.live_bytes for row in packs.iterate(db)] == [60, 0]
+        assert (db.counters.next_block, db.counters.block_bytes) == (10, 30)

@@ -1,0 +1,138 @@
+"""Until when inodes were below a directory."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.limits import WATCHED_DIRECTORIES_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, hard_links, inodes
+from s3fs_meta.meta.trees import past_tree
+from s3fs_meta.meta.trees.past_tree import PastTree
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+
+FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
+LAST = Txg(100)
+REMOVED = Ino(900)  # inodes that the database does not have any more
+REMOVED_DIRECTORY = Ino(901)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    """Return a tree with a/b/c/f, a/g and h, in which h2 is a hard link to f."""
+    made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
+    made.begin()
+    a = add(made, ROOT_INO, b"a", 0o40755)
+    b = add(made, a, b"b", 0o40755)
+    f = add(made, add(made, b, b"c", 0o40755), b"f")
+    add(made, a, b"g")
+    add(made, ROOT_INO, b"h")
+    parent = inodes.get(made, f).parent
+    dentries.add(made, ROOT_INO, b"h2", f)
+    inodes.add_links(made, f, 1, 0)
+    made.run("INSERT INTO hard_links VALUES (?, ?, 1), (?, ?, 1)", (f, ROOT_INO, f, parent))
+    assert len(hard_links.parents(made, f)) == 2
+    made.commit()
+    return made
+
+
+def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
+    """Create an inode with a name."""
+    ino = inodes.create(db, mode, 0, 0, parent, 0).ino
+    dentries.add(db, parent, name, ino)
+    return ino
+
+
+def at(db: Database, path: str) -> Ino:
+    """Return the inode at a path."""
+    found = ROOT_INO
+    for name in path.split("/"):
+        below = dentries.find(db, found, name.encode())
+        assert below is not None
+        found = below
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, WATCHED_DIRECTORIES_MAX])
+@pytest.mark.parametrize(
+    ("top", "of", "is_below"),
+    [
+        ("a", "a/b/c/f", True),
+        ("a/b", "a/b", True),
+        ("a/b", "a/g", False),
+        ("a/b", "a", False),
+        ("h2", "a/b/c/f", True),  # one file, two names
+        ("h", "a/b/c/f", False),
+        ("a/b/c", "h2", True),
+    ],
+)
+def test_present_names_lead_up_to_the_directory(
+    db: Database, top: str, of: str, is_below: bool, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result does not depend on the number of directories that are kept."""
+    monkeypatch.setattr(past_tree, "WATCHED_DIRECTORIES_MAX", limit)
+    tree = PastTree(db, {at(db, top): LAST}, LAST)
+
+    for _ in range(2):
+        assert tree.until(at(db, of)) == (LAST if is_below else 0)
+
+
+def test_removed_inode_was_below_until_it_lost_its_name(db: Database) -> None:
+    """The latest of its names counts, and so does the removal of its directory."""
+    tree = PastTree(db, {at(db, "a"): LAST}, LAST)
+    assert tree.until(REMOVED) == 0
+
+    tree.add([(REMOVED, at(db, "a/b"), Txg(30)), (REMOVED, ROOT_INO, Txg(70))])
+    assert tree.until(REMOVED) == 30
+    tree.add([(REMOVED, at(db, "a/b"), Txg(40)), (REMOVED, at(db, "a/b"), Txg(20))])
+    assert tree.until(REMOVED) == 40
+    tree.add([(REMOVED, REMOVED_DIRECTORY, Txg(90)), (REMOVED_DIRECTORY, at(db, "a"), Txg(60))])
+    assert tree.until(REMOVED) == 60
+    assert tree.until(at(db, "h")) == 0
+
+
+def test_directory_that_was_moved_away_takes_its_tree_with_it(db: Database) -> None:
+    tree = PastTree(db, {at(db, "h"): LAST}, LAST)
+    tree.add([(at(db, "a"), at(db, "h"), Txg(50))])
+
+    assert tree.until(at(db, "a/b/c")) == 50
+    assert tree.until(at(db, "a/b/c/f")) == 50
+    assert tree.until(ROOT_INO) == 0
+
+
+def test_end_of_a_top_bounds_its_tree(db: Database) -> None:
+    """Another directory has had the path since; of two tops the later end counts."""
+    tree = PastTree(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
+
+    assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
+
+
+def test_assumed_names_are_used_until_the_next_call(db: Database) -> None:
+    tree = PastTree(db, {at(db, "a"): LAST}, LAST)
+
+    tree.assume([(REMOVED, at(db, "a"), Txg(30))])
+    assert tree.until(REMOVED) == 30
+    tree.assume([])
+    assert tree.until(REMOVED) == 0
+
+
+def test_directories_that_were_below_each_other_end_the_search(db: Database) -> None:
+    """At different times a was below the directory h, and h below a/b."""
+    a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
+    tree = PastTree(db, {REMOVED: LAST}, LAST)
+    tree.add([(a, h, Txg(50)), (h, b, Txg(40))])
+    assert tree.until(b) == 0
+
+    tree.add([(h, REMOVED, Txg(45))])
+    assert tree.until(b) == 45
+
+
+def test_number_of_names_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_tree, "FORMER_NAMES_MAX", 2)
+    tree = PastTree(db, {at(db, "a"): LAST}, LAST)
+    tree.add([(REMOVED, ROOT_INO, Txg(1)), (REMOVED, ROOT_INO, Txg(2))])
+    assert not tree.is_full
+
+    tree.add([(REMOVED_DIRECTORY, ROOT_INO, Txg(1))])
+    assert tree.is_full

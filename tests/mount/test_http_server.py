@@ -1,0 +1,233 @@
+"""The HTTP server: one outcome for each client that is slow, broken or hostile."""
+
+import socket
+import struct
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.limits import HTTP_DRAIN_BYTES_MAX, KIB, MIB
+from s3fs_meta.model import Address
+from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply, Request, Send
+
+BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=30.0, send_s=60.0)
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Site:
+    """Answers /broken with a failing download, /large with 64 MiB, /wait after ``go``, and any other."""
+
+    def __init__(self) -> None:
+        self.go = trio.Event()
+        self.ended = trio.Event()
+        self.why = ""  # the exception that ended a download
+
+    async def answer(self, request: Request) -> Reply:
+        """Return the reply to a request."""
+
+        async def broken(put: Send) -> None:
+            await put(b"half")
+            raise OSError("the bucket is lost")
+
+        async def large(put: Send) -> None:
+            try:
+                for _ in range(64):
+                    await put(bytes(MIB))
+            except BaseException as exc:
+                self.why = type(exc).__name__
+                self.ended.set()
+                raise
+
+        if request.target == b"/broken":
+            return Reply(200, stream=broken)
+        if request.target == b"/large":
+            return Reply(200, stream=large, length=64 * MIB)
+        if request.target == b"/wait":
+            await self.go.wait()
+        return Reply(200, b"page", headers={"x-headers": str(len(request.headers))})
+
+
+class Running:
+    """A running server."""
+
+    def __init__(self, port: int, site: Site) -> None:
+        self.port = port
+        self.site = site
+
+    async def connect(self) -> trio.SocketStream:
+        """Return a connection that has sent nothing."""
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+    async def ask(self, request: bytes) -> bytes:
+        """Return the complete reply to a request."""
+        async with await self.connect() as stream:
+            await stream.send_all(request)
+            return await rest_of(stream)
+
+
+async def rest_of(stream: trio.SocketStream) -> bytes:
+    """Return everything that a connection still sends."""
+    return b"".join([bytes(data) async for data in stream])
+
+
+@pytest.fixture
+async def running(nursery: trio.Nursery) -> Running:
+    """Return a running server."""
+    server, site = HttpServer(BOUNDS, {"x-always": "yes"}), Site()
+    await server.listen(Address("127.0.0.1", 0))
+    nursery.start_soon(server.serve, site.answer)
+    return Running(server.address.port, site)
+
+
+async def test_port_in_use_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = Address("127.0.0.1", other.getsockname()[1])
+        with pytest.raises(SettingsError, match="cannot listen on option="):
+            await HttpServer(BOUNDS, {}).listen(address, "option=")
+
+
+async def test_reply_has_its_headers_and_closes_the_connection(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = await running.ask(GET)
+    assert reply.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nx-always: yes\r\n" in reply
+    assert b"\r\nconnection: close\r\n" in reply.lower()
+    assert reply.endswith(b"\r\n\r\npage")
+    assert (await running.ask(GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
+    assert not caplog.records  # as of content that a reply to HEAD must not have
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /" + b"x" * BOUNDS.request_bytes, b"431"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * BOUNDS.request_bytes, b"431"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: x\r\n" * BOUNDS.request_bytes, b"431"),
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # of TLS
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # without a host
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", b"501"),
+    ],
+)
+async def test_wrong_request_gets_its_status(
+    running: Running, request_: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await running.ask(request_)).split(b" ")[1] == status
+    assert (await running.ask(GET)).endswith(b"page")
+    assert not caplog.records
+
+
+async def test_client_that_still_sends_gets_its_reply(running: Running) -> None:
+    """Closing a socket with unread data would reset the connection, and the reply would be lost."""
+    body = bytes(HTTP_DRAIN_BYTES_MAX // 2)
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert (await running.ask(request + body)).endswith(b"page")
+    assert (await running.ask(GET * 20)).count(b"HTTP/1.1 200") == 1  # pipelined requests
+
+
+async def test_client_that_sends_without_end_is_disconnected(running: Running) -> None:
+    async with await running.connect() as stream:
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n")
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.send_all(bytes(64 * MIB))  # more than the buffers of the kernel
+
+
+async def test_half_closed_connection_gets_its_reply(running: Running) -> None:
+    async with await running.connect() as stream:
+        await stream.send_all(GET)
+        await stream.send_eof()
+        assert (await rest_of(stream)).endswith(b"page")
+    async with await running.connect() as stream:
+        await stream.send_all(GET[:10])
+        await stream.send_eof()
+        assert (await rest_of(stream)).startswith(b"HTTP/1.1 400")
+    async with await running.connect() as stream:
+        await stream.send_eof()
+        assert await rest_of(stream) == b""
+
+
+async def test_slow_request_ends_with_its_status(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A browser that opened the connection in advance sees only that it was closed."""
+    async with await running.connect() as silent, await running.connect() as slow:
+        began_s = trio.current_time()
+        await slow.send_all(GET[:10])
+        assert (await rest_of(slow)).startswith(b"HTTP/1.1 408")
+        assert await rest_of(silent) == b""
+        assert trio.current_time() - began_s < BOUNDS.request_s + 5
+
+
+async def test_client_that_does_not_read_is_disconnected(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with await running.connect() as stream:
+        began_s = trio.current_time()
+        await stream.send_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await running.site.ended.wait()
+        assert running.site.why == "TooSlowError"
+        assert trio.current_time() - began_s < BOUNDS.send_s + 5
+        assert len(await rest_of_broken(stream)) < 64 * MIB
+
+
+async def rest_of_broken(stream: trio.SocketStream) -> bytes:
+    """Return what a connection that the server resets still sends."""
+    found = bytearray()
+    try:
+        async for data in stream:
+            found += data
+    except trio.BrokenResourceError:
+        pass
+    return bytes(found)
+
+
+async def test_cancelled_download_ends(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    async with await running.connect() as stream:
+        await stream.send_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.receive_some()
+        linger = struct.pack("ii", 1, 0)  # closing resets the connection
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    with trio.fail_after(20):
+        await running.site.ended.wait()
+    assert running.site.why == "BrokenResourceError"
+    assert not caplog.records
+
+
+async def test_failed_download_is_incomplete(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = await running.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert reply.endswith(b"4\r\nhalf\r\n")  # without the last chunk
+    assert "could not be completed" in caplog.text
+
+
+async def test_silent_clients_keep_no_other_one_out(running: Running) -> None:
+    """The connection that has waited longest is closed; hundreds of them change nothing."""
+    streams = [await running.connect() for _ in range(BOUNDS.connections)]
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (await running.ask(GET)).endswith(b"page")
+    with trio.fail_after(BOUNDS.request_s / 2):
+        assert await rest_of(streams[0]) == b""
+    streams += [await running.connect() for _ in range(400)]
+    assert (await running.ask(GET)).endswith(b"page")
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_requests_beyond_the_bound_get_a_reply(running: Running) -> None:
+    wait = GET.replace(b"/ ", b"/wait ", 1)
+    streams = [await running.connect() for _ in range(BOUNDS.connections)]
+    for stream in streams:
+        await stream.send_all(wait)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (await running.ask(GET)).startswith(b"HTTP/1.1 503")
+    assert (await running.ask(GET.replace(b"GET", b"HEAD"))).startswith(b"HTTP/1.1 503")
+    running.site.go.set()
+    for stream in streams:
+        assert (await rest_of(stream)).endswith(b"page")
+        await stream.aclose()
+    assert (await running.ask(GET)).endswith(b"page")

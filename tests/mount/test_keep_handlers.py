@@ -1,0 +1,98 @@
+"""Requests about kept points, as a running mount answers them."""
+
+from typing import Any
+
+import pytest
+
+from s3fs_meta.control.plain_call import no_report
+from s3fs_meta.errors import SettingsError, UsageError
+from s3fs_meta.mount import keep_handlers, keep_requests
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, plain
+from tests.sync.kept import Files, empty, files_at, fill, forget
+
+__all__ = ["plain"]  # a fixture
+
+
+async def call(session: Session, command: str, **arguments: object) -> dict[str, Any]:
+    """Return the answer of a mount."""
+    handler = keep_handlers.KeepHandlers(session).handlers()[command]
+    return dict(await handler(arguments, no_report))
+
+
+async def test_point_is_kept_listed_with_its_cost_and_dropped(plain: Power) -> None:
+    await plain.retain(0)
+    async with plain.session(tasks=False) as session:
+        files: Files = {}
+        fill(session, files, b"x" * 5000)
+        made = (await call(session, keep_requests.KEEP, name="a", at=None, auto=True))["point"]
+        assert (made["name"], made["auto"], made["txg"]) == ("a", True, session.link.txg)
+        found = await call(session, keep_requests.LIST)
+        assert found["points"] == [{**made, "alone_bytes": 0}]
+        assert found["held_bytes"] == 0
+
+        state = dict(files)
+        empty(session, files)
+        await forget(session)
+        found = await call(session, keep_requests.LIST)
+        [listed] = found["points"]
+        assert listed["alone_bytes"] == found["held_bytes"] > 0
+        assert await files_at(plain, "a") == state
+        assert await call(session, keep_requests.DROP, names=["a"]) == {"objects": 1}
+        assert (await call(session, keep_requests.LIST))["points"] == []
+
+
+async def test_point_in_time_is_parsed_by_the_mount(plain: Power) -> None:
+    async with plain.session(tasks=False) as session:
+        fill(session, {}, b"x")
+        await session.flush()
+        txg = session.link.txg
+        fill(session, {}, b"y")
+        await session.flush()
+        made = await call(session, keep_requests.KEEP, name="a", at=f"txg={txg}", auto=False)
+        assert made["point"]["txg"] == txg
+        again = await call(session, keep_requests.KEEP, name="b", at="a", auto=False)
+        assert again["point"]["txg"] == txg
+        with pytest.raises(SettingsError, match="no kept point"):
+            await call(session, keep_requests.KEEP, name="c", at="unknown", auto=False)
+
+
+async def test_point_is_dropped_by_the_key_of_its_object(plain: Power) -> None:
+    """Expiry does so: a point that was kept anew under the same name stays."""
+    async with plain.session(tasks=False) as session:
+        old = (await call(session, keep_requests.KEEP, name="a", at=None, auto=True))["point"]
+        await call(session, keep_requests.DROP, names=["a"])
+        await call(session, keep_requests.KEEP, name="a", at=None, auto=False)
+        with pytest.raises(SettingsError, match="no kept point"):
+            await call(session, keep_requests.DROP, names=[old["key"]])
+        assert len((await call(session, keep_requests.LIST))["points"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (keep_requests.KEEP, {}),
+        (keep_requests.KEEP, {"name": 5}),
+        (keep_requests.KEEP, {"name": "a", "at": 5}),
+        (keep_requests.KEEP, {"name": "a", "at": "2026-13-01"}),
+        (keep_requests.DROP, {"names": "a"}),
+        (keep_requests.DROP, {"names": [1]}),
+    ],
+)
+async def test_wrong_arguments_are_refused(
+    plain: Power, command: str, arguments: dict[str, object]
+) -> None:
+    async with plain.session(tasks=False) as session:
+        with pytest.raises(UsageError):
+            await call(session, command, **arguments)
+        assert not any(key.startswith("kept/") for key in plain.store.objects)
+
+
+async def test_unreadable_points_are_listed(plain: Power) -> None:
+    async with plain.session(tasks=False) as session:
+        made = (await call(session, keep_requests.KEEP, name="a", at=None, auto=True))["point"]
+    plain.store.objects[made["key"]] = b"damaged"
+    async with plain.session(tasks=False) as session:
+        found = await call(session, keep_requests.LIST)
+    assert found["points"] == []
+    assert [(one["key"], one["txg"]) for one in found["unreadable"]] == [(made["key"], made["txg"])]

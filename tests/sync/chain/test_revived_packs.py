@@ -1,0 +1,165 @@
+"""Packs that live again with a copy of the past: what other hosts know of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.limits import LEVEL_FAN_OUT
+from s3fs_meta.meta.db.attached import attached
+from s3fs_meta.meta.tables import block_map, inodes, packs, pending
+from s3fs_meta.meta.trees import past_content
+from s3fs_meta.model import BlockIndex, Ino, Txg
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.fs.past.copying import points_of
+from tests.sync.conftest import Power, plain, read_file, remove_file, write_file
+
+__all__ = ["plain"]
+
+CONTENT = b"content" * 1000
+
+
+async def ship(session: Session) -> Txg:
+    """Ship all changes and return the txg."""
+    await session.shipper.ship(anyway=True)
+    return session.link.txg
+
+
+def share(session: Session, txg: Txg, old: Ino) -> Ino:
+    """Create a file with the block of a file of the past, whose database is attached."""
+    db = session.db
+    db.begin()
+    past_content.begin(db)
+    new = inodes.create(db, 0o100644, 0, 0, Ino(1), 0, size_bytes=len(CONTENT)).ino
+    assert past_content.share_range(db, txg, old, new, BlockIndex(0), 9) == (None, 1)
+    return new
+
+
+async def revive(session: Session, txg: Txg, old: Ino) -> Ino:
+    """Create a file with the block of a file of the past."""
+    points = points_of(session)
+    async with points.kept_open(txg) as point:
+        with attached(session.db, point.db.path):
+            return share(session, txg, old)
+
+
+@asynccontextmanager
+async def revived(plain: Power) -> AsyncIterator[tuple[Session, Ino, Txg]]:
+    """Run a session with a file that has the block of a removed one; give the txg of its death."""
+    async with plain.session("a", tasks=False) as session:
+        old = write_file(session, CONTENT)
+        past = await ship(session)
+        remove_file(session, old)
+        died = await ship(session)
+        assert [row.died_txg for row in packs.iterate(session.db)] == [died]
+        yield session, await revive(session, past, old), died
+
+
+def state_of(session: Session) -> list[tuple[int, Txg | None]]:
+    """Return the live bytes of each pack, and the txg of its death."""
+    return [(row.live_bytes, row.died_txg) for row in packs.iterate(session.db)]
+
+
+async def test_block_gets_a_new_number_and_the_former_location(plain: Power) -> None:
+    """A changelog lists the locations of new numbers only."""
+    async with revived(plain) as (session, ino, _died):
+        located = block_map.locate(session.db, ino, BlockIndex(0))
+        assert located is not None
+        assert (located.block, located.pack, located.pack_offset) == (2, 1, 0)
+        assert session.db.counters.next_block == 3
+        assert state_of(session) == [(located.stored_bytes, None)]
+        assert await read_file(session, ino) == CONTENT
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+async def test_other_host_reads_content_that_came_back(plain: Power, has_image: bool) -> None:
+    async with revived(plain) as (session, ino, _died):
+        await ship(session)
+        if has_image:
+            await session.make_image()
+        found = state_of(session)
+        await session.close()
+    async with plain.session("b", tasks=False) as session:
+        assert state_of(session) == found
+        assert await read_file(session, ino) == CONTENT
+
+
+async def fill_run(session: Session) -> None:
+    """Ship txgs until the next one begins a run of level 1."""
+    while session.link.txg % LEVEL_FAN_OUT:
+        write_file(session, b"%d" % session.link.txg)
+        await ship(session)
+
+
+async def test_second_death_of_a_pack_is_known_through_a_level(plain: Power) -> None:
+    """A level leaves out the block, which was created and deleted within its run.
+
+    Without a note about the pack, a host that restores through the level would count it as dead
+    since its first death, and delete it too early: points in time between the revival and the second
+    death need it.
+    """
+    async with plain.session("a", tasks=False) as session:
+        old = write_file(session, CONTENT)
+        past = await ship(session)
+        remove_file(session, old)
+        await ship(session)
+        await fill_run(session)
+        ino = await revive(session, past, old)
+        await ship(session)
+        remove_file(session, ino)
+        died = await ship(session)
+        await fill_run(session)
+        assert state_of(session)[0] == (0, died)
+        await session.leveler.make_due()
+        await session.close()
+
+    store = FaultyStore(plain.store)
+    async with plain.session("b", tasks=False, store=store) as session:
+        (live, known), *_ = state_of(session)
+    assert any(one.method == "get" and one.key.startswith("level/1/") for one in store.calls)
+    assert live == 0
+    assert known is not None
+    assert known >= died
+
+
+async def test_follower_and_writer_agree_on_packs_that_live_again(plain: Power) -> None:
+    """A follower applies each changelog: the revival, and the second death."""
+    async with revived(plain) as (session, ino, _died):
+        for _ in range(2):
+            await ship(session)
+            async with plain.session(
+                "b", tasks=False, options=OpenOptions(read_only=True)
+            ) as reader:
+                assert state_of(reader) == state_of(session)
+            if inodes.find(session.db, ino) is not None:
+                remove_file(session, ino)
+        assert state_of(session)[0][0] == 0
+
+
+async def test_pack_that_lives_again_after_the_cut_is_listed_in_the_next_changelog(
+    plain: Power,
+) -> None:
+    """The changelog of the cut lists the pack for an earlier revival, which is not enough."""
+    again: list[Path] = []
+
+    def hook(step: str) -> None:
+        if step == "txg cut" and again:
+            with attached(session.db, again.pop()):
+                share(session, past, old)
+
+    async with plain.session("a", tasks=False, hook=hook) as session:
+        old = write_file(session, CONTENT)
+        past = await ship(session)
+        remove_file(session, old)
+        await ship(session)
+        remove_file(session, await revive(session, past, old))
+        points = points_of(session)
+        async with points.kept_open(past) as point:
+            again.append(point.db.path)
+            await ship(session)
+        assert pending.pack_news(session.db.connection) == [1]
+        await ship(session)
+        assert pending.pack_news(session.db.connection) == []

@@ -1,0 +1,111 @@
+"""The rules of ``keep --expire``."""
+
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import NamedTuple
+
+import pytest
+
+from s3fs_meta.sync.history.kept_expiry import Policy, judge
+
+UTC = timezone.utc
+FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
+
+
+class Made(NamedTuple):
+    """A point as far as its expiry is concerned."""
+
+    key: str
+    created_ns: int
+    auto: bool = True
+    kept_ns: int = 0
+
+
+def at(when: datetime, *, auto: bool = True) -> Made:
+    """Return a point of a time."""
+    return Made(when.isoformat(), int(when.timestamp()) * 10**9, auto)
+
+
+def nights(count: int) -> list[Made]:
+    """Return a point for each of the nights from the first one on."""
+    return [at(FIRST + timedelta(days=number)) for number in range(count)]
+
+
+def staying(points: list[Made], policy: Policy, zone: tzinfo = UTC) -> dict[str, tuple[str, ...]]:
+    """Return the days of the points that stay, and what keeps each."""
+    return {point.key[:10]: why for point, why in judge(points, policy, zone) if why}
+
+
+def test_latest_point_of_each_day_stays() -> None:
+    points = [at(FIRST + timedelta(hours=hours)) for hours in (0, 5, 21, 30, 40)]
+    found = [point.key for point, why in judge(points, Policy(daily=2), UTC) if why]
+    assert found == [points[4].key, points[2].key]
+
+
+def test_a_year_of_nights_leaves_days_weeks_and_months() -> None:
+    """As restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
+    found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
+    days = [day for day, why in found.items() if "daily" in why]
+    assert days == [f"2026-12-{day}" for day in range(31, 24, -1)]
+    weeks = [day for day, why in found.items() if "weekly" in why]
+    assert weeks == ["2026-12-31", "2026-12-27", "2026-12-20", "2026-12-13", "2026-12-06"]
+    months = [day for day, why in found.items() if "monthly" in why]
+    assert months[0] == "2026-12-31"
+    assert months[-1] == "2026-01-31"
+    assert len(months) == 12
+    assert len(found) == 21
+
+
+def test_oldest_point_stays_while_there_are_too_few_periods() -> None:
+    """Otherwise the history would begin anew whenever a period ends."""
+    found = staying(nights(10), Policy(monthly=3))
+    assert list(found) == ["2026-01-10", "2026-01-01"]
+
+
+def test_running_it_every_night_leaves_the_same_as_once() -> None:
+    """The rules are stable: what one night drops, a later one would not have kept."""
+    policy = Policy(daily=7, weekly=5, monthly=12)
+    kept: list[Made] = []
+    for point in nights(400):
+        kept = [one for one, why in judge([*kept, point], policy, UTC) if why]
+    newest = {one.key for one in kept}
+    days = {one.key for one in nights(400)[-7:]}
+    assert days <= newest
+    assert len({key[:7] for key in newest}) >= 12
+    assert len(newest) <= 7 + 5 + 12
+
+
+def test_points_kept_by_hand_are_left_out() -> None:
+    """They are not dropped, and no automatic point is dropped because of them."""
+    hand = at(FIRST + timedelta(hours=3), auto=False)
+    points = [at(FIRST), hand]
+    assert judge(points, Policy(last=1), UTC) == [(points[0], ("last",))]
+
+
+def test_days_are_those_of_the_time_zone() -> None:
+    """Half past midnight in one zone is the day before in another one."""
+    points = [at(datetime(2026, 3, 1, hour, 30, tzinfo=UTC)) for hour in (20, 22, 23)]
+    there = timezone(timedelta(hours=1))
+    assert [bool(why) for _point, why in judge(points, Policy(daily=2), there)] == [
+        True,
+        True,
+        False,
+    ]
+    assert [bool(why) for _point, why in judge(points, Policy(daily=1), UTC)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "count"),
+    [(Policy(last=3), 3), (Policy(yearly=1), 1), (Policy(last=1, daily=1, weekly=1), 1)],
+)
+def test_counts_of_a_policy(policy: Policy, count: int) -> None:
+    assert len(staying(nights(30), policy)) == count
+
+
+def test_empty_policy_is_recognised() -> None:
+    """It would drop everything, so the command refuses it."""
+    assert Policy().is_empty
+    assert not Policy(yearly=1).is_empty

@@ -1,0 +1,317 @@
+"""The txgs that changed a file, or anything below a directory, found in the bucket alone."""
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import HISTORY_FAN_OUT
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees import past_tree
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.objects.billing import Meter, MeteredStore
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain.chain import Fetched
+from s3fs_meta.sync.history import index_runs
+from s3fs_meta.sync.history.index_runs import TxgChanges
+from tests.sync.conftest import Power
+from tests.sync.history.files import Files
+from tests.sync.history.readers import bucket_of, concerning
+
+RUN = HISTORY_FAN_OUT
+
+
+@pytest.fixture(params=[False, True], ids=["no index", "indexed"])
+def indexing(request: pytest.FixtureRequest) -> bool:
+    """Return whether the history is long enough for the index."""
+    return bool(request.param)
+
+
+async def logged(
+    power: Power, tmp_path: Path, files: Files, *paths: bytes, indexing: bool
+) -> list[list[Txg]]:
+    """Return the log of each path, after the index was made, if there is to be one."""
+    if indexing:
+        await files.index()
+    bucket = await bucket_of(power)
+    return [await concerning(bucket, tmp_path, path) for path in paths]
+
+
+async def test_log_of_a_directory_has_all_changes_below_it(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    """Changes beside the directory, and reads below it, are not listed."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        made_top = session.link.txg
+        sub = await files.make_directory(b"sub", top)
+        made_sub = session.link.txg
+        file, made = await files.make(b"file", 10, sub)
+        other, _ = await files.make(b"other", 10)
+        written = await files.write(file, 20)
+        await files.write(other, 20)
+        session.db.begin()
+        inodes.touch(session.db, file, atime_ns=10**18)
+        await files.ship()
+        removed = await files.remove(b"file", sub)
+        gone = await files.remove_directory(b"sub", top)
+        found = await logged(
+            power, tmp_path, files, b"top", b"top/sub", b"top/sub/file", indexing=indexing
+        )
+
+    assert found == [
+        [gone, removed, written, made, made_sub, made_top],
+        [gone, removed, written, made, made_sub],
+        [removed, written, made],
+    ]
+
+
+async def test_moved_file_is_listed_with_its_earlier_changes_and_until_it_leaves(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        one, two = [await files.make_directory(name) for name in (b"one", b"two")]
+        made_two = session.link.txg
+        made_one = made_two - 1
+        file, made = await files.make(b"file", 10, one)
+        moved = await files.move(b"file", one, two)
+        written = await files.write(file, 20)
+        found = await logged(power, tmp_path, files, b"one", b"two", indexing=indexing)
+
+    assert found == [[moved, made, made_one], [written, moved, made, made_two]]
+
+
+async def test_moved_directory_takes_its_tree_with_it(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    """The names in the moved directory do not change, so the index does not list them."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        sub = await files.make_directory(b"sub", top)
+        made_sub = session.link.txg
+        file, made = await files.make(b"file", 10, sub)
+        removed_file, made_other = await files.make(b"removed", 10, sub)
+        moved = await files.move(b"sub", top, ROOT_INO)
+        written = await files.write(file, 20)
+        removed = await files.remove(b"removed", sub)
+        again = await files.make_directory(b"sub", top)
+        made_again = session.link.txg
+        below, made_below = await files.make(b"below", 10, again)
+        found = await logged(power, tmp_path, files, b"top", b"top/sub", b"sub", indexing=indexing)
+
+    assert len({removed_file, below, sub, again}) == 4
+    assert found == [
+        [made_below, made_again, moved, made_other, made, made_sub, made_sub - 1],
+        [made_below, made_again, moved, made_other, made, made_sub],
+        [removed, written, moved, made_other, made, made_sub],
+    ]
+
+
+async def test_each_name_of_a_hard_link_leads_to_its_file(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        one, two = [await files.make_directory(name) for name in (b"one", b"two")]
+        made_two = session.link.txg
+        file, made = await files.make(b"file", 10, one)
+        linked = await files.link(file, b"link", two)
+        written = await files.write(file, 20)
+        found = await logged(power, tmp_path, files, b"one", b"two", indexing=indexing)
+
+    assert found == [
+        [written, linked, made, made_two - 1],
+        [written, linked, made, made_two],
+    ]
+
+
+async def test_replaced_file_is_listed_with_all_its_inodes(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        _, made = await files.make(b"file", 10, top)
+        _, draft = await files.make(b"draft", 20, top)
+        replaced = await files.rename(b"draft", b"file", top)
+        found = await logged(power, tmp_path, files, b"top/file", b"top", indexing=indexing)
+
+    assert found == [[replaced, draft, made], [replaced, draft, made, made - 1]]
+
+
+async def test_txgs_whose_changes_are_unknown_are_listed(
+    power: Power, tmp_path: Path, *, indexing: bool
+) -> None:
+    """A file that was removed before an image is found: its name is in the changelog."""
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        _, made = await files.make(b"file", 10, top)
+        other, _ = await files.make(b"other", 10)
+        lost = await files.write(other, 20)
+        removed = await files.remove(b"file", top)
+        image = await session.publish_anew()
+        await files.write(other, 30)
+        del power.store.objects[key_of(lost)]
+        found = await logged(power, tmp_path, files, b"top", indexing=indexing)
+
+    assert found == [[image.txg, removed, lost, made, made - 1]]
+
+
+async def test_name_removed_in_a_txg_that_the_index_lacks_leads_to_earlier_txgs(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A txg with too many changes for the index is unknown in it, but its changelog is readable."""
+    changes_of = index_runs.changes_of
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        _, made = await files.make(b"file", 10, top)
+        removed = await files.remove(b"file", top)
+
+        async def lacking(store: ObjectStore, keyring: Keyring, fetched: Fetched) -> TxgChanges:
+            found = await changes_of(store, keyring, fetched)
+            return found._replace(rows=None) if fetched.txg == removed else found
+
+        monkeypatch.setattr(index_runs, "changes_of", lacking)
+        found = await logged(power, tmp_path, files, b"top", indexing=True)
+
+    assert found == [[removed, made, made - 1]]
+
+
+class Tree(NamedTuple):
+    """Living files, and directories that are never removed."""
+
+    directories: dict[Ino, tuple[bytes, Ino]]  # name and parent
+    files: dict[Ino, tuple[bytes, Ino]]
+
+
+async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None:
+    """Do one change of a file or directory, as a txg of its own."""
+    kind = rnd.choice(["make", "make", "write", "write", "move", "remove", "move directory"])
+    name = b"%d" % files.session.link.txg
+    directory = rnd.choice([*tree.directories, ROOT_INO])
+    if kind == "make" or not tree.files:
+        ino, _ = await files.make(name, 10, directory)
+        tree.files[ino] = (name, directory)
+        return
+    ino = rnd.choice(list(tree.files))
+    named, parent = tree.files[ino]
+    if kind == "write":
+        await files.write(ino, files.session.link.txg + 100)
+    elif kind == "remove":
+        await files.remove(named, parent)
+        del tree.files[ino]
+    elif kind == "move" and directory != parent:
+        await files.move(named, parent, directory)
+        tree.files[ino] = (named, directory)
+    else:
+        ino = rnd.choice(list(tree.directories))
+        named, parent = tree.directories[ino]
+        at = directory
+        while at not in {ino, ROOT_INO}:
+            at = tree.directories[at][1]
+        if at == ROOT_INO and directory != parent:
+            await files.move(named, parent, directory)
+            tree.directories[ino] = (named, directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_index_and_changelogs_lead_to_the_same_txgs(
+    power: Power, tmp_path: Path, seed: int
+) -> None:
+    """Files and directories are moved at random; then the log is made with and without index."""
+    rnd = random.Random(seed)
+    async with power.session("a", tasks=False) as session:
+        files, tree = Files(session), Tree({}, {})
+        for name in (b"a", b"b", b"c", b"d"):
+            parent = rnd.choice([ROOT_INO, *tree.directories])
+            tree.directories[await files.make_directory(name, parent)] = (name, parent)
+        for _ in range(3 * RUN):
+            await change_at_random(files, tree, rnd)
+        await files.index(0)
+        paths = [_path(tree, ino) for ino in [*tree.directories, *list(tree.files)[:5]]]
+        bucket = await bucket_of(power)
+        indexed = [await concerning(bucket, tmp_path, path) for path in paths]
+        for key in [key for key in power.store.objects if key.startswith("history/")]:
+            del power.store.objects[key]
+        read = [await concerning(bucket, tmp_path, path) for path in paths]
+
+    assert indexed == read
+    assert any(len(txgs) > RUN // 3 for txgs in read)
+
+
+def _path(tree: Tree, ino: Ino) -> bytes:
+    names: list[bytes] = []
+    while ino != ROOT_INO:
+        name, ino = tree.files[ino] if ino in tree.files else tree.directories[ino]
+        names.append(name)
+    return b"/".join(reversed(names))
+
+
+async def test_log_of_thousands_of_txgs_takes_few_requests(power: Power, tmp_path: Path) -> None:
+    """The requests grow with the txgs that changed the path, not with the history."""
+    meter = Meter()
+    store = MeteredStore(power.store, meter)
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        file, made = await files.make(b"file", 10, top)
+        other, _ = await files.make(b"other", 10)
+        changed = []
+        for _ in range(3):
+            await files.index(RUN * RUN // 3)
+            await files.write(other, session.link.txg + 100)
+            changed.append(await files.write(file, session.link.txg + 100))
+        await files.index(10)
+        bucket = await bucket_of(power)
+        meter.take()
+        found = await concerning(bucket, tmp_path, b"top", store=store)
+
+    assert [txg for txg in found if txg > made] == changed[::-1]
+    assert session.link.txg > RUN * RUN
+    sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
+    indexes = 1 + 1 + 3 + 1  # the listing, level 2, and level 1 where changes are
+    assert sent <= indexes + len(found) + RUN
+
+
+async def test_first_txg_ends_the_log(power: Power, tmp_path: Path) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        file, _ = await files.make(b"file", 10)
+        txgs = [await files.write(file, 20 + number) for number in range(RUN)]
+        await files.index()
+        found = await concerning(await bucket_of(power), tmp_path, b"file", first=txgs[5])
+
+    assert found == txgs[:4:-1]
+
+
+async def test_too_many_removed_names_are_an_error_of_usage(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        top = await files.make_directory(b"top")
+        for number in range(4):
+            await files.make(b"%d" % number, 10, top)
+            await files.remove(b"%d" % number, top)
+        monkeypatch.setattr(past_tree, "FORMER_NAMES_MAX", 3)
+        with pytest.raises(UsageError, match=r"names were removed or renamed since txg .* --since"):
+            await logged(power, tmp_path, files, b"top", indexing=True)
+
+
+async def test_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:
+    async with power.session("a", tasks=False) as session:
+        files = Files(session)
+        await files.make(b"file", 10)
+        assert dentries.find(session.db, ROOT_INO, b"other") is None
+        with pytest.raises(UsageError, match="no retained point in time has"):
+            await logged(power, tmp_path, files, b"other", indexing=False)

@@ -1,0 +1,71 @@
+"""Files of kept points: making them, and reading them from the bucket alone."""
+
+from s3fs_meta.meta.tables import block_map
+from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PointInTime
+from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
+from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.opening.opening import let_go
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.uncached_reads import UncachedReader
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power, remove_file, write_file
+
+Files = dict[Ino, bytes]
+
+
+def keys_of(power: Power, prefix: str) -> list[ObjectKey]:
+    """Return the keys of the objects with a prefix."""
+    return sorted(key for key in power.store.objects if key.startswith(prefix))
+
+
+def fill(session: Session, files: Files, *contents: bytes) -> None:
+    """Write a file for each content."""
+    for content in contents:
+        files[write_file(session, content)] = content
+
+
+def empty(session: Session, files: Files) -> None:
+    """Remove all files."""
+    for ino in list(files):
+        remove_file(session, ino)
+        del files[ino]
+
+
+async def forget(session: Session) -> None:
+    """Make images, and reclaim: without retention only these two stay."""
+    for number in range(3):
+        write_file(session, b"later %d" % number)
+        await session.make_image()
+    await session.reclaimer.reclaim_all()
+
+
+async def kept_files(session: Session, name: str = "a", count: int = 3) -> Files:
+    """Write files in several txgs after an image, keep this state, and return the files."""
+    files: Files = {}
+    for number in range(count):
+        fill(session, files, b"%d" % number * 3000)
+        await session.flush()
+    await PointKeeper(session).keep(name)
+    return dict(files)
+
+
+async def files_at(power: Power, name: str) -> Files:
+    """Return the content of all files of one block at a kept point."""
+    bucket = await read_bucket(power.store, power.remembered("-"), power.secret, power.clock)
+    wanted = PointInTime(name, kept=name)
+    volume = await open_snapshot(bucket, StateDir(power.home / "past"), OpenOptions(), wanted)
+    try:
+        assert volume.notices == ()
+        # It searches nowhere else: the packs that the point names must be in the bucket.
+        reader = UncachedReader(volume.db, volume.store, volume.keyring)
+        found: Files = {}
+        for ino, size_bytes in volume.db.all("SELECT ino, size_bytes FROM inodes WHERE ino > 1"):
+            located = block_map.locate_range(volume.db, Ino(ino), BlockIndex(0), BlockIndex(0))
+            [content] = await reader.read(list(located.values()))
+            assert len(content.data) == size_bytes
+            found[Ino(ino)] = content.data
+        return found
+    finally:
+        volume.db.close()
+        let_go(volume)

@@ -1,0 +1,117 @@
+"""Kept points whose objects are damaged, missing or foreign: nothing that they need is deleted."""
+
+import pytest
+
+from s3fs_meta.bucket_errors import NoImageError
+from s3fs_meta.errors import SettingsError, StoreError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.sync.conftest import Power, write_file
+from tests.sync.kept import empty, files_at, forget, kept_files, keys_of
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("harm", ["point", "manifest", "piece"])
+async def test_unreadable_point_loses_nothing_while_it_is_unreadable(
+    power: Power, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An object may be put back from a copy; until then reclaim deletes nothing it may need."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session)
+        point = (await session.reclaimer.kept_points()).points[0]
+        empty(session, dict(files))
+        await session.flush()
+        await session.close()
+    [piece] = [
+        key for key in keys_of(power, point.image.key.rpartition("/")[0]) if key.endswith("/000000")
+    ]
+    key = {"point": point.key, "manifest": point.image.key, "piece": piece}[harm]
+    data = power.store.objects[key]
+    if harm == "piece":
+        del power.store.objects[key]
+    else:
+        power.store.objects[key] = flipped(data, len(data) // 2)
+    async with power.session("a", tasks=False) as session:
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > point.txg
+        assert point.key in caplog.text
+        assert caplog.text.count("keep --drop gives the point up") == 1
+        power.store.objects[key] = data
+        assert await files_at(power, "a") == files
+
+
+async def test_unreadable_point_can_be_dropped_by_its_key(power: Power) -> None:
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        await kept_files(session)
+        await session.close()
+    [key] = keys_of(power, "kept/")
+    power.store.objects[key] = b"damaged"
+    async with power.session("a", tasks=False) as session:
+        keeper = PointKeeper(session)
+        with pytest.raises(SettingsError, match=key):
+            await keeper.drop(["a"])
+        assert await keeper.drop([key]) == [key]
+        await forget(session)
+        assert keys_of(power, "kept/") == []
+
+
+async def test_store_that_fails_to_list_the_points_stops_reclaim(power: Power) -> None:
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        files = await kept_files(session)
+        empty(session, dict(files))
+        for number in range(3):
+            write_file(session, b"later %d" % number)
+            await session.imager.make()
+        before = dict(power.store.objects)
+        store.fail("list")
+        with pytest.raises(StoreError):
+            await session.reclaimer.reclaim()
+        assert power.store.objects == before
+        await session.reclaimer.run()
+        assert await files_at(power, "a") == files
+
+
+async def test_foreign_objects_beside_the_points_stay(power: Power) -> None:
+    await power.retain(0)
+    foreign = {ObjectKey("kept/readme.txt"): b"mine", ObjectKey("kept/a"): b"mine, too"}
+    power.store.objects.update(foreign)
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session)
+        await forget(session)
+        assert await files_at(power, "a") == files
+        await PointKeeper(session).drop(["a"])
+    assert foreign.items() <= power.store.objects.items()
+    assert keys_of(power, "kept/") == sorted(foreign)
+
+
+async def test_image_of_a_kept_point_never_becomes_the_present(power: Power) -> None:
+    """If no other image can be read, fsck must not end the chain at the kept point."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        await kept_files(session)
+        kept = set(keys_of(power, "image/"))
+        await forget(session)
+        point = (await session.reclaimer.kept_points()).points[0]
+        files = await files_at(power, "a")
+        await session.flush_at_end()
+        await session.close()
+    for key in set(keys_of(power, "image/")) - kept:
+        power.store.objects[key] = flipped(power.store.objects[key], -1)
+    before = dict(power.store.objects)
+    for mend in (None, Mend(), Mend(anything=True)):
+        with pytest.raises(NoImageError):
+            async with power.session("b", options=OpenOptions(mend=mend)):
+                pass
+    assert power.store.objects == before
+    assert point.image.key in before
+    assert await files_at(power, "a") == files

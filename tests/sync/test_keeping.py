@@ -1,0 +1,502 @@
+"""Kept points: what they need stays in the bucket until they are dropped."""
+
+import random
+
+import pytest
+import trio
+
+from s3fs_meta.bucket_errors import BrokenChainError
+from s3fs_meta.codec import changelog
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.errors import (
+    FencedError,
+    FormatError,
+    NewerFormatError,
+    ReadOnlyStateError,
+    SettingsError,
+    StoreError,
+    UsageError,
+)
+from s3fs_meta.limits import KEPT_POINTS_MAX
+from s3fs_meta.meta.tables import packs, properties
+from s3fs_meta.model import PointInTime, Txg
+from s3fs_meta.settings import SessionOptions
+from s3fs_meta.sync import keeping
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.hooks import STEPS
+from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.packs import stray_pack
+from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
+from tests.sync.history.readers import bucket_of
+from tests.sync.kept import Files, empty, files_at, fill, forget, kept_files, keys_of
+from tests.sync.kills import KillAt, Killed
+from tests.sync.opening.histories import end_at, rot
+from tests.sync.rolling_back import roll_back
+
+pytestmark = pytest.mark.thorough
+
+DAY = 86_400
+_RECLAIM_STEPS = STEPS[STEPS.index("packs condemned") : STEPS.index("level put")]
+
+
+@pytest.fixture
+def clock(power: Power) -> HandClock:
+    """Return the clock of all hosts and of the store."""
+    power.clock = HandClock()
+    return power.clock
+
+
+def at(txg: int) -> PointInTime:
+    """Return the point in time of a txg."""
+    return PointInTime(f"txg={txg}", txg=Txg(txg))
+
+
+# --- what stays --------------------------------------------------------------------------------
+
+
+async def test_kept_point_survives_retention_and_dropping_it_frees_everything(power: Power) -> None:
+    await power.retain(0)
+    async with power.session(tasks=False) as session:
+        files = await kept_files(session)
+        point = (await session.reclaimer.kept_points()).points[0]
+        empty(session, dict(files))
+        await forget(session)
+        assert session.link.floor > point.txg
+        assert await files_at(power, "a") == files
+        bucket = await bucket_of(power)
+        assert (await bucket.find(at(point.txg))).hash == point.hash
+        with pytest.raises(SettingsError, match="before the oldest retained"):
+            await bucket.find(at(point.txg - 1))
+        needed = keys_of(power, "pack/")
+
+        await PointKeeper(session).drop(["a"])
+        await session.reclaimer.run(unless_idle=True)
+        assert keys_of(power, "kept/") == []
+        assert len(keys_of(power, "pack/")) < len(needed)
+        first = min(
+            name.txg for name in map(image_codec.parse_manifest_key, power.store.objects) if name
+        )
+        assert [changelog.parse_key(key) for key in keys_of(power, "changelog/")] == list(
+            range(first, session.link.txg + 1)
+        )
+        with pytest.raises(SettingsError, match="no kept point"):
+            await files_at(power, "a")
+
+
+async def test_retained_point_can_be_kept_later(power: Power, clock: HandClock) -> None:
+    """It needs packs that were stored after it only until these are dropped, too."""
+    await power.retain(3 * DAY)
+    async with power.session(tasks=False) as session:
+        files: Files = {}
+        fill(session, files, b"old" * 999)
+        await session.flush()
+        past, then = dict(files), session.link.txg
+        clock.pass_by(DAY)
+        empty(session, files)
+        fill(session, files, b"between" * 500)
+        await session.flush()
+        clock.pass_by(DAY)
+        point = await PointKeeper(session).keep("then", at(then))
+        assert point.txg == then
+        empty(session, files)
+        for _ in range(5):
+            clock.pass_by(2 * DAY)
+            await forget(session)
+        assert session.link.floor > then + 3
+        assert await files_at(power, "then") == past
+
+
+async def test_point_that_is_no_longer_retained_is_refused(power: Power) -> None:
+    await power.retain(0)
+    async with power.session(tasks=False) as session:
+        await kept_files(session)
+        old = (await session.reclaimer.kept_points()).points[0].txg
+        await forget(session)
+        with pytest.raises(SettingsError, match="retained"):
+            await PointKeeper(session).keep("b", at(old + 1))
+        with pytest.raises(SettingsError):
+            await PointKeeper(session).keep("b", at(session.link.txg + 1))
+        assert len(keys_of(power, "kept/")) == 1
+
+
+async def test_kept_point_can_be_kept_under_another_name(power: Power) -> None:
+    """So a point of a nightly job becomes one that expiry does not drop."""
+    await power.retain(0)
+    async with power.session(tasks=False) as session:
+        keeper = PointKeeper(session)
+        files: Files = {}
+        fill(session, files, b"x" * 999)
+        first = await keeper.keep("nightly", auto=True)
+        empty(session, dict(files))
+        await forget(session)
+        again = await keeper.keep("for-ever", PointInTime("nightly", kept="nightly"))
+        assert (again.txg, again.next_pack, again.auto) == (first.txg, first.next_pack, False)
+        await keeper.drop(["nightly"])
+        await forget(session)
+        assert await files_at(power, "for-ever") == files
+
+
+async def test_compaction_and_a_retention_of_zero_leave_what_the_point_needs(power: Power) -> None:
+    """Compaction moves live blocks out of a pack that the point still names."""
+    await power.retain(0)
+    async with power.session(tasks=False) as session:
+        files: Files = {}
+        rnd = random.Random(3)
+        fill(session, files, *(rnd.randbytes(3000) for _ in range(8)))
+        await session.flush()
+        await PointKeeper(session).keep("a")
+        state = dict(files)
+        old = set(keys_of(power, "pack/"))
+        for ino in list(files)[:-1]:
+            remove_file(session, ino)
+            del files[ino]
+        await session.flush()
+        await session.compactor.run_once()
+        await forget(session)
+        assert set(keys_of(power, "pack/")) > old
+        assert await files_at(power, "a") == state
+        [(ino, content)] = files.items()
+        assert await read_file(session, ino) == content
+
+
+@pytest.mark.parametrize("back", ["before", "after", "to it"])
+async def test_rollback_keeps_the_points_of_both_sides(power: Power, back: str) -> None:
+    """A point of the abandoned future needs packs that died with the rollback."""
+    async with power.session(tasks=False) as session:
+        files: Files = {}
+        fill(session, files, b"first" * 500)
+        await session.flush()
+        before = session.link
+        fill(session, files, b"second" * 500)
+        point = await PointKeeper(session).keep("future")
+        state, link = dict(files), session.link
+        fill(session, files, b"third" * 500)
+        await session.flush()
+        after = session.link
+        await session.flush_at_end()
+        await session.close()
+    await power.retain(0)
+    target = {"before": before, "after": after, "to it": link}[back]
+    await roll_back(power, target)
+    async with power.session("a", tasks=False) as session:
+        await forget(session)
+        assert session.link.floor > point.txg
+        assert await files_at(power, "future") == state
+        await session.close()
+    bucket = await bucket_of(power)
+    await roll_back(power, await bucket.find(PointInTime("future", kept="future")))
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        for ino, content in state.items():
+            assert await read_file(session, ino) == content
+        await forget(session)
+        assert await files_at(power, "future") == state
+
+
+async def test_point_of_another_history_keeps_its_content(power: Power) -> None:
+    """A pack that died in this host's history, at an earlier txg than the point, is still needed."""
+    files: Files = {}
+    async with power.session("a", tasks=False) as session:
+        fill(session, files, b"shared" * 500)
+        await session.make_image()
+        await session.flush_at_end()
+        await session.close()
+    older, [shared] = dict(power.store.objects), list(files)
+    async with power.session("a", tasks=False) as session:
+        remove_file(session, shared)
+        await session.flush()
+        died = session.link.txg
+        await session.close()
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    async with power.session("b", tasks=False) as session:
+        while session.link.txg <= died:
+            fill(session, files, b"%d" % session.link.txg * 900)
+            await session.flush()
+        point = await PointKeeper(session).keep("theirs")
+        await session.flush_at_end()
+        await session.close()
+    await power.retain(0)
+    publish = OpenOptions(mend=Mend(publish_local=True))
+    async with power.session("a", options=publish, tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > point.txg
+        assert await files_at(power, "theirs") == files
+
+
+async def test_point_on_txgs_that_a_repair_abandons_keeps_its_content(power: Power) -> None:
+    """A changelog that could not be read is put back from a copy after the repair."""
+    async with power.session("a", tasks=False) as session:
+        files: Files = {}
+        fill(session, files, b"shared" * 500)
+        await session.make_image()
+        fork = session.link.txg
+        for number in range(6):
+            fill(session, files, b"%d" % number * 900)
+            await session.flush()
+        point = await PointKeeper(session).keep("abandoned")
+        await session.flush_at_end()
+        await session.close()
+    lost = changelog.key_of(Txg(fork + 1))
+    data = power.store.objects[lost]
+    rot(power, fork + 1)
+    await power.retain(0)
+    async with power.session("b", options=end_at(fork), tasks=False) as session:
+        remove_file(session, next(iter(files)))
+        await session.flush_at_end()
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > point.txg
+    power.store.objects[lost] = data
+    assert await files_at(power, "abandoned") == files
+
+
+@pytest.mark.parametrize("step", _RECLAIM_STEPS)
+async def test_kill_in_reclaim_leaves_the_point_complete(power: Power, step: str) -> None:
+    await power.retain(0)
+    kill = KillAt(step)
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session)
+        await session.leveler.make_due()
+        empty(session, dict(files))
+        for number in range(40):
+            ino = write_file(session, b"%d" % number * 900)
+            await session.shipper.ship(anyway=True)
+            remove_file(session, ino)
+        await session.leveler.make_due()
+        await session.indexer.make_due()
+        await session.close()
+    async with power.session("a", tasks=False, hook=kill) as session:
+        for number in range(3):
+            write_file(session, b"later %d" % number)
+            await session.imager.make()
+        kill.armed = True
+        with pytest.raises(Killed):
+            await session.reclaimer.reclaim_all()
+    for host in ("a", "b"):
+        async with power.session(host, options=TAKEOVER, tasks=False) as session:
+            await forget(session)
+        assert await files_at(power, "a") == files
+
+
+async def test_host_that_was_away_at_a_kept_point_restores_the_present(power: Power) -> None:
+    """Its txg and changelogs before it still exist, but none that leads on; nothing is damaged."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session)
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        await forget(session)
+        new = write_file(session, b"new")
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.notices == ()
+        assert await read_file(session, new) == b"new"
+        for ino, content in files.items():
+            assert await read_file(session, ino) == content
+    assert list((power.home / "a").glob("kept-*")) == []
+
+
+# --- keeping -----------------------------------------------------------------------------------
+
+
+async def test_name_that_is_taken_or_not_allowed_is_refused(power: Power) -> None:
+    async with power.session(tasks=False) as session:
+        keeper = PointKeeper(session)
+        await keeper.keep("a")
+        with pytest.raises(UsageError, match="kept already"):
+            await keeper.keep("a")
+        for name in ("", "2026-01-01", "a/b", "newest"):
+            with pytest.raises(UsageError, match="no name"):
+                await keeper.keep(name)
+        assert len(keys_of(power, "kept/")) == 1
+
+
+async def test_number_of_points_is_bounded(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert KEPT_POINTS_MAX >= 366
+    monkeypatch.setattr(keeping, "KEPT_POINTS_MAX", 2)
+    async with power.session(tasks=False) as session:
+        keeper = PointKeeper(session)
+        await keeper.keep("a")
+        await keeper.keep("b")
+        with pytest.raises(SettingsError, match="maximum"):
+            await keeper.keep("c")
+        await keeper.drop(["a"])
+        await keeper.keep("c")
+
+
+async def test_read_only_mount_keeps_and_drops_nothing(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        await PointKeeper(session).keep("a")
+    options = OpenOptions(read_only=True, follow=True)
+    follower = SessionOptions(follow=True)
+    async with power.session("f", options=options, session_options=follower, tasks=False) as one:
+        with pytest.raises(ReadOnlyStateError):
+            await PointKeeper(one).keep("b")
+        with pytest.raises(ReadOnlyStateError):
+            await PointKeeper(one).drop(["a"])
+        assert len((await one.reclaimer.kept_points()).points) == 1
+
+
+async def test_point_with_a_missing_changelog_is_refused(power: Power) -> None:
+    """It could not be restored, so it is not promised."""
+    async with power.session(tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        del power.store.objects[changelog.key_of(Txg(session.link.txg - 1))]
+        with pytest.raises(BrokenChainError, match="fsck -p"):
+            await PointKeeper(session).keep("a")
+        power.store.objects[changelog.key_of(session.link.txg)] = b"?"
+        with pytest.raises(FormatError):
+            await PointKeeper(session).keep("a", at(session.link.txg))
+    assert keys_of(power, "kept/") == []
+
+
+async def test_older_program_is_refused_from_the_first_point_on(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running older writer, which opened the filesystem before, deletes nothing either."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        await session.make_image()
+        assert (await power.keys()).superblock.features == ()
+        files = await kept_files(session)
+        assert (await power.keys()).superblock.features == (superblock_codec.KEPT_POINTS,)
+        assert session.volume.superblock.features == (superblock_codec.KEPT_POINTS,)
+        generation = session.volume.superblock.generation
+        await PointKeeper(session).keep("b")
+        assert session.volume.superblock.generation == generation
+        for number in range(3):
+            write_file(session, b"later %d" % number)
+            await session.imager.make()
+        before = dict(power.store.objects)
+        monkeypatch.setattr(superblock_codec, "KNOWN_FEATURES", frozenset())
+        with pytest.raises(NewerFormatError, match="upgrade"):
+            await session.reclaimer.reclaim()
+        assert power.store.objects == before
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        async with power.session("b", options=TAKEOVER):
+            pass
+    monkeypatch.undo()
+    assert await files_at(power, "a") == files
+
+
+async def test_feature_is_in_the_superblock_before_the_object(power: Power) -> None:
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        write_file(session, b"x")
+        await session.flush()
+        store.fail("create")
+        with pytest.raises(StoreError):
+            await PointKeeper(session).keep("a")
+        assert keys_of(power, "kept/") == []
+        assert (await power.keys()).superblock.features == (superblock_codec.KEPT_POINTS,)
+        await PointKeeper(session).keep("a")
+
+
+async def test_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power) -> None:
+    """The new writer may have reclaimed what the point needs before its object existed."""
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        write_file(session, b"x")
+        await session.flush()
+        await PointKeeper(session).keep("first")
+        async with power.session("b", options=TAKEOVER, tasks=False):
+            pass
+        with pytest.raises(FencedError):
+            await PointKeeper(session).keep("second")
+        with pytest.raises((FencedError, ReadOnlyStateError)):
+            await PointKeeper(session).drop(["first"])
+        assert len(keys_of(power, "kept/")) == 1
+
+
+async def test_takeover_while_the_object_is_stored_is_noticed(power: Power) -> None:
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        write_file(session, b"x")
+        await session.flush()
+        keeper = PointKeeper(session)
+        await keeper.keep("first")
+        gate = store.hold("create")
+
+        async def try_to_keep() -> None:
+            with pytest.raises(FencedError):
+                await keeper.keep("second")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(try_to_keep)
+            await gate.wait_started()
+            async with power.session("b", options=TAKEOVER, tasks=False):
+                pass
+            gate.open()
+
+
+async def test_lost_answer_to_the_last_request_leaves_a_point_that_can_be_dropped(
+    power: Power,
+) -> None:
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        files: Files = {}
+        fill(session, files, b"x" * 999)
+        await session.flush()
+        keeper = PointKeeper(session)
+        await keeper.keep("first")
+        store.lose_reply("create")
+        with pytest.raises(StoreError):
+            await keeper.keep("second")
+        await forget(session)
+        assert await files_at(power, "second") == files
+        with pytest.raises(UsageError):
+            await keeper.keep("second")
+        await keeper.drop(["first", "second"])
+        assert keys_of(power, "kept/") == []
+
+
+# --- packs -------------------------------------------------------------------------------------
+
+
+async def test_stray_packs_that_a_point_may_need_stay(power: Power) -> None:
+    """The row of a pack may be lost, or another host wrote it before a repair abandoned its txgs."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        await kept_files(session)
+        keyring, epoch = session.volume.keyring, session.volume.keeper.epoch
+        await session.close()
+    key, data = stray_pack(keyring, epoch)
+    power.store.objects[key] = data
+    for host in ("a", "b", "a"):
+        async with power.session(host, options=TAKEOVER, tasks=False) as session:
+            await forget(session)
+            assert key in power.store.objects
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        await PointKeeper(session).drop(["a"])
+        await forget(session)
+    assert key not in power.store.objects
+
+
+async def test_pack_with_a_new_number_is_still_pinned(power: Power) -> None:
+    """fsck gives a pack that lost its row a number above the bound of the point."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session, count=1)
+        db = session.db
+        [(number, key)] = packs.all_keys(db)
+        db.begin()
+        new = db.counters.take_pack()
+        db.run("UPDATE packs SET pack = ? WHERE pack = ?", (new, number))
+        db.run("UPDATE blocks SET pack = ? WHERE pack = ?", (new, number))
+        properties.renumber_packs(db, db.counters.txg, new + 1)
+        await session.publish_anew()
+        empty(session, dict(files))
+        await forget(session)
+        assert key in power.store.objects
+        assert await files_at(power, "a") == files

@@ -1,0 +1,109 @@
+"""A nightly job that keeps points in time, with retention, compaction and garbage collection."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import HandClock, Power, remove_file
+from tests.sync.kept import Files, files_at, fill, forget, keys_of
+
+pytestmark = pytest.mark.thorough
+
+DAY = 86_400
+
+
+@pytest.fixture
+def clock(power: Power) -> HandClock:
+    """Return the clock of all hosts and of the store."""
+    power.clock = HandClock()
+    return power.clock
+
+
+class _Nights:
+    """A job that keeps some nights, on a filesystem that changes every day."""
+
+    def __init__(self, power: Power, session: Session) -> None:
+        self._power = power
+        self._session = session
+        self._keeper = PointKeeper(session)
+        self._rnd = random.Random(11)
+        self._files: Files = {}
+        self.states: dict[str, Files] = {}
+
+    async def change(self) -> None:
+        """Write and remove files in four txgs."""
+        rnd = self._rnd
+        for _ in range(4):
+            fill(self._session, self._files, *(rnd.randbytes(rnd.randrange(1, 900)) for _ in "ab"))
+            for ino in rnd.sample(list(self._files), min(len(self._files), rnd.randrange(3))):
+                remove_file(self._session, ino)
+                del self._files[ino]
+            await self._session.flush()
+
+    async def upkeep(self) -> None:
+        """Compact packs, merge changelogs and make an image."""
+        await self._session.compactor.run_once()
+        await self._session.leveler.make_due()
+        await self._session.imager.make()
+
+    async def keep(self, name: str) -> None:
+        """Keep the present state; of more than five points drop a random one."""
+        await self._keeper.keep(name, auto=True)
+        self.states[name] = dict(self._files)
+        if len(self.states) > 5:
+            await self.drop(self._rnd.choice(list(self.states)))
+
+    async def drop(self, name: str) -> None:
+        """Drop a point."""
+        await self._keeper.drop([name])
+        del self.states[name]
+
+    async def compare(self) -> None:
+        """Require that the bucket leads to every kept state."""
+        for name, state in self.states.items():
+            assert await files_at(self._power, name) == state
+
+
+async def _pass_nights(
+    power: Power, clock: HandClock, nights: int, is_kept: Callable[[int], bool]
+) -> None:
+    """Change files every day, keep some nights, reclaim, and compare all kept points."""
+    await power.retain(2 * DAY)
+    async with power.session("a", tasks=False) as session:
+        job = _Nights(power, session)
+        for night in range(nights):
+            await job.change()
+            if night % 3 == 0:
+                await job.upkeep()
+            if is_kept(night):
+                await job.keep(f"n{night}")
+            clock.pass_by(DAY)
+            await session.reclaimer.reclaim_all()
+            if night % 7 == 6:
+                await job.compare()
+        await job.compare()
+        assert len(job.states) == 5
+        for name in list(job.states):
+            await job.drop(name)
+        for _ in range(3):
+            clock.pass_by(3 * DAY)
+            await forget(session)
+        alive = sum(row.live_bytes > 0 for row in packs.iterate(session.db))
+        assert len(keys_of(power, "pack/")) <= alive + 10
+        assert keys_of(power, "kept/") == []
+
+
+async def test_points_of_three_weeks_of_nights_stay_complete(
+    power: Power, clock: HandClock
+) -> None:
+    await _pass_nights(power, clock, 21, lambda night: night % 2 == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_points_of_a_year_of_nights_stay_complete(power: Power, clock: HandClock) -> None:
+    await _pass_nights(power, clock, 365, lambda _night: True)

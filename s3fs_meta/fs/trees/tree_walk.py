@@ -5,6 +5,7 @@ Changes during the walk may be missed. The blocks of unchanged files are never m
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import trio
 
@@ -40,7 +41,7 @@ async def walk(
     """
     inos = list(dict.fromkeys(roots))
     files = [(ino, BlockIndex(0)) for ino in inos]  # a directory has no blocks
-    directories = [(ino, Cookie(0)) for ino in inos]  # a file has no names
+    directories = dict.fromkeys(inos, Cookie(0))  # a file has no names
     names_seen = names_max = 0
     while files or directories:
         began_s = trio.current_time()
@@ -69,20 +70,25 @@ def _take_blocks(
 
 
 def _next_names(
-    db: Database, directories: list[tuple[Ino, Cookie]], slices: Slices
+    db: Database, directories: dict[Ino, Cookie], slices: Slices
 ) -> tuple[list[tuple[Ino, BlockIndex]], int]:
     """Read one slice of the names of directories; keep the directories among them.
+
+    A directory that is already kept, because it is a root too, keeps its position: it is read once.
 
     Returns:
         The inodes that are no directories, each once, and the number of names.
     """
-    taken = directories[: -slices.directories - 1 : -1]
+    taken = list(islice(reversed(directories.items()), slices.directories))
     found = removed_trees.children(db, taken, slices.names)
-    del directories[-len(taken) :]
-    if len(found) == slices.names:
-        last = found[-1]
-        at = [parent for parent, _after in taken].index(last.parent)
-        directories += [*taken[:at:-1], (last.parent, last.cookie)]
-    directories += [(child.ino, Cookie(0)) for child in found if child.names]
+    last = found[-1] if len(found) == slices.names else None
+    for parent, _after in taken:
+        if last is not None and parent == last.parent:
+            directories[parent] = last.cookie
+            break
+        del directories[parent]
+    for child in found:
+        if child.names:
+            directories.setdefault(child.ino, Cookie(0))
     files = dict.fromkeys(child.ino for child in found if not child.names)
     return [(ino, BlockIndex(0)) for ino in files], len(found)

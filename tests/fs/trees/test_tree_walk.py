@@ -52,6 +52,18 @@ async def test_every_block_of_a_tree_is_found(fs: Filesystem) -> None:
     assert await _found(fs, parents[0], other) == {**wanted, other: 1}
 
 
+async def test_root_inside_another_root_is_read_to_its_end(fs: Filesystem) -> None:
+    """A directory that is reached twice, while a slice ends inside it, must not start again."""
+    top = make_directory(fs, b"top")
+    below = make_directory(fs, b"below", top)
+    files = [make_file(fs, b"f%d" % number, below) for number in range(3)]
+    for ino in files:
+        await fs.write(ino, 0, b"content %d" % ino)
+
+    assert await _found(fs, below, top) == dict.fromkeys(files, 1)
+    assert await _found(fs, top, below) == dict.fromkeys(files, 1)
+
+
 async def test_file_with_two_names_in_one_directory_is_walked_completely(fs: Filesystem) -> None:
     """A slice of the walk may end inside any occurrence of the file."""
     top = make_directory(fs, b"top")

@@ -1,5 +1,6 @@
-"""All limits of the program, with their units and reasons.
+"""The limits of the program, with their units and reasons.
 
+A limit that only ``browse``, ``cli`` or ``mount`` uses is defined in the ``limits.py`` of that folder.
 Owns: the constants. Assertions check relations between them.
 """
 
@@ -102,7 +103,6 @@ UNSHIPPED_INODES_MAX: Final = 200_000
 # Inodes collected from records in one slice; the last record may exceed the limit. Without a
 # WAL, a slice takes 12 ms of the event loop.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
-UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths of unshipped files in one reply
 CONDENSE_INTERVAL_S: Final = 30.0
 # At most this many records of shipped groups are deleted in one slice of work on the event loop; a
 # record may be some hundred kilobytes long.
@@ -135,7 +135,6 @@ REMOVAL_FETCHES_MAX: Final = 16
 # Directories kept in memory while the history is searched for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
 FORMER_NAMES_MAX: Final = 2_000_000  # in a temporary table meanwhile: 50 bytes each
-HISTORY_SHOWN_DEFAULT: Final = 30  # txgs that s3fs-meta log lists by default
 MARK_HASH_DIGITS: Final = 32  # a mount prints this many digits of a changelog's hash (128 bits)
 MARK_HASH_DIGITS_MIN: Final = (
     16  # at_least= needs at least this many digits of the changelog's hash
@@ -184,10 +183,6 @@ HISTORY_ROWS_WAITING_MAX: Final = 200_000
 HISTORY_OLDER_RUNS: Final = 2  # earlier runs indexed in one check: HISTORY_FAN_OUT requests each
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
-HISTORY_SHOWN_MAX: Final = 2_000  # versions that a mount lists: they fit into a control message
-PATTERN_SHOWN_DEFAULT: Final = 5  # versions of each file that matches a pattern
-PATTERN_NAMES_MAX: Final = 100  # names that match a pattern of s3fs-meta versions
-UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB  # unshipped changes that a mount lists as versions
 DIFF_NAMES_CACHED_MAX: Final = 1_000_000  # names in memory while two points in time are compared
 DIFF_CHANGES_MAX: Final = 1_000_000  # changed inodes that are compared
 HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
@@ -242,7 +237,6 @@ STORE_TOTAL_S_MAX: Final = 120.0  # time after the first attempt in which retrie
 # begins by then; a server that restarts may be back.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # wait before a store that has never answered is reported
-SILENCE_SHOWN_S_MIN: Final = 5.0  # a shorter time without an answer is not shown to users
 OFFLINE_AFTER_S: Final = 10.0  # wait before a read-only mount uses complete local state
 # Bytes of a response that are read at once, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
@@ -261,10 +255,6 @@ KNOWN_POINTS_MAX: Final = (
     128  # maximum number of points: two days by the hour, two months by the day
 )
 KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB  # size of the file that is parsed; a full one has 5 KiB
-COMPLETED_POINTS_MAX: Final = 40  # candidates that a shell shows on one screen
-COMPLETED_STATES_MAX: Final = 2  # enough to decide whether there is only one
-PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # size of a table of prices, which has some lines
-PRICE_MAX: Final = 1e6  # in any currency; a larger price is a mistake
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed for this time
@@ -310,8 +300,6 @@ OPEN_BLOCKS_MAX: Final = 2048  # cache files kept open; at most a fourth of the 
 # enough for 100 ms of a stream.
 FILES_AHEAD: Final = 128
 FILES_AHEAD_MARGIN: Final = 32  # block numbers that are used before the first files exist
-# File descriptors that a mount requests, if its user may raise the limit.
-OPEN_FILES_WANTED: Final = 8192
 CACHED_BLOCKS_MAX: Final = 250_000  # cached blocks: bounds the index in memory at about 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # blocks not yet uploaded: bounds what one flush must upload
 SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs is cheaper than an fsync each
@@ -341,13 +329,6 @@ LOST_PARTS_MAX: Final = 100_000  # lost parts of files that one mount tries to h
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # rows of the block map read in one slice: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed on this host: disk or database
-# Pauses of a command that waits for uploads: between two polls of the mount, and between two lines.
-# The pause between lines doubles, so that an upload of hours prints a line a minute.
-UPLOAD_POLL_S: Final = 0.25  # the first line within a second, also on a busy machine
-UPLOAD_LINE_PAUSE_S_MIN: Final = 5.0
-UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
-UPLOAD_AWAY_S_MIN: Final = 1.0  # a shorter outage is not reported: a retry probably ends it
-UPLOAD_FORCE_S_MIN: Final = 5.0  # umount --force does not wait for the end of a longer outage
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two attempts to upload in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 # Read-ahead of a sequential reader: keeps four connections busy.
@@ -370,8 +351,6 @@ WARM_RUN_S: Final = 2.0
 # Maximum gap between two records that are downloaded with one request.
 WARM_GAP_BYTES: Final = 64 * KIB
 WALK_SLICE_BLOCKS: Final = 1000  # rows of the block map read in one slice: 2 ms
-MISSING_PATHS_MAX: Final = 100  # paths of files that warm reports as not completely cached
-MISSING_PATHS_PRINTED_MAX: Final = 10  # of these, paths that the command prints on a terminal
 PINS_MAX: Final = 1000  # pinned trees: bounds the time of a check
 PIN_PATH_BYTES_MAX: Final = 4096  # PATH_MAX in linux/limits.h
 # Size of the file with the pins: each byte of a path may need six characters.
@@ -409,8 +388,6 @@ ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 CONTROL_CONNECTIONS_MAX: Final = 16  # connections that wait to be accepted by the control socket
 CONTROL_EVENTS_MAX: Final = 64  # queued progress events of one client; more are dropped
-# Longest wait for a reply that a daemon sends at once unless it is stopped or hangs.
-CONTROL_ANSWER_S_MAX: Final = 30.0
 CONTROL_IDLE_S_MAX: Final = 60.0  # idle time after which a client is disconnected
 
 # --- directories that are never empty ----------------------------------------------------------
@@ -501,9 +478,6 @@ SHARED_RANGE_BYTES: Final = 1024 * MIB
 CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice of a clone: some ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # growth of the WAL by one slice of work on a tree
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
-# Longest wait for the kernel to drop removed names before the command gets a reply.
-TREE_FORGET_S_MAX: Final = 0.05
-KERNEL_FORGET_S_MAX: Final = 10.0  # time that a command waits for its effect to become visible
 # Pause between two checks while work on trees waits, such as for disk space.
 TREE_PAUSE_S: Final = 0.2
 TREE_BUSY_S: Final = 0.0002  # if a pass of the scheduler takes longer, other tasks ran
@@ -518,77 +492,9 @@ UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: size shown by statfs without
 UNLIMITED_INODES: Final = 1 << 40
 KERNEL_READAHEAD_KIB: Final = 1024  # read-ahead of the kernel: one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # pending kernel requests for read-ahead and write-back
-HOLDERS_SHOWN_MAX: Final = 10  # processes of other mount namespaces named in a message
-# Threads whose process is searched in /proc, those with most requests: some ms in a thread.
-REQUESTER_THREADS_MAX: Final = 256
-REQUESTERS_S_MAX: Final = 3600.0  # age of requests that are counted for this list
-REQUESTERS_SHOWN_MAX: Final = 20  # processes in the list of those that send most requests
-# After an unmount the daemon must end within this time if no process visibly uses the mount.
-HELD_S_MAX: Final = 5.0
-HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has ended
-# Attempts to unmount. Collecting dirty data makes a mountpoint busy for milliseconds, a program for
-# longer.
-BUSY_ATTEMPTS_MAX: Final = 5
-BUSY_PAUSE_S: Final = 0.1
-ENDED_NOTES_MAX: Final = 64  # notes of ended mounts, which each search of a mountpoint reads
-CHILD_END_S_MAX: Final = 5.0  # longest wait for the end of the daemon after an interrupted mount
-DEAD_MOUNT_S_MAX: Final = 5.0  # if statfs(2) takes longer, the daemon was not killed
 UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 
-# --- service manager ----------------------------------------------------------------------------
-SUPERVISED_STATUS_S: Final = 5.0  # pause between two updates of the status text
-# Time that a message to systemd requests: at the end, more than one upload attempt takes; at the
-# start, longer than the fetch of one piece of an image over a slow line.
-SUPERVISED_END_S: Final = 90.0
-SUPERVISED_START_S: Final = 300.0
-SUPERVISED_CHARS_MAX: Final = 500  # length of a status text, which may quote an error of the store
-
-# --- s3fs-meta status --watch -------------------------------------------------------------------
-WATCH_S_MIN: Final = 0.2  # time between two screens; each takes some ms of the daemon
-WATCH_OPERATIONS_MAX: Final = 8  # operations and processes on one screen of 24 lines
-WATCH_PROCESSES_MAX: Final = 4
-
-# --- metrics over HTTP --------------------------------------------------------------------------
-METRICS_CONNECTIONS_MAX: Final = 8  # clients at a time (mount/http_server.py)
-METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB  # request line and headers; Prometheus sends 500 bytes
-METRICS_S_MAX: Final = 5.0  # for sending a request, for making the page, and for reading it
-METRICS_PAGE_S: Final = 1.0  # a page is reused for this time; creating one takes 10 to 20 ms
-HTTP_DRAIN_BYTES_MAX: Final = 1 * MIB  # read after a request, so that its client gets the reply
-HTTP_DRAIN_S_MAX: Final = 2.0
 
 # --- s3fs-meta browse ---------------------------------------------------------------------------
-BROWSE_CONNECTIONS_MAX: Final = 32  # a browser opens six; that many are read, and as many answered
-BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB  # PATH_MAX bytes of three characters each, and headers
-BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers open connections before they need them
-BROWSE_SEND_S_MAX: Final = 120.0  # a client that stops reading frees its connection
-BROWSE_OUTAGE_S_MAX: Final = 10.0  # a page waits for a bucket that has not answered for so long
-BROWSE_FRESH_S: Final = 2.0  # age of the known newest txg: a click costs no request for it
-BROWSE_PAGE_NAMES: Final = 500  # names on one page: 100 KB of HTML
-BROWSE_SORTED_NAMES_MAX: Final = 5000  # larger directories are listed in the order of hashes
-BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # beginning of a text that is shown or compared
-BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # larger pictures are only downloaded
-BROWSE_LINES_MAX: Final = 2000  # of a compared text: under a second, chosen texts some seconds
-BROWSE_RUNS_MAX: Final = 128  # rows of the time line
-BROWSE_VERSIONS_MAX: Final = 200  # listed versions of a file
-BROWSE_CHANGELOGS_MAX: Final = 256  # read for one page where the index lacks them
-BROWSE_CHANGED_MAX: Final = 20_000  # changed inodes that one page compares: some 100 ms
-BROWSE_COMPARED_NAMES_MAX: Final = 300_000  # in changed directories: some 150 bytes for each
-BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # differences on one page
-BROWSE_PATH_BYTES_MAX: Final = 16 * KIB  # in an archive; a walk keeps those of all parents
-BROWSE_PIECE_BYTES: Final = 64 * KIB  # smaller pieces of an archive are sent together
-BROWSE_LINKS_MAX: Final = 100_000  # files with several names that a tar remembers: 20 MB
-BROWSE_ZIP_ENTRIES_MAX: Final = 50_000  # the list at the end of a zip has 1 KB in memory for each
-BROWSE_FOLDERS_SHOWN: Final = 100  # rows of the page about space
-BROWSE_FILES_SHOWN: Final = 20
-BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # of a directory, for its largest files: some 100 ms
-BROWSE_SIZES_MAX: Final = 2  # points in time whose folder sizes are in memory
 FOLDER_SIZES_MAX: Final = 1_000_000  # directories: 56 MB
 FOLDER_SIZES_SLICE: Final = 10_000  # rows between two schedule points: some 10 ms
-BROWSE_SAMPLE_S: Final = 5.0  # between two readings of the mount for its plots
-BROWSE_SAMPLES_MAX: Final = 720  # an hour of them, some 2 KB for each
-
-# --- s3fs-meta bench ----------------------------------------------------------------------------
-BENCH_THREADS_MAX: Final = 256  # more would only wait for each other; each holds a block in memory
-BENCH_FILES_MAX: Final = 1_000_000  # operations of one thread; 8 bytes of latency are kept for each
-BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # bytes of one read or write, in memory
-BENCH_POLL_S: Final = 0.1  # time between updates of the bar and checks for an interrupt

@@ -10,12 +10,12 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.browse.limits import BROWSE_PATH_BYTES_MAX, BROWSE_PIECE_BYTES
 from s3fs_meta.browse.source import Send
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.export import from_snapshot
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
-from s3fs_meta.limits import BROWSE_PATH_BYTES_MAX, BROWSE_PIECE_BYTES
 from s3fs_meta.model import Attributes
 
 _PAUSE: Final = 256  # entries after which other requests are served

@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.browse import comparison, preview, source
 from s3fs_meta.browse import time_line as runs
+from s3fs_meta.browse.limits import (
+    BROWSE_CHANGES_SHOWN_MAX,
+    BROWSE_TEXT_BYTES_MAX,
+    BROWSE_VERSIONS_MAX,
+)
 from s3fs_meta.browse.page_server import page
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.templates import Render
 from s3fs_meta.browse.time_plot import Plot
 from s3fs_meta.browse.wanted import Wanted, WrongAddressError, common
-from s3fs_meta.limits import (
-    BROWSE_CHANGES_SHOWN_MAX,
-    BROWSE_TEXT_BYTES_MAX,
-    BROWSE_VERSIONS_MAX,
-)
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees import tree_diff
 from s3fs_meta.model import Ino, Txg

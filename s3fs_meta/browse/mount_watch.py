@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from s3fs_meta.browse.limits import BROWSE_SAMPLE_S, BROWSE_SAMPLES_MAX
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import BROWSE_SAMPLE_S, BROWSE_SAMPLES_MAX
 from s3fs_meta.mount import health, prices
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.latency import Histogram, histograms

@@ -8,13 +8,13 @@ Source: https://www.w3.org/TR/CSP3.
 from typing import Final
 
 from s3fs_meta.browse.assets import SCRIPT
-from s3fs_meta.errors import SettingsError
-from s3fs_meta.limits import (
+from s3fs_meta.browse.limits import (
     BROWSE_CONNECTIONS_MAX,
     BROWSE_REQUEST_BYTES_MAX,
     BROWSE_REQUEST_S_MAX,
     BROWSE_SEND_S_MAX,
 )
+from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import Address
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply

@@ -30,6 +30,7 @@ from s3fs_meta import option_syntax
 from s3fs_meta.browse import file_pages, folder_pages, history_pages, mount_page, space_page
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.assets import ASSETS
+from s3fs_meta.browse.limits import BROWSE_OUTAGE_S_MAX
 from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import from_url, to_url
 from s3fs_meta.browse.page_server import page
@@ -46,7 +47,6 @@ from s3fs_meta.errors import (
     SettingsError,
     StoreError,
 )
-from s3fs_meta.limits import BROWSE_OUTAGE_S_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import Reply, Request

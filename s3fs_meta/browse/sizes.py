@@ -8,8 +8,8 @@ from collections import OrderedDict
 
 import trio
 
+from s3fs_meta.browse.limits import BROWSE_SIZES_MAX
 from s3fs_meta.fs.past.open_points import OpenPoint
-from s3fs_meta.limits import BROWSE_SIZES_MAX
 from s3fs_meta.meta.trees.folder_sizes import FolderSizes
 from s3fs_meta.model import Txg
 

@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.browse.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX
 from s3fs_meta.browse.sizes import Sizes
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Found
 from s3fs_meta.errors import NoEntryError, NoInodeError, PastUnavailableError
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
-from s3fs_meta.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX, CONTENT_RUN_BYTES
+from s3fs_meta.limits import CONTENT_RUN_BYTES
 from s3fs_meta.meta.tables import block_map, dentries, inodes, properties
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.trees import tree_paths

@@ -15,10 +15,10 @@ from typing import Final
 
 from s3fs_meta.browse import archive, source
 from s3fs_meta.browse.archive import Joined
+from s3fs_meta.browse.limits import BROWSE_LINKS_MAX
 from s3fs_meta.browse.source import Send
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
-from s3fs_meta.limits import BROWSE_LINKS_MAX
 from s3fs_meta.meta.tables import symlinks
 from s3fs_meta.model import Attributes, Ino
 

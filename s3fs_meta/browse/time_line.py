@@ -14,14 +14,10 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.browse.limits import BROWSE_CHANGELOGS_MAX, BROWSE_RUNS_MAX
 from s3fs_meta.browse.source import Source
 from s3fs_meta.codec.history_index import ALL_BITS, HistoryIndex
-from s3fs_meta.limits import (
-    BROWSE_CHANGELOGS_MAX,
-    BROWSE_RUNS_MAX,
-    HISTORY_FAN_OUT,
-    HISTORY_FETCHES_MAX,
-)
+from s3fs_meta.limits import HISTORY_FAN_OUT, HISTORY_FETCHES_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changelog_reader import Unreadable

@@ -17,17 +17,17 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.console import output
-from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import (
+from s3fs_meta.cli.limits import (
     BENCH_BLOCK_BYTES_MAX,
     BENCH_FILES_MAX,
     BENCH_POLL_S,
     BENCH_THREADS_MAX,
-    MIB,
 )
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import MIB
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.option_syntax import parse_size

@@ -14,6 +14,7 @@ from s3fs_meta import option_syntax
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -21,7 +22,6 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.export.from_snapshot import names_of
-from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.model import NEWEST, ROOT_INO, Ino, PointInTime, Txg
 from s3fs_meta.mount import targets

@@ -20,10 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from s3fs_meta.cli import status_view
+from s3fs_meta.cli.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATCH_S_MIN
 from s3fs_meta.console import output
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import ControlError
-from s3fs_meta.limits import WATCH_OPERATIONS_MAX, WATCH_PROCESSES_MAX, WATCH_S_MIN
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_requesters, request_status
 from s3fs_meta.mount.latency import Histogram, histograms

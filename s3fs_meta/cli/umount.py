@@ -13,6 +13,7 @@ import typer
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
 from s3fs_meta.console import interruption
 from s3fs_meta.console.exits import ExitStatus, is_kind
 from s3fs_meta.console.ui import Front, TerminalFront
@@ -25,7 +26,6 @@ from s3fs_meta.errors import (
     SettingsError,
     StoreError,
 )
-from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
 from s3fs_meta.mount import killed_state, mount_table, targets
 from s3fs_meta.mount.control_api import (
     DETACHED,

@@ -10,11 +10,11 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.export.from_snapshot import names_of
-from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.history_requests import Shape, found_by, past_path, request_versions

@@ -7,12 +7,12 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.cli.limits import MISSING_PATHS_PRINTED_MAX
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import ControlError
-from s3fs_meta.limits import MISSING_PATHS_PRINTED_MAX
 from s3fs_meta.mount import mount_paths
 from s3fs_meta.mount.cache_requests import request_warm
 from s3fs_meta.mount.download_watch import DownloadWatch

@@ -15,14 +15,10 @@ from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.trees import inode_paths, warm
 from s3fs_meta.fs.trees.pins import Pins
-from s3fs_meta.limits import (
-    CONTROL_MESSAGE_BYTES_MAX,
-    MISSING_PATHS_MAX,
-    PINS_MAX,
-    TREE_PAUSE_S,
-)
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX, PINS_MAX, TREE_PAUSE_S
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import cache_requests
+from s3fs_meta.mount.limits import MISSING_PATHS_MAX
 from s3fs_meta.objects.throttle import Throttle
 from s3fs_meta.option_syntax import nearest, size_text
 from s3fs_meta.option_table import BY_WORD

@@ -38,8 +38,8 @@ from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError
-from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import mount_holders
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.targets import Target, outcome_of

@@ -25,7 +25,7 @@ from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line, report, text_of
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import PassphraseError, S3fsError
-from s3fs_meta.limits import CHILD_END_S_MAX
+from s3fs_meta.mount.limits import CHILD_END_S_MAX
 
 _END_POLL_S: Final = 0.01
 UMASK: Final = 0o077  # local files of a mount are private to the user

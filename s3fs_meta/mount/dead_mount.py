@@ -10,8 +10,8 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.limits import DEAD_MOUNT_S_MAX
 from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
 
 
 async def is_left(mountpoint: Path, url: str) -> bool:

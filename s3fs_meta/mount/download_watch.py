@@ -9,7 +9,7 @@ import trio
 from typing_extensions import override
 
 from s3fs_meta.console.ui import Front
-from s3fs_meta.limits import (
+from s3fs_meta.mount.limits import (
     UPLOAD_AWAY_S_MIN,
     UPLOAD_LINE_PAUSE_S_MAX,
     UPLOAD_LINE_PAUSE_S_MIN,

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.counted import counted
-from s3fs_meta.limits import SILENCE_SHOWN_S_MIN
 from s3fs_meta.mount.control_api import ENDING
+from s3fs_meta.mount.limits import SILENCE_SHOWN_S_MIN
 from s3fs_meta.mount_state import MountState
 
 _IN_ORDER: Final = {MountState.SERVING.value, MountState.FOLLOWING.value}

@@ -11,11 +11,15 @@ import trio
 
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_SHOWN_MAX, PATTERN_NAMES_MAX, UNSHIPPED_VERSIONS_BYTES_MAX
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.meta.tables.pending import Run
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.mount import history_requests
+from s3fs_meta.mount.limits import (
+    HISTORY_SHOWN_MAX,
+    PATTERN_NAMES_MAX,
+    UNSHIPPED_VERSIONS_BYTES_MAX,
+)
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions

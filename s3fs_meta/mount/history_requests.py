@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import PATTERN_NAMES_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, mount_table
+from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.unanswered import named
 from s3fs_meta.sync.history.path_versions import PathVersions, Version

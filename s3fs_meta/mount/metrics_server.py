@@ -17,15 +17,15 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.limits import (
+from s3fs_meta.model import Address
+from s3fs_meta.mount import http_server, prometheus
+from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply, Request
+from s3fs_meta.mount.limits import (
     METRICS_CONNECTIONS_MAX,
     METRICS_PAGE_S,
     METRICS_REQUEST_BYTES_MAX,
     METRICS_S_MAX,
 )
-from s3fs_meta.model import Address
-from s3fs_meta.mount import http_server, prometheus
-from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply, Request
 from s3fs_meta.mount.prometheus import Reading
 
 _PATH: Final = b"/metrics"

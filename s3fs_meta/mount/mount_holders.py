@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from s3fs_meta.counted import counted
-from s3fs_meta.limits import HOLDERS_SHOWN_MAX
 from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.limits import HOLDERS_SHOWN_MAX
 from s3fs_meta.mount.mount_table import Mounted
 
 _PROC: Final = Path("/proc")

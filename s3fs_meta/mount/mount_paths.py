@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.control import plain_call
 from s3fs_meta.errors import ControlError, UsageError
-from s3fs_meta.limits import KERNEL_FORGET_S_MAX, PAST_INO_MIN
+from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.limits import KERNEL_FORGET_S_MAX
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.unanswered import named

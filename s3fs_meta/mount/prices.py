@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import PRICE_MAX, PRICE_TABLE_BYTES_MAX
+from s3fs_meta.mount.limits import PRICE_MAX, PRICE_TABLE_BYTES_MAX
 from s3fs_meta.objects.billing import RequestClass
 from s3fs_meta.option_syntax import nearest, parse_size
 

@@ -12,7 +12,7 @@ import resource
 import socket
 from typing import Final
 
-from s3fs_meta.limits import OPEN_FILES_WANTED
+from s3fs_meta.mount.limits import OPEN_FILES_WANTED
 
 ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 

@@ -12,7 +12,7 @@ import trio
 
 from s3fs_meta.fuse import request_times
 from s3fs_meta.fuse.request_times import Recent, Sender
-from s3fs_meta.limits import REQUESTER_THREADS_MAX, REQUESTERS_SHOWN_MAX
+from s3fs_meta.mount.limits import REQUESTER_THREADS_MAX, REQUESTERS_SHOWN_MAX
 
 WRITE_BACK: Final = "write-back by the kernel"
 _ENDED: Final = "(ended)"

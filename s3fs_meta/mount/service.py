@@ -40,7 +40,6 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
-from s3fs_meta.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount import (
     cache_handlers,
     control_api,
@@ -58,6 +57,7 @@ from s3fs_meta.mount.figures import figures, requests_today
 from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.keep_handlers import KeepHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
+from s3fs_meta.mount.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount.metrics_option import listening
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.past_points import past_of

@@ -31,8 +31,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir

@@ -15,9 +15,10 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.limits import TREE_FORGET_S_MAX, TREE_PAUSE_S
+from s3fs_meta.limits import TREE_PAUSE_S
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import control_api, mount_paths
+from s3fs_meta.mount.limits import TREE_FORGET_S_MAX
 from s3fs_meta.mount.past_sources import PastSources
 
 

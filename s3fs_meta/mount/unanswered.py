@@ -11,8 +11,8 @@ import pwd
 import threading
 from collections.abc import Iterator
 
-from s3fs_meta.limits import DEAD_MOUNT_S_MAX
 from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import (

@@ -16,7 +16,8 @@ from s3fs_meta.console.output import human_bytes, human_duration
 from s3fs_meta.console.ui import Front
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import ControlError
-from s3fs_meta.limits import (
+from s3fs_meta.mount.control_api import request_status
+from s3fs_meta.mount.limits import (
     SILENCE_SHOWN_S_MIN,
     UPLOAD_AWAY_S_MIN,
     UPLOAD_FORCE_S_MIN,
@@ -24,7 +25,6 @@ from s3fs_meta.limits import (
     UPLOAD_LINE_PAUSE_S_MIN,
     UPLOAD_POLL_S,
 )
-from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 

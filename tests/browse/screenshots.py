@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.limits import BROWSE_SAMPLE_S
+from s3fs_meta.browse.limits import BROWSE_SAMPLE_S
 from tests.browse import chromium
 from tests.browse.chromium import Browser
 from tests.browse.serving import Served, serving

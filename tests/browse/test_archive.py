@@ -7,8 +7,8 @@ import pytest
 
 from s3fs_meta.browse import archive
 from s3fs_meta.browse.archive import Joined
+from s3fs_meta.browse.limits import BROWSE_PIECE_BYTES
 from s3fs_meta.errors import PastUnavailableError
-from s3fs_meta.limits import BROWSE_PIECE_BYTES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO

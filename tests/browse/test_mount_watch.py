@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from s3fs_meta.browse import templates
+from s3fs_meta.browse.limits import BROWSE_SAMPLES_MAX
 from s3fs_meta.browse.mount_page import SERIES, line_of, mount
 from s3fs_meta.browse.mount_watch import MountWatch, Sample, rates
-from s3fs_meta.limits import BROWSE_SAMPLES_MAX
 from s3fs_meta.mount import prices, targets
 from s3fs_meta.mount.targets import Target
 from tests.programs import Program

@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from s3fs_meta.browse import templates
 from s3fs_meta.browse.access import Access, new_path
+from s3fs_meta.browse.limits import BROWSE_OUTAGE_S_MAX
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.source import Source
 from s3fs_meta.errors import StoreUnavailableError
-from s3fs_meta.limits import BROWSE_OUTAGE_S_MAX
 from s3fs_meta.model import Address
 from s3fs_meta.mount.http_server import Request
 from s3fs_meta.objects.contact import Outage

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.browse import zip_stream
+from s3fs_meta.browse.limits import BROWSE_PATH_BYTES_MAX
 from s3fs_meta.browse.zip_stream import ZipStream
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.limits import BROWSE_PATH_BYTES_MAX, MIB
+from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO

@@ -12,7 +12,7 @@ from contrib.docs import reference
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion
 from s3fs_meta.cli.completion import Filesystem, options_after, times
-from s3fs_meta.limits import COMPLETED_POINTS_MAX
+from s3fs_meta.cli.limits import COMPLETED_POINTS_MAX
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT

@@ -12,8 +12,8 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.control.protocol import SOCKET_NAME, Message, Report
 from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import ControlError
-from s3fs_meta.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount import control_api, targets
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX
 from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError

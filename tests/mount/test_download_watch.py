@@ -8,8 +8,8 @@ import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.limits import SILENCE_SHOWN_S_MIN, UPLOAD_AWAY_S_MIN, UPLOAD_LINE_PAUSE_S_MIN
 from s3fs_meta.mount.download_watch import DownloadWatch
+from s3fs_meta.mount.limits import SILENCE_SHOWN_S_MIN, UPLOAD_AWAY_S_MIN, UPLOAD_LINE_PAUSE_S_MIN
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.upload_watch import Left
 

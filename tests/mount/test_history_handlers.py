@@ -6,12 +6,12 @@ import pytest
 
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import HISTORY_SHOWN_MAX
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount import history_handlers, history_requests
 from s3fs_meta.mount.history_handlers import HistoryHandlers
+from s3fs_meta.mount.limits import HISTORY_SHOWN_MAX
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, plain, remove_file, write_file

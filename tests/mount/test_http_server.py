@@ -8,9 +8,10 @@ import trio
 import trio.testing
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.limits import HTTP_DRAIN_BYTES_MAX, KIB, MIB
+from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.model import Address
 from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply, Request, Send
+from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
 
 BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=30.0, send_s=60.0)
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

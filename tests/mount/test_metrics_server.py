@@ -11,9 +11,13 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as open_parser
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.limits import METRICS_CONNECTIONS_MAX, METRICS_PAGE_S, METRICS_REQUEST_BYTES_MAX
 from s3fs_meta.model import Address
 from s3fs_meta.mount import prometheus
+from s3fs_meta.mount.limits import (
+    METRICS_CONNECTIONS_MAX,
+    METRICS_PAGE_S,
+    METRICS_REQUEST_BYTES_MAX,
+)
 from s3fs_meta.mount.metrics_server import MetricsServer
 
 OPEN_METRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import GIB, PRICE_TABLE_BYTES_MAX
+from s3fs_meta.limits import GIB
 from s3fs_meta.mount import prices
+from s3fs_meta.mount.limits import PRICE_TABLE_BYTES_MAX
 
 TABLE = """
 name = "MinIO"

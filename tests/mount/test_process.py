@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.limits import OPEN_FILES_WANTED
 from s3fs_meta.mount import process
+from s3fs_meta.mount.limits import OPEN_FILES_WANTED
 from s3fs_meta.mount.process import notify
 
 

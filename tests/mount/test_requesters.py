@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from s3fs_meta.fuse.request_times import Recent, Sender
-from s3fs_meta.limits import REQUESTERS_SHOWN_MAX
+from s3fs_meta.mount.limits import REQUESTERS_SHOWN_MAX
 from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked, supplementary_groups
 
 SECOND_NS = 10**9

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.limits import SUPERVISED_CHARS_MAX, SUPERVISED_STATUS_S
 from s3fs_meta.mount import process
+from s3fs_meta.mount.limits import SUPERVISED_CHARS_MAX, SUPERVISED_STATUS_S
 from s3fs_meta.mount.supervisor import SupervisedFront, Supervisor, status_text, watchdog_s
 
 IDLE = "serving; everything is in the bucket"

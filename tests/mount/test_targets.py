@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.limits import ENDED_NOTES_MAX
 from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
 from s3fs_meta.mount_errors import NotMountedError
 

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.console.interruption import Remains
-from s3fs_meta.limits import (
+from s3fs_meta.mount.limits import (
     SILENCE_SHOWN_S_MIN,
     UPLOAD_FORCE_S_MIN,
     UPLOAD_LINE_PAUSE_S_MAX,

@@ -284,8 +284,7 @@ SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # a block of this age is sealed even if its pack stays small
 # Time between two reads of the lease during uploads: bounds the uploads of a fenced mount.
 LEASE_CHECK_S: Final = 10.0
-# Batches packed or uploaded at once; each needs memory for all its packs: 2 x SEAL_BATCH_BYTES,
-# plain and packed.
+# Batches packed or uploaded at once; each has one pack in memory.
 UPLOADS_MAX: Final = 2
 # The speed of uploads is measured over the last packs (at most 8, within 30 s), so that it follows a
 # change of the network within seconds, but not a single slow request.

@@ -60,24 +60,29 @@ class Packer:
             hashed.append(Hashed(one, self._keyring.block_hash(data), is_zero))
         return hashed, lost
 
-    def fill(self, hashed: Sequence[Hashed]) -> list[pack_codec.Pack]:
-        """Put blocks into packs, in order.
+    def fill_next(self, hashed: Sequence[Hashed], begin: int) -> tuple[pack_codec.Pack, int]:
+        """Put blocks into one pack, in order, until it is full.
+
+        Only one pack is made at a time, because each needs as much memory as it has bytes.
+
+        Args:
+            hashed: the blocks of a batch.
+            begin: the index of the first block of this pack.
+
+        Returns:
+            The pack, and the index of the first block of the next one.
 
         Raises:
             LostBlockError: a block file is missing or short.
         """
-        packs: list[pack_codec.Pack] = []
-        writer: pack_codec.PackWriter | None = None
-        for one in hashed:
-            if writer is None:
-                key = pack_codec.new_key(self._epoch(), secrets.token_bytes(16))
-                writer = pack_codec.PackWriter(key, self._keyring, self._compression)
-            sealed = one.sealed
+        key = pack_codec.new_key(self._epoch(), secrets.token_bytes(16))
+        writer = pack_codec.PackWriter(key, self._keyring, self._compression)
+        end = begin
+        while end < len(hashed) and not writer.full:
+            sealed = hashed[end].sealed
             data = self._files.read(sealed.block, 0, sealed.plain_bytes)
-            writer.add(sealed.block, sealed.ino, sealed.block_index, one.hash, memoryview(data))
-            if writer.full:
-                packs.append(writer.finish())
-                writer = None
-        if writer is not None:
-            packs.append(writer.finish())
-        return packs
+            writer.add(
+                sealed.block, sealed.ino, sealed.block_index, hashed[end].hash, memoryview(data)
+            )
+            end += 1
+        return writer.finish(), end

@@ -6,8 +6,8 @@ An upload does not make a txg due: the operation that wrote the block has alread
 cut gets the location directly.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
 before the pack can exist, so that this host never has an unknown pack.
-Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are uploaded
-one after another, at most UPLOADS_MAX batches at once.
+Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are made and
+uploaded one after another, at most UPLOADS_MAX batches at once: this bounds the memory of packs.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
@@ -224,16 +224,25 @@ class Uploader:
             self._note_lost(lost)
             fresh, doubles = await self._place_known(hashed)
             await self._cache.keep_duplicates()
-            packs_made = await trio.to_thread.run_sync(self._packer.fill, fresh)
-            stored: dict[bytes, tuple[Placed, PackRecord]] = {}
-            for pack in packs_made:
-                record = await self._upload(pack)
-                stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
-            await self._place_doubles(doubles, stored)
+            await self._place_doubles(doubles, await self._store_packs(fresh))
         finally:
             self.sealer.release(batch)
             self._landed.set()
             self._landed = trio.Event()
+
+    async def _store_packs(self, fresh: Sequence[Hashed]) -> dict[bytes, tuple[Placed, PackRecord]]:
+        """Upload blocks in packs, one after another; return where the content of each hash is.
+
+        A batch has one pack in memory: the next one is made after its upload.
+        """
+        stored: dict[bytes, tuple[Placed, PackRecord]] = {}
+        end = 0
+        while end < len(fresh):
+            pack, end = await trio.to_thread.run_sync(self._packer.fill_next, fresh, end)
+            record = await self._upload(pack)
+            stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
+            del pack  # before the next one is made
+        return stored
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
         """Record blocks whose only copy is lost; this mount reports them, without a retry."""

@@ -58,9 +58,11 @@ def test_blocks_fill_as_many_packs_as_needed(files: BlockFiles) -> None:
         [sealed(files, number, content) for number, content in enumerate(contents, 1)]
     )
 
-    packs = packer.fill(hashed)
+    first, end = packer.fill_next(hashed, 0)
+    second, last = packer.fill_next(hashed, end)
 
-    assert len(packs) == 2
+    assert (end, last) == (PACK_BYTES_TARGET // MIB, len(hashed))
+    packs = [first, second]
     found = {
         entry.block: pack_codec.open_block(
             KEYRING,

@@ -1,13 +1,16 @@
 """Uploading sealed blocks: deduplication, outages, kills, lost blocks, fencing."""
 
 import errno
+import mmap
 import os
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 import trio
 
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import (
     DatabaseError,
@@ -20,7 +23,7 @@ from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.upload import uploader
+from s3fs_meta.sync.upload import sealing, uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -221,6 +224,32 @@ async def test_flush_of_many_failing_batches_ends(power: Power) -> None:
         session.files.sync = refuse  # type: ignore[method-assign]
         with trio.fail_after(10), pytest.raises((OSError, DatabaseError)):
             await session.flush()
+
+
+async def test_each_upload_has_one_pack_in_memory(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush of several packs frees each one before its batch makes the next one."""
+    alive = weakref.WeakSet[mmap.mmap]()
+    counts: list[int] = []
+
+    class CountedMemory(mmap.mmap):
+        def __init__(self, *_args: object, **_options: object) -> None:
+            alive.add(self)
+            counts.append(len(alive))
+
+    monkeypatch.setattr(mmap, "mmap", CountedMemory)
+    monkeypatch.setattr(sealing, "SEAL_BATCH_BYTES", 8 * MIB)
+    monkeypatch.setattr(pack_codec, "PACK_BYTES_TARGET", MIB)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(UPLOADS_MAX * 8):
+            write_file(session, os.urandom(MIB))
+        await session.flush()
+        await session.close()
+
+    assert len(counts) >= UPLOADS_MAX * 8, "each block has a pack of its own"
+    assert max(counts) <= UPLOADS_MAX
+    assert not alive
 
 
 async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(

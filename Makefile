@@ -120,7 +120,7 @@ coverage: venv  ## branch coverage of the fast tests
 	$(BIN)/coverage run -m pytest -m 'not slow' $(ARGS)
 	$(BIN)/coverage report
 
-bench: venv  ## all benchmarks, over an hour, as root: docs/benchmarks; ARGS=--quick: minutes, build/benchmarks
+bench: venv  ## all benchmarks, some hours, as root: docs/benchmarks; ARGS=--plan=hour: an hour; ARGS=--quick: minutes, build/benchmarks
 	$(BIN)/python -m contrib.bench $(ARGS)
 
 $(BENCH_VENV)/$(STAMP): requirements/bench.txt

@@ -18,52 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import disk, machine, memory, targets
+from contrib.bench import awake, disk, machine, memory, targets
+from contrib.bench.awake import Awake
 from contrib.bench.local_subjects import NAMES
+from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
 KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # of the complete set
-QUICK: Final = PROJECT / "build" / "benchmarks" / "figures.json"
+TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"  # of quick sizes
 
 Figures = dict[str, Any]
 
 
-# The size arguments of each benchmark's run(): (in the complete set, with --quick).
-BENCHMARKS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
-    "peers": {"files": (6000, 500)},
-    "sequential": {"gib": (4, 1), "rounds": (3, 2)},
-    "random": {
-        "random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2),
-    },
-    "fsync_latency": {"copy_mib": (2048, 256), "fsyncs": (500, 100), "rounds": (3, 1)},
-    "postgres": {"pg_scale": (10, 2), "pg_seconds": (30, 3), "rounds": (5, 1)},
-    "stall": {"database_mb": (500, 50)},
-    "cut": {"rows": (10_000, 10_000), "rounds": (5, 3)},
-    "recovery": {"untar": (50_000, 10_000)},
-    "follow": {"entries": (100_000, 10_000), "rounds": (5, 1)},
-    "restore": {"many": (1_000_000, 100_000), "txgs": (1000, 100), "rounds": (3, 1)},
-    "history": {"many": (1_000_000, 20_000), "txgs": (120_000, 300), "rounds": (3, 2)},
-    "trees": {"entries": (1_000_000, 100_000)},
-    "blocks": {"block_mib": (256, 32)},
-    "s3_small": {"untar": (10_000, 2000), "peer_files": (500, 50), "delay_ms": (30, 30)},
-    "s3_read": {
-        "read_mib": (1024, 128), "reads": (100, 20), "rounds": (3, 1), "delay_ms": (30, 30),
-    },
-    "s3_write": {"upload_mib": (4096, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
-    "upload_stall": {"read_mib": (1024, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
-    "journal_modes": {"files": (20_000, 2000), "rounds": (2, 1)},
-    "database_pragmas": {"updates": (100, 20), "rounds": (3, 1)},
-    "delete_many": {  # powers of ten: fewest files, most files, most files for rm -rf
-        "delete_power_min": (5, 5), "delete_power": (6, 5), "one_by_one_power": (5, 5),
-        "peer_files": (100_000, 10_000),
-    },
-    "scale": {"scale_power": (7, 5)},  # filesystems of 10^N, 10^(N-1) and 10^(N-2) files
-    "extremes": {"names": (1_000_000, 100_000), "tib": (100, 1)},
-    "collect": {"watched_s": (10, 2)},
-    "codec": {"corpus_mib": (24, 2)},
-    "workloads": {"files": (10_000, 1000), "messages": (5000, 500), "turns": (5, 1)},
-}  # fmt: skip
 MODULES: Final = {  # of the benchmarks whose module has another name
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
@@ -76,19 +43,28 @@ LOAD_PER_CORE_MAX: Final = 0.5  # load average of one minute; above this a bench
 MEMORY_MB_MAX: Final = 150.0  # PSS of all processes of a daemon with default options
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m contrib.bench",
         description="Measure s3fs-meta, a filesystem that does nothing, the disk and other "
         "filesystems. Needs root, to drop the kernel's caches. Without a name the complete set "
         "runs. `page --from FILE --to FILE` makes an HTML page from saved figures.",
-        epilog="Each size is given as: size in the complete set (size with --quick).",
+        epilog="Each size is given for the plans " + ", ".join(PLANS) + ".",
     )
     parser.add_argument("benchmark", nargs="*", help=f"{', '.join(BENCHMARKS)}; default: all")
     parser.add_argument(
         "--scratch", type=Path, help="directory to measure in (default: a new disk image)"
     )
-    parser.add_argument("--quick", action="store_true", help="use small sizes: minutes for all")
+    parser.add_argument(
+        "--plan",
+        choices=PLANS,
+        default=COMPLETE,
+        help="the sizes: hours, one hour or minutes for all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--quick", dest="plan", action="store_const", const=QUICK, help="the same as --plan=quick"
+    )
     parser.add_argument("--json", type=Path, help=f"write the figures to this file (all: {KEPT})")
     parser.add_argument("--page", type=Path, help="write the page of the figures to this file")
     parser.add_argument(
@@ -96,12 +72,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     for option in sorted({option for sizes in BENCHMARKS.values() for option in sizes}):
         users = [
-            f"{name} {sizes[option][0]:,} ({sizes[option][1]:,})"
+            f"{name} {', '.join(f'{size:,}' for size in sizes[option])}"
             for name, sizes in BENCHMARKS.items()
             if option in sizes
         ]
         words = f"--{option.replace('_', '-')}"
-        parser.add_argument(words, type=int, metavar="N", help=", ".join(users))
+        parser.add_argument(words, type=int, metavar="N", help="; ".join(users))
     parser.add_argument(
         "--tree", type=Path, metavar="DIR", help="workloads: absolute path of a source tree to use"
     )
@@ -132,7 +108,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     if not arguments.benchmark:
         arguments.benchmark = list(BENCHMARKS)
-        arguments.json = arguments.json or (QUICK if arguments.quick else KEPT)
+        arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)
     if arguments.page and not arguments.json:
         parser.error("--page needs --json: the page is made from that file")
     return arguments
@@ -142,12 +118,12 @@ def _words(text: str) -> list[str]:
     return text.split(",")
 
 
-def _sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of a benchmark's run(): options of the command line, or its defaults."""
     given = vars(arguments)
     sizes: dict[str, Any] = {
-        option: pair[arguments.quick] if given[option] is None else given[option]
-        for option, pair in BENCHMARKS[name].items()
+        option: size.of(arguments.plan) if given[option] is None else given[option]
+        for option, size in BENCHMARKS[name].items()
     }
     return sizes | {extra: given[extra] for extra in EXTRA.get(name, ())}
 
@@ -174,31 +150,56 @@ def _revision() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _measured(name: str, arguments: argparse.Namespace) -> Figures:
+def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Figures:
     """Run a benchmark; return its entry of the report, with the exception if it failed."""
     module = importlib.import_module(f"contrib.bench.{MODULES.get(name, name)}")
-    sizes = _sized(name, arguments)
+    sizes = sized(name, arguments)
     entry: Figures = {
         "command": _command(name, sizes, arguments.scratch),
         "method": inspect.getdoc(module) or "",
         "date": _now(),
         "revision": _revision(),
-        "load": {"before": os.getloadavg()[0]},
+        "load": {"before": processors.other_load()},
     }
     if entry["load"]["before"] > LOAD_PER_CORE_MAX * (os.cpu_count() or 1):
         busy = f"the machine is busy (load {entry['load']['before']:.1f}): figures may be too slow"
         print(busy, file=sys.stderr)
     began_s = time.monotonic()
     try:
-        with _scratch(name, arguments.scratch) as scratch, memory.sampled() as sampler:
+        with (
+            _same_environment(),
+            _scratch(name, arguments.scratch) as scratch,
+            memory.sampled() as sampler,
+        ):
             entry["figures"] = module.run(scratch, **sizes)
             add_memory(entry["figures"], sampler.peaks)
-    except Exception as exc:  # noqa: BLE001 - the next benchmarks run after a failure
+    except Exception as exc:  # the next benchmarks run after a failure, but not after a signal
+        if (signalled := _signalled(exc)) is not None:
+            raise signalled from exc
         traceback.print_exc()
         entry["error"] = f"{type(exc).__name__}: {exc}"
     entry["seconds"] = time.monotonic() - began_s
-    entry["load"]["after"] = os.getloadavg()[0]
+    entry["load"]["after"] = processors.other_load()
     return entry
+
+
+def _signalled(exc: BaseException) -> BaseException | None:
+    """Return the exception of a signal that was raised before *exc*, for example in a clean-up."""
+    found: BaseException | None = exc
+    while found is not None and isinstance(found, Exception):
+        found = found.__context__
+    return found
+
+
+@contextlib.contextmanager
+def _same_environment() -> Iterator[None]:
+    """Restore the environment variables, for example of passphrases, for the next benchmark."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
@@ -249,7 +250,7 @@ def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
     return {
         "date": _now(),
         "command": shlex.join(["python", "-m", "contrib.bench", *argv]),
-        "machine": machine.facts(),
+        "machine": {**machine.facts(), "kept awake by": awake.describe()},
         "seconds": 0.0,
         "benchmarks": {},
     }
@@ -258,19 +259,14 @@ def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
 def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     report = _began(arguments, argv)
     failed = []
-    for name in arguments.benchmark:
-        entry = _measured(name, arguments)
-        found = {**report["benchmarks"], name: entry}
-        report["benchmarks"] = {each: found[each] for each in BENCHMARKS if each in found}
-        report["seconds"] = sum(each["seconds"] for each in found.values())
-        print(name, json.dumps(_rounded(entry, without=SAMPLES), indent=2), flush=True)
-        for target in entry.get("figures", {}).get("targets", ()):
-            if not target["met"]:
-                print(f"missed: {name}: {target['what']}", file=sys.stderr)
-        failed += [name] if "error" in entry else []
-        if arguments.json:  # written after each benchmark, so that an interrupted run has figures
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
+    with awake.kept() as processors:
+        for name in arguments.benchmark:
+            entry = measured(name, arguments, processors)
+            _add(report, name, entry)
+            failed += [name] if "error" in entry else []
+            if arguments.json:  # after each benchmark, so that an interrupted run has figures
+                arguments.json.parent.mkdir(parents=True, exist_ok=True)
+                arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
         from contrib.bench import page  # needs the extra "bench"
 
@@ -280,13 +276,24 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
+def _add(report: Figures, name: str, entry: Figures) -> None:
+    """Add the entry of a benchmark to the report, and print it."""
+    found = {**report["benchmarks"], name: entry}
+    report["benchmarks"] = {each: found[each] for each in BENCHMARKS if each in found}
+    report["seconds"] = sum(each["seconds"] for each in found.values())
+    print(name, json.dumps(_rounded(entry, without=SAMPLES), indent=2), flush=True)
+    for target in entry.get("figures", {}).get("targets", ()):
+        if not target["met"]:
+            print(f"missed: {name}: {target['what']}", file=sys.stderr)
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command; return 1 if a benchmark failed. A missed target is not a failure."""
     if argv[:1] == ["page"]:
         from contrib.bench import page  # needs the extra "bench"
 
         return page.main(argv[1:])
-    arguments = _parse(argv)
+    arguments = parse(argv)
     if os.geteuid() != 0:
         print("the benchmarks drop the kernel's caches; run them as root", file=sys.stderr)
         return 2

@@ -33,9 +33,11 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 def family(pid: int) -> list[int]:
     """Return *pid* and its descendants, because some daemons serve from a child process."""
     below: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            below += map(int, path.read_text().split())
+    threads = Path(f"/proc/{pid}/task")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+        for thread in os.listdir(threads):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has
+                below += map(int, (threads / thread / "children").read_text().split())
     return [pid, *(each for child in below for each in family(child))]
 
 

@@ -39,8 +39,9 @@ class Sampler:
     def __init__(self) -> None:
         words = [sys.executable, "-m", "contrib.bench.memory"]
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT
-        )
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT,
+            start_new_session=True,  # a signal to the benchmark's group would end it too early
+        )  # fmt: skip
         self.peaks: dict[str, Peak] = {}
 
     def watch(self, pid: int) -> None:

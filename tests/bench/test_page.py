@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from contrib.bench import __main__ as bench
-from contrib.bench import page, speed_table, targets
+from contrib.bench import page, plans, speed_table, targets
 
 ROOT: Final = Path(__file__).parents[2]
 SUMMARY: Final = {"median": 12.5, "spread": 0.5, "values": [11.0, 12.5, 17.25]}
@@ -96,11 +96,11 @@ def test_missing_figure_is_a_dash_in_the_chart() -> None:
     assert re.findall(r"font-size: 7px[^>]*>([^<]*)<", drawn) == ["1.5", "–", "–", "12.5"]
 
 
-@pytest.mark.parametrize("name", bench.BENCHMARKS)
+@pytest.mark.parametrize("name", plans.BENCHMARKS)
 def test_benchmark_takes_its_sizes(name: str) -> None:
     """Each benchmark describes its method, and its run() accepts the documented options."""
     module = importlib.import_module(f"contrib.bench.{bench.MODULES.get(name, name)}")
-    options = {*bench.BENCHMARKS[name], *bench.EXTRA.get(name, ())}
+    options = {*plans.BENCHMARKS[name], *bench.EXTRA.get(name, ())}
     _scratch, *parameters = inspect.signature(module.run).parameters
 
     assert inspect.getdoc(module)

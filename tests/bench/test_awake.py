@@ -1,0 +1,97 @@
+"""The processes that keep the processors awake while a benchmark runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from contrib.bench import awake
+
+PARENT = """
+import sys
+from contrib.bench import awake
+with awake.kept() as processors:
+    print(*(process.pid for process in processors.processes), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_each_processor_is_busy_during_the_context_and_free_after_it() -> None:
+    with awake.kept() as processors:
+        processes = processors.processes
+        wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
+        assert {frozenset(os.sched_getaffinity(each.pid)) for each in processes} == {
+            frozenset([number]) for number in os.sched_getaffinity(0)
+        }
+        assert {_state(each.pid) for each in processes} == {"R"}
+
+    _assert_ended(processes)
+
+
+def test_failing_benchmark_ends_the_processes() -> None:
+    processors: list[awake.Awake] = []
+
+    def fail() -> None:
+        with awake.kept() as kept:
+            processors.append(kept)
+            raise ValueError("a failure")
+
+    with pytest.raises(ValueError, match="a failure"):
+        fail()
+
+    _assert_ended(processors[0].processes)
+
+
+def test_processes_end_with_a_killed_benchmark() -> None:
+    """SIGKILL leaves no process that uses a processor for ever."""
+    words = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=awake.PROJECT
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        wait_for(lambda: all(map(_is_idle_class, pids)), "the policy")
+        parent.kill()
+
+    assert len(pids) == len(os.sched_getaffinity(0))
+    wait_for(lambda: all(_state(pid) in "ZX" for pid in pids), "the end of the processes")
+
+
+def test_load_of_others_excludes_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some minutes the processes add their number to the load average."""
+    count = len(os.sched_getaffinity(0))
+    with awake.kept() as processors:
+        monkeypatch.setattr(os, "getloadavg", lambda: (count + 0.5, 0.0, 0.0))
+        assert processors.other_load() == pytest.approx(count + 0.5, abs=0.2)
+        monkeypatch.setattr(awake, "LOAD_WINDOW_S", 1e-9)
+        assert processors.other_load() == pytest.approx(0.5)
+
+
+def _assert_ended(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    assert [each.returncode for each in processes] == [-signal.SIGKILL] * len(processes)
+    assert not any(Path(f"/proc/{each.pid}").exists() for each in processes)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds; fail if it takes too long."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def _is_idle_class(pid: int) -> bool:
+    return os.sched_getscheduler(pid) == os.SCHED_IDLE
+
+
+def _state(pid: int) -> str:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return "X"
+    return stat[stat.rindex(")") + 2]

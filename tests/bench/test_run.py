@@ -1,0 +1,97 @@
+"""The command that runs benchmarks one after another."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from contrib.bench import __main__ as bench
+from contrib.bench import awake, memory, plans
+
+VARIABLE = "S3FS_META_PASSPHRASE"
+
+
+def _arguments(scratch: Path) -> list[str]:
+    return ["cut", f"--scratch={scratch}"]
+
+
+def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> bench.Figures:
+    """Measure a benchmark whose module has only the function *run*."""
+    module = types.ModuleType("contrib.bench.cut")
+    vars(module)["run"] = run
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with awake.kept() as processors:
+        return bench.measured("cut", bench.parse(_arguments(scratch)), processors)
+
+
+def test_variables_of_a_benchmark_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A passphrase for one benchmark would make the next one fail, whose bucket is plain."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    def run(_scratch: Path, **_sizes: int) -> bench.Figures:
+        os.environ[VARIABLE] = "secret"
+        return {}
+
+    assert "error" not in _measure(monkeypatch, tmp_path, run)
+    assert VARIABLE not in os.environ
+
+
+def test_failure_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next benchmark runs."""
+
+    def run(_scratch: Path, **_sizes: int) -> bench.Figures:
+        raise ValueError("a failure")
+
+    assert _measure(monkeypatch, tmp_path, run)["error"] == "ValueError: a failure"
+
+
+@pytest.mark.parametrize("signalled", [SystemExit(143), KeyboardInterrupt()])
+def test_failing_cleanup_after_a_signal_does_not_start_the_next_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: BaseException
+) -> None:
+    def run(_scratch: Path, **_sizes: int) -> bench.Figures:
+        try:
+            raise signalled
+        finally:
+            raise BrokenPipeError
+
+    with pytest.raises(type(signalled)):
+        _measure(monkeypatch, tmp_path, run)
+
+
+def test_memory_is_read_until_the_end_after_a_signal_to_the_group() -> None:
+    """timeout(1) and Ctrl-C signal all processes of the group; the clean-up still reads memory."""
+    program = """
+import os, signal
+from contrib.bench import memory
+signal.signal(signal.SIGTERM, lambda *_: None)
+with memory.sampled() as sampler:
+    sampler.watch(os.getpid())
+    os.killpg(0, signal.SIGTERM)
+    sampler.end(os.getpid(), "one", counts=True)
+print(sampler.peaks["one"].pss_bytes > 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=memory.PROJECT,
+        start_new_session=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_plan_chooses_sizes_and_an_option_replaces_one() -> None:
+    for plan in plans.PLANS:
+        arguments = bench.parse(["follow", f"--plan={plan}", "--rounds=7"])
+        entries = plans.BENCHMARKS["follow"]["entries"].of(plan)
+        assert bench.sized("follow", arguments) == {"entries": entries, "rounds": 7}
+    assert bench.parse(["--quick"]).plan == plans.QUICK
+
+
+def test_no_plan_is_larger_than_the_complete_one() -> None:
+    for sizes in plans.BENCHMARKS.values():
+        for size in sizes.values():
+            assert size.complete >= size.hour >= size.quick

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
 from tests.browse.serving import Served
@@ -153,5 +153,6 @@ def started() -> Iterator[Browser]:
                     yield Browser(replies, requests)
             finally:
                 process.terminate()
-                process.wait(20)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
                 _end_group(process.pid)

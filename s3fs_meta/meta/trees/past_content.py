@@ -8,7 +8,7 @@ damaged. All changes of one call are in one group, which checks the packs as wel
 
 A block of the past is found in this order:
 
-1. its number is still in use, and has the same content: the block is shared;
+1. its number is still in use, with the same content in an intact location: the block is shared;
 2. another block has equal content in an intact location: that one is shared;
 3. its pack is retained: a new block gets its location. The former number is never used again, because
    other hosts deleted its row, and a changelog lists the locations of new numbers only.
@@ -35,10 +35,11 @@ _TABLES: Final = (
     " new INTEGER, is_made INTEGER, plain_bytes INTEGER, hash BLOB, pack INTEGER,"
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
+_IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
 # A block without references is about to be deleted, and a changelog may already say so.
 _IN_USE: Final = (
-    "(SELECT n.block FROM main.blocks AS n WHERE n.block = q.block AND n.refs > 0"
-    " AND n.hash = o.hash)"
+    "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
+    f" AND b.hash = o.hash AND {_IS_INTACT})"
 )
 _FIND: Final = (
     f"INSERT INTO temp.past_blocks SELECT q.block, q.names, {_IN_USE}, 0, o.plain_bytes, o.hash,"
@@ -46,7 +47,6 @@ _FIND: Final = (
     " (SELECT block, count(*) AS names FROM temp.past_parts GROUP BY block) AS q"
     " LEFT JOIN past.blocks AS o ON o.block = q.block"
 )
-_IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
 _FIND_EQUAL: Final = (
     "UPDATE temp.past_blocks AS t SET new = (SELECT b.block FROM main.blocks AS b"
     " WHERE b.hash = t.hash AND b.refs > 0 AND b.pack IS NOT NULL AND b.plain_bytes = t.plain_bytes"
@@ -206,7 +206,8 @@ def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
     if past.hash is None or past.pack is None:
         return False
     same, equal = blocks.find(db, past.block), blocks.intact(db, past.hash)
-    if same is not None and same.refs > 0 and same.hash == past.hash:
+    is_in_use = same is not None and same.refs > 0 and same.hash == past.hash
+    if same is not None and is_in_use and not blocks.is_damaged(db, same):
         return True
     if equal is not None and equal.plain_bytes == past.plain_bytes:
         return True

@@ -139,6 +139,24 @@ def test_block_without_references_is_not_shared(db: Database) -> None:
     assert _blocks(db, new) == [4, 5, 6]
 
 
+def test_block_in_use_at_a_damaged_location_is_not_shared(db: Database) -> None:
+    """It was moved after that point in time; its former location is intact."""
+    moved = packs.create(db, ObjectKey(f"pack/22/1-{'2' * 32}"), 1000)
+    packs.stored(db, moved)
+    blocks.set_location(db, BlockId(2), b"\x01" + HASH[1:], moved, 0, 20)
+    damage_marks.add(db, Mark(moved, None))
+    new, _done = _share(db)
+    assert _blocks(db, new) == [1, 4, 3]
+    row = blocks.get(db, BlockId(4))
+    assert (row.pack, row.pack_offset) == (1, 20)
+
+
+def test_block_in_use_at_a_damaged_former_location_is_refused(db: Database) -> None:
+    damage_marks.add(db, Mark(PackId(1), 20))
+    with pytest.raises(PastUnavailableError, match="damaged"):
+        _share(db)
+
+
 def test_block_of_other_content_with_the_same_number_is_not_shared(db: Database) -> None:
     db.run("UPDATE blocks SET hash = ? WHERE block = 2", (b"other" + HASH[5:],))
     new, _done = _share(db)
@@ -249,7 +267,11 @@ def test_check_before_a_copy_agrees_with_the_copy(db: Database, past: Database) 
     assert not past_content.is_retained(db, PackId(9), KEY)
     damage_marks.add(db, Mark(PackId(1), 20))
     assert not past_content.is_retained(db, PackId(1), KEY)
-    assert [past_content.is_available(db, row, KEY) for row in rows] == [True] * 3  # in use
+    assert [past_content.is_available(db, row, KEY) for row in rows] == [True, False, True]
+    damage_marks.remove(db, [Mark(PackId(1), 20)])
+    packs_of_others = ObjectKey("pack/other")  # the blocks are in use, wherever the past had them
+    assert [past_content.is_available(db, row, packs_of_others) for row in rows] == [True] * 3
+    damage_marks.add(db, Mark(PackId(1), 20))
     _remove(db, Ino(2))
     assert [past_content.is_available(db, row, KEY) for row in rows] == [True, False, True]
     packs.condemn(db, PackId(1))

@@ -27,7 +27,16 @@ from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, inodes, packs
 from s3fs_meta.meta.tables.packs import PackRow
-from s3fs_meta.model import BlockIndex, BlockRow, Ino, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.model import (
+    BlockIndex,
+    BlockRow,
+    BlockState,
+    Ino,
+    ObjectKey,
+    PackId,
+    PackState,
+    Txg,
+)
 
 _TABLES: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS past_parts (ino INTEGER, block_index INTEGER, block INTEGER)",
@@ -81,9 +90,13 @@ _REVIVE: Final = (
     " FROM temp.past_blocks WHERE new >= ?1 GROUP BY new) AS s ON s.new = b.new"
     " WHERE b.is_made ORDER BY b.new"
 )
+# A pack whose last blocks are unreferenced, or move to another pack, has live bytes on this host until
+# their upload ends; for other hosts it is dead as soon as a changelog reports that.
 _DEAD: Final = (
-    "SELECT p.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
-    " CROSS JOIN main.packs AS p ON p.pack = n.pack WHERE p.died_txg IS NOT NULL"
+    "SELECT n.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
+    " WHERE NOT EXISTS (SELECT 1 FROM main.blocks AS b WHERE b.pack = n.pack AND b.refs > 0"
+    " AND NOT EXISTS (SELECT 1 FROM cached_blocks AS c WHERE c.block = b.block"
+    f" AND c.state = {BlockState.SEALED:d}))"
 )
 _LIVE_AGAIN: Final = (
     "UPDATE main.packs SET live_bytes = live_bytes + s.bytes, died_txg = NULL FROM"
@@ -149,8 +162,8 @@ def share(db: Database) -> int:
     if made[0]:
         db.counters.next_block += made[0]
         db.counters.block_bytes += made[1]
-        db.run(_REVIVE, (first,))
         dead = [PackId(row[0]) for row in db.all(_DEAD)]
+        db.run(_REVIVE, (first,))
         packs.report_revived(db, dead)
         revived = len(dead)
         db.run(_LIVE_AGAIN)

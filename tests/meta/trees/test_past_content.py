@@ -7,10 +7,10 @@ import pytest
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.meta.db.attached import attached
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks, inodes, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.meta.trees import past_content
-from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino, ObjectKey, PackId, Txg
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Ino, ObjectKey, PackId, Txg
 from tests.meta.conftest import NOW_NS, MakeDatabase
 
 TXG = Txg(7)
@@ -137,6 +137,23 @@ def test_block_without_references_is_not_shared(db: Database) -> None:
         assert blocks.drop_ref(db, block) == 0
     new, _done = _share(db)
     assert _blocks(db, new) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("leaving", ["unreferenced", "moving"])
+def test_pack_that_is_dead_for_other_hosts_already_is_listed(db: Database, leaving: str) -> None:
+    """Here it dies only when the upload of its last blocks ends; a changelog said so before."""
+    _remove(db, Ino(2))
+    other = _file(db)
+    [block] = _blocks(db, _share(db, limit=1)[0])
+    if leaving == "unreferenced":
+        db.run("UPDATE blocks SET refs = 0")
+    else:
+        cached_blocks.put(db, block, BlockState.SEALED, other, BlockIndex(0))
+    db.run("DELETE FROM pack_news")
+    _new, done = _share(db, start=1)
+    assert done == (None, 1)
+    assert db.all("SELECT pack FROM pack_news") == [(1,)]
+    assert packs.get(db, PackId(1)).live_bytes == 60
 
 
 def test_block_in_use_at_a_damaged_location_is_not_shared(db: Database) -> None:

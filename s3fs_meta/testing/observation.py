@@ -6,8 +6,8 @@ Owns: walking a ``Filesystem`` and describing its inodes. Does not know: the exp
 import stat
 
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie
-from s3fs_meta.testing.model_fs import Seen
+from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie, Ino
+from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
 
 _ROOT = Caller(0, 0, 0, 1)
 _PAGE = 3  # rows of a page: few, so that a directory takes several pages
@@ -57,3 +57,30 @@ def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attribut
         after = page[-1][1]
     assert directory.size_bytes == len(found), "a directory's size is its number of names"
     return found
+
+
+def numbers_of_copy(
+    fs: Filesystem, model: ModelFilesystem, parent: Ino, name: bytes, *, first: Ino
+) -> dict[Ino, Ino]:
+    """Return the inode numbers in the filesystem of a tree that was copied, by those in the model.
+
+    Args:
+        fs: the filesystem.
+        model: its model, which has the tree, too.
+        parent: the directory with the name of the copy.
+        name: the name of the copy.
+        first: the lowest number that no inode had before the copy.
+    """
+    numbers: dict[Ino, Ino] = {}
+    waiting = [(model.nodes[parent].entries[name], fs.lookup(parent, name))]
+    while waiting:
+        ino, real = waiting.pop()
+        assert real is not None, "a name of the copied tree is missing"
+        assert real.ino >= first, "an inode of the copy existed before"
+        assert numbers.setdefault(ino, real.ino) == real.ino, (
+            "hard links of the copy are separate inodes"
+        )
+        waiting += [
+            (child, fs.lookup(real.ino, name)) for name, child in model.nodes[ino].entries.items()
+        ]
+    return numbers

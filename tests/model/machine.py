@@ -36,7 +36,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.history import History, differences
 from s3fs_meta.testing.model_fs import ModelFilesystem
-from s3fs_meta.testing.observation import seen, tree_of
+from s3fs_meta.testing.observation import numbers_of_copy, seen, tree_of
 from s3fs_meta.testing.operations import BLOCK_BYTES, Act, Operation, Wish, apply, choose, perform
 from s3fs_meta.testing.sudden_end import kill
 from tests.fs.past.copying import Copier, at_path
@@ -173,23 +173,11 @@ class Machine:
 
     def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
         """Give the entries of a copied tree in the model the inode numbers of the filesystem."""
-        first = self.model.next_ino
-        top = after.nodes[operation.new_parent].entries[operation.new_name]
-        found = self.fs.lookup(operation.new_parent, operation.new_name)
-        numbers: dict[Ino, Ino] = {}
-        waiting = [(top, found)]
-        while waiting:
-            ino, real = waiting.pop()
-            assert real is not None, "a name of the copied tree is missing"
-            assert real.ino >= first, "an inode of the copy existed before"
-            assert numbers.setdefault(ino, real.ino) == real.ino, (
-                "hard links of the copy are separate inodes"
-            )
-            waiting += [
-                (child, self.fs.lookup(real.ino, name))
-                for name, child in after.nodes[ino].entries.items()
-            ]
-        after.renumber(numbers, Ino(self.session.db.counters.next_ino))
+        target = operation.new_parent, operation.new_name
+        after.renumber(
+            numbers_of_copy(self.fs, after, *target, first=self.model.next_ino),
+            Ino(self.session.db.counters.next_ino),
+        )
 
     async def happen(self, happening: Happening) -> None:
         """Execute one event, and compare the tree with the model."""

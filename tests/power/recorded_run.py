@@ -1,5 +1,6 @@
 """A recorded session, and the check of the states that a power cut may leave of it."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,10 +15,12 @@ from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesyst
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import CorruptionError, LostBlockError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.slices import Slices
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import AccessTime, Ino, ObjectKey
+from s3fs_meta.model import ROOT_INO, AccessTime, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import FilesystemOptions, SessionOptions
@@ -28,7 +31,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.history import differences
 from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
-from s3fs_meta.testing.observation import tree_of
+from s3fs_meta.testing.observation import numbers_of_copy, tree_of
 from s3fs_meta.testing.operations import Act, Operation, Outcome, Wish, apply, choose, perform
 from s3fs_meta.testing.power_cut import Dice, PowerCut, State
 from s3fs_meta.testing.recorded_disk import (
@@ -40,6 +43,7 @@ from s3fs_meta.testing.recorded_disk import (
     replay,
 )
 from s3fs_meta.testing.recorded_vfs import recorded_sqlite
+from tests.fs.past.copying import Copier, at_path
 from tests.model.machine import CancelAfter
 
 HOST: Final = "a"
@@ -189,7 +193,14 @@ class CancelledFlush(NamedTuple):
     task_steps: int
 
 
-Step = Wish | CancelledFlush | FailedSync | str
+class PastCopy(NamedTuple):
+    """A copy of an entry of the root as it was after a flush, to an unused name."""
+
+    flush: int  # chooses the flush
+    entry: int  # chooses the entry
+
+
+Step = Wish | CancelledFlush | FailedSync | PastCopy | str
 
 
 async def record(
@@ -220,6 +231,8 @@ class _Recorded:
     def __init__(self, run: Run, recorder: Recorder, store: MemoryStore, home: Path) -> None:
         self._run, self._recorder, self._store, self._home = run, recorder, store, home
         self._busy = False
+        self._flushed: dict[Txg, ModelFilesystem] = {}
+        self._copies = 0
         self.session: Session
         self.fs: Filesystem
 
@@ -241,6 +254,9 @@ class _Recorded:
             return
         if isinstance(step, FailedSync):
             await self._failed_sync(step)
+            return
+        if isinstance(step, PastCopy):
+            await self._copy_past(step)
             return
         done = len(self._run.operations)
         await (self._keep_busy() if step == BUSY else getattr(self, f"_{step}")())
@@ -290,6 +306,31 @@ class _Recorded:
 
     async def _flush(self) -> None:
         await self.session.flush()
+        self._flushed[self.session.link.txg] = self._run.states[-1]
+
+    async def _copy_past(self, step: PastCopy) -> None:
+        """Copy an entry in slices, each of which is a group."""
+        choices = [
+            (txg, name)
+            for txg, past in list(self._flushed.items())[step.flush % max(len(self._flushed), 1) :]
+            for name in sorted(past.nodes[ROOT_INO].entries)
+        ]
+        if not choices:
+            return
+        txg, name = choices[step.entry % len(choices)]
+        self._copies += 1
+        target, number = CloneTarget(ROOT_INO, b"past %d" % self._copies), len(self._run.operations)
+        after, first = self._run.states[-1].copy(), self._run.states[-1].next_ino
+        after.clone(ROOT_INO, name, *target, self._flushed[txg])
+        self._recorder.note(Began(number))
+        with tempfile.TemporaryDirectory() as place:
+            copier = Copier(self.fs, self.session, Path(place))
+            await copier.copy(txg, at_path(name), target)
+            await copier.close()
+        numbers = numbers_of_copy(self.fs, after, *target, first=first)
+        after.renumber(numbers, Ino(self.session.db.counters.next_ino))
+        self._run.operations.append(Operation(Act.CLONE, ROOT_INO, name, *target))
+        self._run.states.append(after)
 
     async def _cancelled_flush(self, step: CancelledFlush) -> None:
         with trio.CancelScope() as scope:
@@ -368,10 +409,19 @@ async def open_session(
         SystemClock(),
         _OPTIONS,
         sync_file=session.durability.sync_file,
+        slices=Slices(cloned_names=2, directories=1, shared_blocks=2),  # a copy is several groups
     )
-    for ino in inodes.orphans(session.db):
-        await fs.orphans.purge(ino)
+    await _remove_orphans(fs)
     return session, fs
+
+
+async def _remove_orphans(fs: Filesystem) -> None:
+    """Remove files and trees without a name, as a mount does in the background; none is left."""
+    fs.adopt_orphans()
+    while len(fs.orphans.trees):
+        fs.tree_removal.remove_slice()
+    for ino in inodes.orphans(fs.db):
+        await fs.orphans.purge(ino)
 
 
 # --- judging -------------------------------------------------------------------------------------
@@ -405,6 +455,7 @@ async def _find(run: Run, cut: int, fs: Filesystem) -> int:
     promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
     for number in range(begun, promised - 1, -1):
         if _without_contents(run.states[number].crashed()) == found:
+            assert fs.db.counters.inodes == len({entry.ino for entry in found.values()})
             return number
     nearest = _without_contents(run.states[promised].crashed())
     lines = differences(nearest, found)
@@ -484,7 +535,7 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
         for finding in verdict.examples
         if not (finding.invariant == LOST and finding.ino in changed)
     ]
-    assert damage == []
+    assert damage == [], damage
 
 
 LOST: Final = "I43"  # the cache file of a dirty block is complete

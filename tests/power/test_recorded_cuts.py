@@ -27,12 +27,14 @@ from tests.power.recorded_run import (
     EVICT,
     FLUSH,
     KILL,
+    KILL_UNCOMMITTED,
     READ,
     REMOUNT,
     SYNC,
     UPLOAD,
     CancelledFlush,
     FailedSync,
+    PastCopy,
     Run,
     Step,
     judge,
@@ -57,7 +59,7 @@ MODES: Final = (
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.COPY_RANGE, Act.MAKE_FILE, Act.FSYNC}
-# A copy of a tree is several groups, so after a cut it may exist in part.
+# The model does not know the inode numbers of a copy (see ``PastCopy``).
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
 
@@ -275,3 +277,38 @@ async def test_every_state_of_a_short_run(
         judged += 1
     _log.info("%d states", judged)
     assert judged > 50
+
+
+def make_past_copies(seed: int, steps: int) -> list[Step]:
+    """Return a program that removes trees, and copies them as they were, in several groups each."""
+    dice = random.Random(seed)
+    program: list[Step] = [Wish(Act.MAKE_DIRECTORY, 0, number) for number in range(2)]
+    for number in range(6):
+        program += [Wish(Act.MAKE_FILE, 1 + number % 2, number), Wish(Act.APPEND, number, 0, 8, 1)]
+    program += [Wish(Act.LINK, 0, 1, 2), FLUSH, Wish(Act.REMOVE_TREE, 0, 0), FLUSH, PastCopy(0, 0)]
+    for _ in range(steps):
+        a, b, c, d = (dice.randrange(16) for _ in range(4))
+        copy = PastCopy(a, b)
+        changes = (
+            Wish(Act.REMOVE_TREE, a, b),
+            Wish(Act.APPEND, a, 0, c, d or 1),
+            Wish(Act.MAKE_FILE, a, b),
+            Wish(Act.FSYNC, a),
+        )
+        events = (COMMIT, SYNC, UPLOAD, FLUSH, EVICT, REMOUNT, KILL, KILL_UNCOMMITTED)
+        program.append(dice.choice((copy, copy, dice.choice(changes), dice.choice(events))))
+    return program
+
+
+@pytest.mark.parametrize("seed", range(500, 502))
+@pytest.mark.parametrize(("journal_mode", "synchronous"), [MODES[0], MODES[2], MODES[4]])
+async def test_copies_of_the_past_are_complete_or_absent(
+    template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
+) -> None:
+    """An unfinished copy is a tree without a name, which is removed with all its rows."""
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
+    run = await record(make_past_copies(seed, 14), boots.next_home(), template, pragmas)
+    assert any(operation.act is Act.CLONE for operation in run.operations)
+
+    await judge_choice(run, len(run.events), Dice(seed), boots.next_home())
+    await judge_random_states(run, seed, 12, boots)

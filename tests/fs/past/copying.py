@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import trio
 import trio.testing
@@ -22,9 +23,13 @@ from tests.fs.trees.samples import COPY, ignore
 _numbers = itertools.count()
 
 
-def points_of(session: Session) -> OpenPoints:
-    """Return the points in time of a session, with state that no other session uses."""
-    home, number = session.volume.state_dir.path.parent, next(_numbers)
+def points_of(session: Session, place: Path | None = None) -> OpenPoints:
+    """Return the points in time of a session, with state that no other session uses.
+
+    Args:
+        place: the directory for the state; None: beside that of the session.
+    """
+    home, number = place or session.volume.state_dir.path.parent, next(_numbers)
     return OpenPoints(
         session.volume,
         session.cache.disk,
@@ -50,8 +55,8 @@ def at_path(*names: bytes) -> Find:
 class Copier:
     """Copies trees of the past of one mounted filesystem."""
 
-    def __init__(self, fs: Filesystem, session: Session) -> None:
-        self.points = points_of(session)
+    def __init__(self, fs: Filesystem, session: Session, place: Path | None = None) -> None:
+        self.points = points_of(session, place)
         self.ship: Callable[[], Awaitable[object]] = session.shipper.ship
         self.clone = PastClone(fs.db, self.points, fs.tree_clone, self._ship)
 

@@ -39,8 +39,9 @@ HELP = CommandHelp(
         "retained, no copy is made.",
         "Without --at a source in use is copied directory by directory, each at another time; "
         "the copy may have entries that are moved meanwhile twice, or lack them. --at=now first "
-        "uploads everything that was written before the command began; its copy is consistent at "
-        "one point in time, and no process waits.",
+        "uploads everything that was written before the command began; its copy looks like after a "
+        "power cut at one point in time: what programs write meanwhile is in it in the order of "
+        "fsync and close. No process waits.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "
         "permissions.",
     ),

@@ -1,5 +1,6 @@
 """Files and folders of the past, brought back into a real mount."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -124,8 +125,29 @@ class InStep:
                 file.write(b"%06d" % self.count)
 
 
+class Synced:
+    """A worker that writes numbers into two open files, and syncs the first before the second."""
+
+    def __init__(self, first: Path, second: Path) -> None:
+        self.places = (first, second)
+        self.count = 0
+        self._files = [place.open("r+b", buffering=0) for place in self.places]
+
+    def step(self) -> None:
+        """Write the next number into both files."""
+        self.count += 1
+        for file in self._files:
+            os.pwrite(file.fileno(), b"%06d" % self.count, 0)
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
 @contextmanager
-def running(worker: InStep) -> Iterator[None]:
+def running(worker: InStep | Synced) -> Iterator[None]:
     """Run the worker in a thread."""
     ending = threading.Event()
 
@@ -183,6 +205,23 @@ def test_copy_of_now_is_consistent(program: QuickProgram, mounted: Place, option
     assert worker.count > steps[0]
     program.ok("umount", mounted.mountpoint)
     program.ok("fsck", "-n", mounted.url)
+
+
+def test_copy_of_now_keeps_the_order_of_fsync(program: QuickProgram, mounted: Place) -> None:
+    """Of writes to files that stay open, as of a database, none is in the copy before earlier ones."""
+    tree = mounted.mountpoint / "tree"
+    tree.mkdir()
+    for name in ("first", "second"):
+        (tree / name).write_bytes(b"%06d" % 0)
+    worker = Synced(tree / "first", tree / "second")
+    with contextlib.closing(worker), running(worker):
+        for number in range(2):
+            before = worker.count - 1
+            copy = mounted.mountpoint / f"copy{number}"
+            program.ok("clone", "--at=now", tree, copy)
+            first, second = (int((copy / place.name).read_bytes()) for place in worker.places)
+            assert before <= second <= first <= second + 1
+    program.ok("umount", mounted.mountpoint)
 
 
 def test_freeze_is_deprecated(program: Program, mounted: Place) -> None:

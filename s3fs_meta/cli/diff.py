@@ -3,26 +3,30 @@
 import os
 import stat
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import completion, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
-from s3fs_meta.export.from_snapshot import find, names_of
+from s3fs_meta.export.from_snapshot import find
 from s3fs_meta.limits import DIFF_CHANGES_MAX
 from s3fs_meta.meta.trees import tree_diff
 from s3fs_meta.meta.trees.tree_diff import Difference, TreeDiff
-from s3fs_meta.model import Ino, PointInTime
+from s3fs_meta.model import ROOT_INO, Ino, PointInTime
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changed_between import changed_between
@@ -43,7 +47,8 @@ HELP = CommandHelp(
     ),
     examples=(
         Example("s3fs-meta diff s3://bucket/home '1d ago'", "what changed since yesterday"),
-        Example("s3fs-meta diff --path thesis s3://bucket/home txg=12 txg=99", "between two txgs"),
+        Example("s3fs-meta diff /mnt/home/thesis txg=12 txg=99", "a directory, between two txgs"),
+        Example("s3fs-meta diff s3://bucket/home txg=12 txg=99 thesis", "the same without a mount"),
         Example("s3fs-meta diff --stat /mnt/home 1h", "only how much changed in the last hour"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
@@ -62,10 +67,9 @@ def diff(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MOUNTPOINT|URL",
-            help="The filesystem.",
+            metavar="PATH|URL",
+            help="Path in a mounted filesystem, or the URL of a bucket.",
             show_default=False,
-            autocompletion=completion.mountpoints,
         ),
     ],
     before: Annotated[
@@ -76,14 +80,13 @@ def diff(
         str, typer.Argument(metavar="AFTER", help="The later point in time.")
     ] = "newest",
     path: Annotated[
-        str,
-        typer.Option(
-            "--path",
+        str | None,
+        typer.Argument(
             metavar="PATH",
-            help="Only this path, given from the root, and paths below it.",
+            help="With a URL: only this path, from the root, and paths below it.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     stat_only: Annotated[
         bool, typer.Option("--stat", help="Print only numbers of files and bytes.")
     ] = False,
@@ -96,8 +99,8 @@ def diff(
         option_syntax.point_in_time("BEFORE", before),
         option_syntax.point_in_time("AFTER", after),
     )
-    top = b"/".join(names_of(os.fsencode(path)))
-    place = targets.of_either(target, access.cachedir)
+    place, names = _place(target, path, access.cachedir)
+    top = b"/".join(names)
     with TerminalFront(quiet=json) as front:
         reading = Reading(place, access.s3, access.passphrase_file, front)
         links, found = trio.run(_compare, reading, points, top)
@@ -116,6 +119,19 @@ def diff(
         for one in shown:
             output.print_text(_line(one))
     output.print_text(_summary(facts["totals"]))
+
+
+def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target, list[bytes]]:
+    """Return the filesystem, and the names of the wanted path in it."""
+    if path is None and not is_url(target):
+        with suppress(NotMountedError):  # a mountpoint, also while the daemon still uploads
+            return targets.of_mountpoint(Path(target), cachedir), []
+    found = past_target(target, path, cachedir)
+    if found.top != ROOT_INO:
+        raise UsageError(
+            f"{target} is below a bind mount: use s3fs-meta diff {found.place.url} with the path"
+        )
+    return found.place, found.names
 
 
 async def _compare(

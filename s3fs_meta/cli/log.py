@@ -1,10 +1,8 @@
 """``s3fs-meta log``: the history of a filesystem."""
 
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import trio
@@ -15,20 +13,17 @@ from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT
+from s3fs_meta.cli.past_target import past_target
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
-from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.model import NEWEST, ROOT_INO, Ino, PointInTime, Txg
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.history_requests import past_path
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.mount.stores import with_options
-from s3fs_meta.mount.targets import Target
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.history import txg_log
@@ -132,7 +127,7 @@ def log(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta log``."""
-    place, top, names = _place(target, path, access.cachedir)
+    place, top, names = past_target(target, path, access.cachedir)
     wanted = _Wanted(
         top,
         names,
@@ -148,13 +143,6 @@ def log(
         return
     for entry in entries:
         output.print_text(_line(entry))
-
-
-def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target, Ino, list[bytes]]:
-    """Return the filesystem, and the wanted path in it with the directory in which it begins."""
-    if path is None and "://" not in target:
-        return past_path(Path(target), cachedir)
-    return targets.of_url(target, cachedir), ROOT_INO, names_of(os.fsencode(path or ""))
 
 
 async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:

@@ -1,8 +1,6 @@
 """``s3fs-meta versions``: the versions of a file."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import trio
@@ -11,13 +9,13 @@ import typer
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
+from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
-from s3fs_meta.export.from_snapshot import names_of
+from s3fs_meta.errors import UsageError
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount import targets
-from s3fs_meta.mount.history_requests import Shape, found_by, past_path, request_versions
+from s3fs_meta.mount.history_requests import Shape, found_by, request_versions
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
@@ -104,18 +102,17 @@ def versions(
     """Run ``s3fs-meta versions``."""
     most = count or (PATTERN_SHOWN_DEFAULT if pattern else HISTORY_SHOWN_DEFAULT)
     shape = Shape(most, attributes=attributes, pattern=pattern)
-    if path is None:
-        wanted = past_path(Path(target), access.cachedir)
-        names, url = wanted.names, wanted.place.url
+    wanted = past_target(target, path, access.cachedir)
+    if not is_url(target):
         found = trio.run(request_versions, wanted, shape)
+    elif path is None:
+        raise UsageError(f"give a path, too: s3fs-meta versions {target} PATH")
     else:
-        names, url = names_of(os.fsencode(path)), target
-        place = targets.of_url(target, access.cachedir)
         with TerminalFront(quiet=json) as front:
-            reading = Reading(place, access.s3, access.passphrase_file, front)
-            found = trio.run(_find, reading, names, shape)
+            reading = Reading(wanted.place, access.s3, access.passphrase_file, front)
+            found = trio.run(_find, reading, wanted.names, shape)
     if json:
-        output.print_json(_facts(found, url, shape))
+        output.print_json(_facts(found, wanted.place.url, shape))
         return
     for one in found["files"]:
         name = one["path"].rpartition("/")[2]

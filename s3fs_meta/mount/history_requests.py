@@ -23,6 +23,7 @@ from s3fs_meta.mount import mount_paths, mount_table
 from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount.unanswered import named
+from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.history.path_versions import PathVersions, Version
 
 VERSIONS: Final = "versions"
@@ -51,7 +52,12 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
     top = existing if os.path.isdir(existing) else os.path.dirname(existing)
     while top not in mountpoints and top != os.path.dirname(top):
         top = os.path.dirname(top)
-    place = mount_paths.place_of(top, cachedir)
+    try:
+        place = mount_paths.place_of(top, cachedir)
+    except NotMountedError as exc:  # name the path that the user gave
+        if mount_table.find(top) is None:
+            raise NotMountedError(absolute, f"{path} is not on a filesystem of s3fs-meta") from exc
+        raise
     names = os.path.relpath(absolute, top).split(os.sep)
     return PastPath(
         place, Ino(os.stat(top).st_ino), [os.fsencode(one) for one in names if one != os.curdir]

@@ -52,12 +52,12 @@ def test_changes_between_two_points_in_time_are_listed(program: Program, mounted
     assert [line.split()[0] for line in printed] == ["M", "R", "A", "R", "-", "1"]
     assert "old name -> new name" in printed[3]
     assert "d/ -> e/" in printed[1]
-    assert differences(program, "--path", "e", mounted.url, "txg=2") == {"e": everything["e"]}
+    assert differences(program, mounted.url, "txg=2", "newest", "e") == {"e": everything["e"]}
     assert differences(program, mounted.url, "txg=3", "txg=3") == {}
     assert program.ok("diff", mounted.url, "txg=3", "txg=3") == "no differences\n"
     assert "differences" not in totals
-    assert differences(program, "--path", "d", mounted.url, "txg=2") == {"e": everything["e"]}
-    refused = program.run("diff", "--path", "nothing", mounted.url, "txg=2")
+    assert differences(program, mnt / "d", "txg=2") == {"e": everything["e"]}
+    refused = program.run("diff", mnt / "nothing", "txg=2")
     assert refused.returncode == ExitStatus.USAGE
     assert "'nothing' exists at neither point in time" in refused.stderr
     assert totals["totals"]["added"] == totals["totals"]["removed"] == 1

@@ -1,0 +1,40 @@
+"""The path whose history a command reads: in a mount, or after the URL of a bucket.
+
+Owns: which of the two the arguments mean. Does not know: the commands.
+"""
+
+import os
+from pathlib import Path
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.export.from_snapshot import names_of
+from s3fs_meta.model import ROOT_INO
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.history_requests import PastPath, past_path
+
+
+def is_url(target: str) -> bool:
+    """Return whether an argument is the URL of a bucket."""
+    return "://" in target
+
+
+def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPath:
+    """Return the filesystem and the path in it that the arguments name.
+
+    Args:
+        target: a path in a mounted filesystem, or the URL of a bucket.
+        path: with a URL, a path from the root; None is the root.
+        cachedir: directory of local state, None for the default.
+
+    Raises:
+        UsageError: a path follows a path, or it has "..".
+        NotMountedError: the path is not on a filesystem of s3fs-meta.
+    """
+    if is_url(target):
+        names = names_of(os.fsencode(path or ""))
+        return PastPath(targets.of_url(target, cachedir), ROOT_INO, names)
+    if path is not None:
+        raise UsageError(
+            f"{target!r} is not a URL: in a mount, write one path: {os.path.join(target, path)!r}"
+        )
+    return past_path(Path(target), cachedir)

@@ -11,7 +11,9 @@ import trio
 from s3fs_meta.browse import access, page_server, source, templates
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.mount_watch import MountWatch
+from s3fs_meta.browse.names import shell_word
 from s3fs_meta.browse.site import Site
+from s3fs_meta.browse.wanted import target_words
 from s3fs_meta.model import Address
 from s3fs_meta.mount.snapshot_source import Reading
 
@@ -30,7 +32,8 @@ async def serve(reading: Reading, address: Address, announce: Callable[[str], No
     """
     root, place = access.new_path(), reading.place
     watch = MountWatch(place) if place.mounted else None
-    render = templates.load(root=root, place=place.url, has_mount=watch is not None)
+    target = " ".join(map(shell_word, target_words(reading)))
+    render = templates.load(root=root, place=place.url, target=target, has_mount=watch is not None)
     server = await page_server.listening(address)
     try:
         async with source.opened(reading) as opened, trio.open_nursery() as nursery:

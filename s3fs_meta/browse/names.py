@@ -30,6 +30,15 @@ def from_url(text: bytes) -> list[bytes] | None:
     return names
 
 
+def is_utf8(name: bytes) -> bool:
+    """Return whether a name is text."""
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def shown(name: bytes) -> str:
     """Return a name as text; bytes and characters that cannot be seen are escaped."""
     text = name.decode("utf-8", "backslashreplace")

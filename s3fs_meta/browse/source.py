@@ -64,6 +64,7 @@ class Source:
             bucket: its bucket.
             first: any opened point in time, of which only the bucket and the keys are used.
         """
+        self.reading = reading
         self.place = reading.place
         self.label = bucket.superblock.label
         self.bucket = bucket

@@ -23,7 +23,7 @@ def load(**constants: Any) -> Render:
     """Return a function that makes a page from the name of a template and its values.
 
     Args:
-        constants: values that every page has: root, place, has_mount.
+        constants: values that every page has: root, place, target (as arguments), has_mount.
 
     Raises:
         SettingsError: jinja2 is not installed.
@@ -60,5 +60,5 @@ def load(**constants: Any) -> Render:
     return render
 
 
-def _shell_word(text: str) -> str:
+def _shell_word(text: str | bytes) -> str:
     return names.shell_word(os.fsencode(text))

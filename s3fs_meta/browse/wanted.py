@@ -8,9 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from s3fs_meta.browse.names import shell_word
+from s3fs_meta.browse.names import is_utf8, shell_word
 from s3fs_meta.browse.source import Source
+from s3fs_meta.limits import NAME_BYTES_MAX
 from s3fs_meta.model import Txg
+from s3fs_meta.mount.snapshot_source import Reading
+from s3fs_meta.mount.stores import words_of
 from s3fs_meta.sync.chain.chain import Link
 
 _NUMBER: Final = re.compile("[0-9]{1,19}")
@@ -74,16 +77,30 @@ def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if place.mounted and place.mountpoint is not None and path:
         mountpoint = os.fsencode(place.mountpoint)
-        back = b"%s.txg-%d" % (os.path.basename(path), txg)
+        back = _renamed(os.path.basename(path), txg)
         entries = os.path.join(mountpoint, path), os.path.join(mountpoint, back)
         words = [b"s3fs-meta", b"clone", b"--at=txg=%d" % txg, *entries]
         text = " ".join(map(shell_word, words))
         found.append(("In the mount, under a new name; nothing is downloaded or replaced:", text))
     words = [b"s3fs-meta", b"restore", b"--at", b"txg=%d" % txg, b"--to", b"restored"]
-    words += [os.fsencode(place.url), *([_no_option(path)] if path else [])]
+    words += [*target_words(source.reading), *([_no_option(path)] if path else [])]
     text = " ".join(map(shell_word, words))
     found.append(("Into a new directory, on any host:", text))
     return found
+
+
+def target_words(reading: Reading) -> list[bytes]:
+    """Return the arguments of a command that name a filesystem, on any host."""
+    return [os.fsencode(word) for word in (*words_of(reading.s3), reading.place.url)]
+
+
+def _renamed(name: bytes, txg: Txg) -> bytes:
+    """Return a name for the copy of an entry; a long one loses its last characters."""
+    suffix = b".txg-%d" % txg
+    short = name[: NAME_BYTES_MAX - len(suffix)]
+    if len(short) < len(name) and is_utf8(name):
+        short = short.decode(errors="ignore").encode()
+    return short + suffix
 
 
 def _no_option(path: bytes) -> bytes:

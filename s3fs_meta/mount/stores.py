@@ -98,6 +98,12 @@ def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
         raise
 
 
+def words_of(options: S3Options) -> list[str]:
+    """Return the arguments of a command that stand for S3 options."""
+    given = zip(("--endpoint-url", "--region", "--profile"), options, strict=True)
+    return [word for name, value in given if value is not None for word in (name, value)]
+
+
 def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
     """Return a message whose commands for a URL are complete.
 
@@ -105,8 +111,7 @@ def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
     advise the command. The S3 options that the URL needs are put before it.
     """
     text = _FSCK.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
-    given = zip(("--endpoint-url", "--region", "--profile"), options, strict=True)
-    flags = [word for name, value in given if value is not None for word in (name, value)]
+    flags = words_of(options)
     if not flags:
         return text
     command = re.compile(

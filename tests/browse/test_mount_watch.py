@@ -58,7 +58,7 @@ async def test_mount_that_is_gone_is_a_state(tmp_path: Path) -> None:
     assert "not mounted" in watch.samples[-1].state
     assert watch.samples[-1].values == {}
     page = (
-        await mount(watch, templates.load(root="/r", place="x", has_mount=True))
+        await mount(watch, templates.load(root="/r", place="x", target="x", has_mount=True))
     ).content.decode()
     assert "not mounted" in page
     assert "<polyline" not in page

@@ -135,7 +135,7 @@ async def test_page_does_not_wait_for_a_bucket_that_is_out(
     autojump_clock: trio.testing.MockClock, fails_after_s: float
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", has_mount=False)
+    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
     site = Site(cast("Source", _Away(fails_after_s)), access, render)
     headers = await _entered(site, access)
     began_s = trio.current_time()
@@ -165,7 +165,7 @@ class _Failing(_Away):
 
 async def test_several_failed_requests_are_one_error(caplog: pytest.LogCaptureFixture) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
-    render = templates.load(root=access.root, place="s3://away", has_mount=False)
+    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
     site = Site(cast("Source", _Failing(0.0)), access, render)
     reply = await site.answer(Request("GET", access.root.encode(), await _entered(site, access)))
     assert reply.status == 502

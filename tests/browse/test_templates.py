@@ -16,7 +16,7 @@ def test_missing_library_is_one_line_that_says_what_to_install() -> None:
 
 
 def test_values_are_escaped() -> None:
-    page = templates.load(root="/r", place='"', has_mount=False)(
+    page = templates.load(root="/r", place='"', target="x", has_mount=False)(
         "error.html", title="<b>", why="<script>"
     ).decode()
     assert "<script" not in page

@@ -1,6 +1,7 @@
 """The commands that bring a file back."""
 
 import html
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,14 +12,20 @@ from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.wanted import commands
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.targets import Target
+from s3fs_meta.objects.urls import S3Options
 from tests.browse.serving import Served
 
+_AWS = S3Options()
 PLACE = Target("s3://bucket/home", Path("/state"), "/mnt/my home", mounted=True)
 
 
 def _commands(place: Target, path: bytes) -> list[str]:
-    source = cast("Source", SimpleNamespace(place=place))
-    return [command for _text, command in commands(source, Txg(42), path)]
+    return [command for _text, command in commands(_source(place), Txg(42), path)]
+
+
+def _source(place: Target, s3: S3Options = _AWS) -> Source:
+    reading = SimpleNamespace(place=place, s3=s3)
+    return cast("Source", SimpleNamespace(place=place, reading=reading))
 
 
 def test_in_a_mount_the_past_is_cloned_under_a_new_name() -> None:
@@ -40,6 +47,36 @@ def test_commands_to_bring_a_file_back_are_shown(served: Served) -> None:
 
 
 def test_path_in_a_command_is_no_option_and_is_quoted() -> None:
-    source = cast("Source", SimpleNamespace(place=Target("local:///a b", Path("/state"))))
+    source = _source(Target("local:///a b", Path("/state")))
     _, line = commands(source, Txg(2), b"-rf $(x)")[-1]
     assert line == "s3fs-meta restore --at txg=2 --to restored 'local:///a b' './-rf $(x)'"
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [(b"x" * 248, 255), (b"x" * 249, 255), (b"\xff" * 255, 255)]
+)
+def test_name_of_the_copy_is_not_too_long(name: bytes, length: int) -> None:
+    assert len(_back(name)) == length
+
+
+def test_character_at_the_end_of_a_shortened_name_is_complete() -> None:
+    assert _back("é".encode() * 127) == "é".encode() * 124 + b".txg-42"
+
+
+def _back(name: bytes) -> bytes:
+    """Return the name that the command gives to the copy of an entry at the top."""
+    command = _commands(Target("local:///b", Path("/state"), "/m", mounted=True), name)[0]
+    found = subprocess.run(
+        ["bash", "-c", f"s3fs-meta() {{ printf '%s' \"$4\"; }}; {command}"],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return found.stdout.removeprefix(b"/m/")
+
+
+def test_command_for_any_host_has_the_s3_options() -> None:
+    place = Target("s3://bucket/home", Path("/state"))
+    options = S3Options("http://127.0.0.1:7070", None, "photos")
+    _, line = commands(_source(place, options), Txg(2), b"old")[0]
+    expected = "--endpoint-url http://127.0.0.1:7070 --profile photos s3://bucket/home old"
+    assert line == f"s3fs-meta restore --at txg=2 --to restored {expected}"

@@ -497,3 +497,5 @@ UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while file
 # --- s3fs-meta browse ---------------------------------------------------------------------------
 FOLDER_SIZES_MAX: Final = 1_000_000  # directories: 56 MB
 FOLDER_SIZES_SLICE: Final = 10_000  # rows between two schedule points: some 10 ms
+NAME_SEARCH_SLICE: Final = 10_000  # names between two schedule points: some 5 ms
+NAME_SEARCH_DIRECTORIES_MAX: Final = 100_000  # directories that a search remembers: 10 MB

@@ -16,6 +16,9 @@ BROWSE_FRESH_S: Final = 2.0  # the newest txg is cached for this time, so a clic
 # --- directories, files and archives -----------------------------------------------------------
 BROWSE_PAGE_NAMES: Final = 500  # names on one page: 100 KB of HTML
 BROWSE_SORTED_NAMES_MAX: Final = 5000  # larger directories are listed in the order of hashes
+BROWSE_FOUND_MAX: Final = 200  # entries that a search by name shows
+# Names of a folder in which a search looks for removed ones: 150 bytes of memory each.
+BROWSE_FORMER_NAMES_MAX: Final = 100_000
 BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # beginning of a text that is shown or compared
 BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # larger pictures are only downloaded
 BROWSE_PATH_BYTES_MAX: Final = (

@@ -11,6 +11,7 @@ never a page of this site.
     /inode/TXG/INODE        to the path that an inode had
     /content/TXG/PATH       download of a file; /picture/… the same for the preview
     /tar/TXG/PATH           download of a directory; /zip/… the same as zip
+    /find/TXG/PATH?name=    entries below a directory by a part of their name
     /versions/PATH          the versions of a file
     /compare/PATH?old=&new= two of them side by side
     /changes/TXG/PATH       what changed since then
@@ -27,7 +28,14 @@ from urllib.parse import parse_qs
 import trio
 
 from s3fs_meta import option_syntax
-from s3fs_meta.browse import file_pages, folder_pages, history_pages, mount_page, space_page
+from s3fs_meta.browse import (
+    file_pages,
+    find_page,
+    folder_pages,
+    history_pages,
+    mount_page,
+    space_page,
+)
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.assets import ASSETS
 from s3fs_meta.browse.limits import BROWSE_OUTAGE_S_MAX
@@ -64,6 +72,7 @@ _OF_TXG: Final[dict[bytes, _Page]] = {
     b"picture": file_pages.picture,
     b"tar": folder_pages.tar,
     b"zip": folder_pages.zip_archive,
+    b"find": find_page.find,
     b"changes": history_pages.changes,
     b"space": space_page.space,
 }

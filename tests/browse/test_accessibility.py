@@ -21,6 +21,7 @@ PAGES = (
     "/compare/reports/report.txt?old=2&new={}",
     "/changes/2/reports",
     "/space/{}/?since=2",
+    "/find/{}/reports?name=re",
     "/nothing",
 )
 FINDINGS = """

@@ -26,6 +26,7 @@ PAGES = (
     "/changes/2/",
     "/space/{}/?since=2",
     "/space/{}/hostile",
+    "/find/{}/?name=e",
 )
 
 

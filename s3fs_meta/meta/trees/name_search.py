@@ -1,0 +1,101 @@
+"""A search of one state for names, below a directory.
+
+Owns: the pass over all names. Does not know: how names are shown.
+Keeps: one pass over the table of names, in slices: the caller runs other tasks between them. Only
+the directories above matching names are remembered, at most NAME_SEARCH_DIRECTORIES_MAX.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX, NAME_SEARCH_DIRECTORIES_MAX, NAME_SEARCH_SLICE
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.meta.trees import tree_paths
+from s3fs_meta.model import ROOT_INO, Attributes, Ino
+
+_AFTER: Final = "(parent, cookie) > (?, ?)"
+_LAST: Final = (
+    f"SELECT parent, cookie FROM dentries WHERE {_AFTER} ORDER BY parent, cookie LIMIT 1 OFFSET ?"
+)
+_MATCHING: Final = (
+    f"SELECT parent, name, ino FROM dentries WHERE {_AFTER} AND (parent, cookie) <= (?, ?)"
+    r" AND CAST(name AS TEXT) LIKE ? ESCAPE '\'"
+)
+_PARENT: Final = "SELECT parent FROM inodes WHERE ino = ?"
+_END: Final = ((1 << 63) - 1, (1 << 63) - 1)
+
+
+class FoundName(NamedTuple):
+    """An entry whose name matches."""
+
+    path: bytes  # from the root
+    attributes: Attributes
+
+
+class NameSearch:
+    """The entries below a directory whose names match, in the order of their directories."""
+
+    def __init__(self, db: Database, top: Ino, like: str, most: int) -> None:
+        r"""Store the arguments; ``read`` searches.
+
+        Args:
+            db: the state.
+            top: the directory.
+            like: a pattern of SQL's LIKE, with ``\`` as the escape character.
+            most: the maximum number of entries.
+        """
+        self.found: list[FoundName] = []
+        self.is_complete = False
+        self._db = db
+        self._top = top
+        self._like = like
+        self._most = most
+        self._below: dict[Ino, bool] = {}
+        self._paths: dict[Ino, bytes | None] = {}
+
+    def read(self) -> Iterator[None]:
+        """Search; yield after each slice. Raises DatabaseError."""
+        at: tuple[int, int] = (0, 0)
+        while at != _END:
+            last = self._db.one(_LAST, (*at, NAME_SEARCH_SLICE - 1))
+            stop = _END if last is None else (last[0], last[1])
+            rows = self._db.all(_MATCHING, (*at, *stop, self._like))
+            for number, (parent, name, ino) in enumerate(rows):
+                if self._is_below(Ino(parent)):
+                    if len(self.found) == self._most:
+                        return
+                    self._add(Ino(parent), name, Ino(ino))
+                    yield
+                elif number % NAME_SEARCH_SLICE == 0:
+                    yield
+            at = stop
+            yield
+        self.is_complete = True
+
+    def _is_below(self, parent: Ino) -> bool:
+        """Return whether a directory is the top one or below it."""
+        if self._top == ROOT_INO:
+            return True
+        if len(self._below) >= NAME_SEARCH_DIRECTORIES_MAX:
+            self._below.clear()
+        above: list[Ino] = []
+        at = parent
+        while at not in self._below:
+            above.append(at)
+            row = self._db.inodes.one(_PARENT, (at,))
+            if at in {self._top, ROOT_INO} or row is None or len(above) == FSCK_PATH_DEPTH_MAX:
+                self._below[at] = at == self._top
+                break
+            at = Ino(row[0])
+        found = self._below[at]
+        self._below.update(dict.fromkeys(above, found))
+        return found
+
+    def _add(self, parent: Ino, name: bytes, ino: Ino) -> None:
+        if parent not in self._paths:
+            self._paths[parent] = tree_paths.bytes_of(self._db.connection, parent)
+        above = self._paths[parent]
+        if above is not None:
+            path = above + b"/" + name if above else name
+            self.found.append(FoundName(path, inodes.get(self._db, ino)))

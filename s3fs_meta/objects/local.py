@@ -285,36 +285,51 @@ class LocalStore:
             return _read(key, fd, start, stop)
 
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield objects below *prefix*, in the order of their keys."""
-        folder = prefix.rpartition("/")[0]
-        for info in self._find_in(folder, prefix):
-            if info.key > after:
-                yield info
+        """Yield objects below *prefix* with keys after *after*, in the order of their keys."""
+        yield from self._find_in(prefix.rpartition("/")[0], prefix, after)
 
-    def _find_in(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        # A directory is sorted by its name with a slash, like its keys: '-' < '/' < '0'.
-        names = [
-            (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
-            for entry in self._scan(folder)
-        ]
-        for name, entry in sorted(names, key=lambda pair: pair[0]):
-            key = f"{folder}/{name}" if folder else name
+    def _find_in(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        above = f"{folder}/" if folder else ""
+        for name in sorted(self._names(folder, prefix, after)):
+            key = above + name
             if name.endswith("/"):
-                if key.startswith(prefix) or prefix.startswith(key):
-                    yield from self._find_in(key[:-1], prefix)
-            elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                yield from self._find_in(key[:-1], prefix, after)
+            elif key > after and key.startswith(prefix):
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    status = entry.stat(follow_symlinks=False)
-                    yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
+                    status = os.lstat(self._tree.path(key))
+                    if stat.S_ISREG(status.st_mode):
+                        yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
 
-    def _scan(self, folder: str) -> Sequence["os.DirEntry[str]"]:
+    def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
+        """Return the names in a directory that may be, or contain, objects to list.
+
+        A directory has a slash at the end of its name, so that names sort like keys: '-' < '/' < '0'.
+        A directory may have 100,000 changelogs, of which most listings need the last few, so other
+        names are dropped at once.
+        """
+        above = f"{folder}/" if folder else ""
+        begun = after[len(above) :] if after.startswith(above) else ""
+        wanted = prefix[len(above) :]
+        if after > above and not begun:
+            return []  # every key in the directory is before *after*
+        found: list[str] = []
         try:
             with os.scandir(self._tree.path(folder)) as entries:
                 hides = not folder and self._owns_unfinished()
-                return [entry for entry in entries if not hides or entry.name != UNFINISHED]
+                for entry in entries:
+                    name = f"{entry.name}/"
+                    if name < begun and not begun.startswith(name):
+                        continue
+                    if not (name.startswith(wanted) or wanted.startswith(name)):
+                        continue
+                    if hides and entry.name == UNFINISHED:
+                        continue
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    found.append(name if is_folder else entry.name)
         except (FileNotFoundError, NotADirectoryError):
             self._require_root(folder)
             return []  # the directory does not exist, or was removed because it was empty
+        return found
 
     def _owns_unfinished(self) -> bool:
         """Return whether ``tmp`` is missing, empty, or made by a store, so has no user data."""

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -536,3 +537,52 @@ async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
 
 async def _remount_read_only(folder: Path) -> None:
     await trio.run_process(["mount", "-o", "remount,ro", str(folder)])
+
+
+NAMES = ("a", "a-", "a.b", "a0", "b", "changelog", "00", "01")
+
+
+def random_key(rnd: random.Random) -> str:
+    """Return a key of up to four names; characters of names sort before and after a slash."""
+    return "/".join(rnd.choice(NAMES) for _ in range(rnd.randint(1, 4)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_listing_finds_the_keys_after_any_text(store: LocalStore, seed: int) -> None:
+    """A listing skips directories and names before *after* without examining them."""
+    rnd = random.Random(seed)
+    keys: set[str] = set()
+    for key in (random_key(rnd) for _ in range(60)):
+        if not any(one.startswith(f"{key}/") or key.startswith(f"{one}/") for one in keys):
+            await store.put(ObjectKey(key), b"x")
+            keys.add(key)
+
+    texts = [key[:end] for key in sorted(keys) for end in range(len(key) + 1)]
+    texts += [key + more for key in keys for more in ("-", "/", "/a", "0", "~")]
+    for prefix, after in [(rnd.choice(texts), rnd.choice(texts)) for _ in range(150)]:
+        found = [info.key async for info in store.list(prefix, after=after)]
+        expected = sorted(key for key in keys if key.startswith(prefix) and key > after)
+        assert found == expected, (prefix, after)
+
+
+async def test_listing_examines_no_file_before_its_begin(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of 100,000 changelogs is listed often, from one of the last on."""
+    for number in range(20):
+        await store.put(ObjectKey(f"changelog/{number:012d}"), b"x")
+    examined: list[str] = []
+    lstat = os.lstat
+
+    def noted(path: Path) -> os.stat_result:
+        examined.append(path.name)
+        return lstat(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("s3fs_meta.objects.local.os.lstat", noted)
+        found = [info.key async for info in store.list("changelog/", after=f"changelog/{17:012d}")]
+
+    assert found == [f"changelog/{number:012d}" for number in (18, 19)]
+    assert [name for name in examined if name.isdigit()] == [
+        f"{number:012d}" for number in (18, 19)
+    ]

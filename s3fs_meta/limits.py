@@ -183,7 +183,7 @@ HISTORY_ROWS_WAITING_MAX: Final = 200_000
 HISTORY_OLDER_RUNS: Final = 2  # earlier runs indexed in one check: HISTORY_FAN_OUT requests each
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
-DIFF_NAMES_CACHED_MAX: Final = 1_000_000  # names in memory while two points in time are compared
+DIFF_NAMES_CACHED_MAX: Final = 100_000  # names in memory while two points in time are compared
 DIFF_CHANGES_MAX: Final = 1_000_000  # changed inodes that are compared
 HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
 

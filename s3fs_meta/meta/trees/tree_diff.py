@@ -12,7 +12,7 @@ entries below a renamed directory did not change.
 
 import stat
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.limits import DIFF_NAMES_CACHED_MAX, DIRECTORY_DEPTH_MAX
@@ -116,12 +116,14 @@ class TreeDiff:
                 yield from self._one(self._after, ADDED, ino, new)
         yield from self._in_place([ino for ino in changed if ino not in shown])
 
-    def _names(self, changed: Iterable[Ino]) -> tuple[dict[_Name, Ino], dict[_Name, Ino]]:
+    def _names(self, changed: Collection[Ino]) -> tuple[dict[_Name, Ino], dict[_Name, Ino]]:
         """Return the names that exist only in the earlier or only in the later state."""
         removed: dict[_Name, Ino] = {}
         added: dict[_Name, Ino] = {}
         for directory in changed:
             old, new = self._before.entries(directory), self._after.entries(directory)
+            self._before.note_names(directory, old, changed)
+            self._after.note_names(directory, new, changed)
             for name in old.keys() | new.keys():
                 if old.get(name) != new.get(name):
                     if name in old:
@@ -166,10 +168,10 @@ class TreeDiff:
 
     def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference]:
         """Yield changed files and directories that kept their names."""
-        for ino in inos:
-            former, found = self._before.find(ino), self._after.find(ino)
-            if former is None or found is None:
-                continue
+        both = ((self._before.find(ino), self._after.find(ino)) for ino in inos)
+        kept = [(one, other) for one, other in both if one is not None and other is not None]
+        # By directory, so that the names of each directory are read once.
+        for former, found in sorted(kept, key=lambda pair: pair[1].parent):
             if self._is_content_changed(former, found):
                 kind = CHANGED
             elif self._are_attributes_changed(former, found):
@@ -226,6 +228,7 @@ class _State:
         self._names: OrderedDict[Ino, dict[Ino, bytes]] = OrderedDict()
         self._cached = 0
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
+        self._noted: dict[tuple[Ino, Ino], bytes] = {}
 
     def find(self, ino: Ino) -> Attributes | None:
         """Return the attributes of an inode, None if it does not exist."""
@@ -233,8 +236,15 @@ class _State:
 
     def entries(self, directory: Ino) -> dict[bytes, Ino]:
         """Return the names in a directory, empty if it does not exist."""
-        rows = self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,))
-        return {bytes(name): Ino(ino) for name, ino in rows}
+        return dict(self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,)))
+
+    def note_names(
+        self, directory: Ino, entries: Mapping[bytes, Ino], wanted: Collection[Ino]
+    ) -> None:
+        """Keep one name of each wanted inode in a directory, so that it is not read again."""
+        self._noted.update(
+            {(directory, ino): name for name, ino in entries.items() if ino in wanted}
+        )
 
     def content(self, ino: Ino) -> list[Any]:
         """Return a value that identifies the content of a file."""
@@ -260,8 +270,12 @@ class _State:
             if count > 1:
                 entries = self.entries(parent).items()
                 found.update((parent, name) for name, ino in entries if ino == attributes.ino)
-            elif attributes.ino in self._names_of(parent):
-                found.add((parent, self._names_of(parent)[attributes.ino]))
+            else:
+                name = self._noted.get((parent, attributes.ino))
+                if name is None:
+                    name = self._names_of(parent).get(attributes.ino)
+                if name is not None:
+                    found.add((parent, name))
         return found
 
     def _names_of(self, directory: Ino) -> dict[Ino, bytes]:

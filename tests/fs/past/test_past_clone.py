@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -16,10 +17,11 @@ from s3fs_meta.fs.past import past_clone
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs
+from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs, pending
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, PackId, PackState, Txg
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Passphrase
@@ -71,6 +73,13 @@ async def remove(fs: Filesystem, name: bytes) -> None:
     """Remove a tree of the root with all its rows."""
     fs.tree_removal.remove(ROOT_INO, name, look(fs, name).ino)
     await settled(fs)
+
+
+async def remove_file(fs: Filesystem, name: bytes) -> None:
+    """Remove a file of the root with all its rows."""
+    ino = look(fs, name).ino
+    fs.namespace.unlink(ROOT_INO, name)
+    await fs.orphans.purge(ino)
 
 
 def pack_reads(volume: Volume) -> int:
@@ -381,6 +390,92 @@ async def test_garbage_collection_between_all_slices_deletes_no_needed_pack(
             content = await fs.read(look(fs, b"%d" % number, copy).ino, 0, 99)
             assert content == b"content %d" % number
         assert_sound(fs)
+
+
+async def test_pack_found_dead_before_it_was_held_is_not_condemned(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection finds dead packs, and continues while a copy of them is made."""
+    monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 1)
+    async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
+        for number in range(3):
+            make_directory(fs, b"image %d" % number)
+            await volume.session.imager.make(no_progress)
+        ended = trio.Event()
+
+        async def collect() -> None:
+            await volume.session.reclaimer.reclaim()
+            ended.set()
+
+        async def wait_for_garbage_collection() -> None:
+            gate.open()
+            await ended.wait()
+
+        copier.ship = wait_for_garbage_collection
+        async with trio.open_nursery() as nursery:
+            gate = volume.store.hold("list")
+            nursery.start_soon(collect)
+            await gate.wait_started()
+            while not volume.store.calls[-1].key.startswith("pack/"):
+                former, gate = gate, volume.store.hold("list")
+                former.open()
+                await gate.wait_started()
+            await copier.copy(txg)
+        assert all(row.state is PackState.STORED for row in packs.iterate(fs.db))
+        assert_sound(fs)
+
+
+async def test_copies_of_many_dead_packs_are_shipped_now_and_then(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changelog can list a limited number of packs."""
+    monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 4)
+    async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
+        listed: list[int] = []
+
+        async def count() -> None:
+            listed.append(len(pending.pack_news(fs.db.connection)))
+            await volume.session.shipper.ship()
+
+        copier.ship = count
+        await copier.copy(txg)
+        assert listed == [4]
+
+
+@pytest.mark.parametrize("lacks", [1, 5])
+async def test_every_block_in_doubtful_packs_is_checked_before_the_copy(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch, lacks: int
+) -> None:
+    """Of a marked pack some records are intact; nothing changes if one of them is not."""
+    monkeypatch.setattr(past_clone, "WALK_SLICE_BLOCKS", 2)
+    async with volume.mounted() as fs:
+        await fill(fs, make_file(fs, b"tree"), 6 * BLOCK_BYTES)
+        txg = await shipped(volume)
+        places = [one.pack_offset for one in blocks.in_pack(fs.db, PackId(1))]
+        await remove_file(fs, b"tree")
+        await shipped(volume)
+        fs.db.begin()
+        damage_marks.add(fs.db, Mark(PackId(1), places[lacks]))
+        before = fs.db.counters.next_ino
+        with pytest.raises(PastUnavailableError, match="damaged"):
+            await Copier(fs, volume.session).copy(txg)
+        assert fs.db.counters.next_ino == before
+
+
+async def test_copy_of_content_that_the_past_had_lost_is_refused(volume: Volume) -> None:
+    async with volume.mounted() as fs:
+        await fs.write(make_file(fs, b"tree"), 0, b"content")
+        txg = await shipped(volume)
+        copier = Copier(fs, volume.session)
+        async with copier.points.kept_open(txg) as point:
+            point.db.begin()
+            point.db.run(
+                "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
+            )
+            point.db.commit()
+        with pytest.raises(PastUnavailableError, match="lost before it reached the bucket"):
+            await copier.copy(txg)
+        assert not fs.db.held_packs
 
 
 async def test_packs_of_a_refused_copy_can_be_deleted(volume: Volume) -> None:

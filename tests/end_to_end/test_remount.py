@@ -79,7 +79,8 @@ def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     subprocess.run(kernel, check=True)
     assert program.status(mounted.mountpoint)["kernel_read_only"] is True
 
-    for words in ("rm", path), ("clone", path, path.with_name("g")), ("lock", path):
+    copies = ("clone", path, path.with_name("g")), ("clone", "--at=now", path, path.with_name("g"))
+    for words in ("rm", path), *copies, ("lock", path):
         refused = program.run(*words)
         assert (refused.returncode != 0, "remounted read-only" in refused.stderr) == (True, True)
     subprocess.run(["dd", f"if={path}", "of=/dev/null", "iflag=direct"], check=True)

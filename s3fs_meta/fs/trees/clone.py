@@ -191,11 +191,10 @@ class TreeClone:
 
     def _begin(self, source: Attributes, target: CloneTarget, origin: Origin) -> Ino:
         self._db.commit()
-        self._changes.begin(target.parent)
-        tree_copies.begin(self._db)
-        new = tree_copies.copy_inode(self._db, origin, source, self._now_ns())
-        self._db.commit()
-        return new
+        with self._group_of(origin):
+            self._changes.begin(target.parent)
+            tree_copies.begin(self._db)
+            return tree_copies.copy_inode(self._db, origin, source, self._now_ns())
 
     def _abandon(self, new: Ino) -> None:
         """Make an unfinished copy a removed tree, for the background task. Schedule point: never."""
@@ -266,7 +265,8 @@ class TreeClone:
     def _group_of(self, origin: Origin) -> Iterator[None]:
         """Commit the changes of a block; those from the past are a group of their own.
 
-        So if the past cannot be read, they are undone alone, and completely.
+        So if the past cannot be read, they are undone alone, and completely; no caller has seen
+        them, so the mount stays writable.
         """
         if origin.txg is None:
             yield
@@ -279,7 +279,7 @@ class TreeClone:
         except PastUnavailableError:
             raise  # no row changed
         except S3fsError:
-            self._db.rollback()
+            self._db.undo()
             raise
 
     # --- content -------------------------------------------------------------------------------

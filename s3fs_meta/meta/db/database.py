@@ -25,19 +25,13 @@ import apsw
 from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.errors import (
-    DatabaseError,
-    FormatError,
-    NewerFormatError,
-    S3fsError,
-    UsageError,
-)
+from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError, S3fsError, UsageError
 from s3fs_meta.meta.db import connections, counters, schema, snapshot
 from s3fs_meta.meta.db.connections import note_failed_sync, translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
 from s3fs_meta.meta.db.counters import Counters
 from s3fs_meta.meta.db.db_swap import Exchange
-from s3fs_meta.meta.db.group_listeners import BulkRecorder, GroupListeners, Recorder
+from s3fs_meta.meta.db.group_listeners import BulkRecorder, GroupListeners, LossStep, Recorder
 from s3fs_meta.meta.db.inode_table import InodeTable
 from s3fs_meta.meta.db.local_disk import create_empty, refuse_wal_on_network
 from s3fs_meta.meta.db.pinned_reader import View
@@ -392,6 +386,11 @@ class Database(Statements):
         if self.in_group:
             self._lose_group()
 
+    def undo(self) -> None:
+        """Undo the open group, if any: no caller has seen its changes, so others are accepted."""
+        if self.in_group:
+            self._lose_group(LossStep.RELOAD)
+
     @override
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
@@ -404,7 +403,7 @@ class Database(Statements):
                 self._lose_group()
         return translated(exc, str(self.path))
 
-    def _lose_group(self) -> None:
+    def _lose_group(self, first: LossStep = LossStep.REFUSE) -> None:
         self.in_group = False
         self.group_operations = 0
         self.inodes.forget()
@@ -421,7 +420,7 @@ class Database(Statements):
         if not self.pragmas.can_undo:
             self._refuses = True
         try:
-            self.listeners.lost()
+            self.listeners.lost(LossStep.REFUSE if self._refuses else first)
         except S3fsError as exc:  # the disk fails: the mount becomes read-only, but continues
             _log.error("database %s cannot be read after a lost group: %s", self.path, exc)
             self._refuses = True

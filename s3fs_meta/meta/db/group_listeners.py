@@ -59,14 +59,16 @@ class GroupListeners:
         self._of_loss.append((step, listener))
         self._of_loss.sort(key=operator.itemgetter(0))
 
-    def lost(self) -> None:
-        """Call the registered functions after a group was lost.
+    def lost(self, first: LossStep = LossStep.REFUSE) -> None:
+        """Call the registered functions after a group was lost, from a step on.
 
         Raises:
             S3fsError: a function could not read the database. All functions were called.
         """
         failed: list[S3fsError] = []
-        for _step, listener in self._of_loss:
+        for step, listener in self._of_loss:
+            if step < first:
+                continue
             try:
                 listener()
             except S3fsError as exc:

@@ -7,18 +7,35 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.fs import acl
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_clone import Find, PastClone
 from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import ROOT_INO, Attributes, Txg
+from s3fs_meta.meta.tables import dentries, inodes, packs
+from s3fs_meta.model import ROOT_INO, Attributes, Ino, PackId, Txg
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock.changes import change
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.unlocking import Passphrase
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    NAMED,
+    ROOT,
+    Volume,
+    look,
+    make_directory,
+    make_file,
+)
 from tests.fs.past.nowhere import nowhere
-from tests.fs.trees.samples import COPY, ignore
+from tests.fs.trees.samples import COPY, fill, ignore, make_tree, settled
 
 _numbers = itertools.count()
 
@@ -79,3 +96,70 @@ class Copier:
             nursery.start_soon(self.points.run)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
+
+
+_images = itertools.count()
+SMALL = Slices(cloned_names=2, directories=1, shared_blocks=2)
+AGAIN = CloneTarget(ROOT_INO, b"again")
+
+
+async def make_rich_tree(fs: Filesystem) -> Ino:
+    """Make a tree with every property that a copy keeps."""
+    top = await make_tree(fs)
+    below = look(fs, b"below", top).ino
+    sparse = make_file(fs, b"sparse", below, mode=0o4755)
+    await fs.write(sparse, 3 * BLOCK_BYTES, b"end")
+    await fs.write(sparse, BLOCK_BYTES, b"middle")
+    linked = look(fs, b"full 1", top).ino
+    fs.namespace.link(linked, below, b"linked")
+    fs.namespace.link(linked, below, b"linked again")
+    fs.namespace.make_node(top, b"device", 0o020600, ROOT, rdev=0x0103)
+    fs.xattrs.set(below, acl.ACCESS, NAMED, ROOT)
+    await fill(fs, make_file(fs, b"large", top), 5 * BLOCK_BYTES)
+    return top
+
+
+async def shipped(volume: Volume) -> Txg:
+    """Upload everything; return the txg."""
+    await volume.upload()
+    return volume.session.link.txg
+
+
+async def remove(fs: Filesystem, name: bytes) -> None:
+    """Remove a tree of the root with all its rows."""
+    fs.tree_removal.remove(ROOT_INO, name, look(fs, name).ino)
+    await settled(fs)
+
+
+async def remove_file(fs: Filesystem, name: bytes) -> None:
+    """Remove a file of the root with all its rows."""
+    ino = look(fs, name).ino
+    fs.namespace.unlink(ROOT_INO, name)
+    await fs.orphans.purge(ino)
+
+
+def pack_reads(volume: Volume) -> int:
+    """Return how many requests have read packs."""
+    calls = volume.store.calls
+    return sum(one.method.startswith("get") and one.key.startswith("pack/") for one in calls)
+
+
+def packs_of(fs: Filesystem) -> dict[PackId, tuple[int, Txg | None]]:
+    """Return the live bytes of the packs, and when they died."""
+    return {row.pack: (row.live_bytes, row.died_txg) for row in packs.iterate(fs.db)}
+
+
+async def retain_nothing(volume: Volume) -> None:
+    """Set a retention of zero, so that garbage collection deletes dead packs after two images."""
+
+    def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
+        return superblock_codec.amend(superblock, keyring, retention_s=0)
+
+    await change(volume.store, Remembered(volume.home / "-"), Passphrase(bytes), amended)
+
+
+async def pass_images(fs: Filesystem, volume: Volume, count: int = 3) -> None:
+    """Make images, each after a change; each one deletes garbage."""
+    for _ in range(count):
+        make_directory(fs, b"before image %d" % next(_images))
+        await volume.session.make_image()

@@ -328,6 +328,25 @@ def test_listeners_for_a_lost_group_are_called_in_the_order_of_their_steps(
     assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
 
 
+def test_undone_group_makes_nothing_refuse_changes_unless_it_cannot_be_undone(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    db = make_database(journal_mode=journal_mode)
+    called: list[LossStep] = []
+    for step in LossStep:
+        db.listeners.when_lost(step, partial(called.append, step))
+    create_file(db, b"undone")
+
+    db.undo()
+
+    if journal_mode == "off":
+        assert called == list(LossStep)
+        return
+    assert called == [LossStep.RELOAD, LossStep.REPORT]
+    assert dentries.find(db, ROOT_INO, b"undone") is None
+    db.begin()
+
+
 # --- errors ------------------------------------------------------------------------------------
 
 

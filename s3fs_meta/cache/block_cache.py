@@ -237,7 +237,7 @@ class BlockCache:
     def _arrived(self, located: Located) -> None:
         """Insert the row of a fetched block; remove its file if the block was deleted meanwhile.
 
-        If the block is cached already, its row and state stay.
+        If the block is already cached, its row and state do not change.
         """
         if self.index.get(located.block) is not None:
             return
@@ -258,9 +258,10 @@ class BlockCache:
             self.evictor.make_room(0)
 
     async def keep_duplicates(self) -> None:
-        """Cache equal blocks that replaced new blocks of pinned trees, from the files of those.
+        """Cache the equal blocks to which deduplication mapped parts of pinned files.
 
-        A block whose file is removed already, or that has no room, must be downloaded later.
+        The content is copied from the file of the replaced block. If that file is already removed, or the
+        cache has no room, the equal block must be downloaded later.
         """
         for block, of in self.pinned.take_replaced():
             row = blocks.find(self._db, of)
@@ -321,8 +322,8 @@ class BlockCache:
 
         The new block takes over the file of a clean block that has no other reference, and the clean
         block is then no longer cached. Copying the file would block the event loop for a millisecond,
-        and write as many bytes. Any other block stays cached, and so does a clean block that may be
-        the last copy.
+        and write as many bytes. Any other block stays cached; so does a clean block that may be the last
+        intact copy.
 
         Args:
             cuts: the file is truncated, so the other bytes of the block are dropped. Otherwise the
@@ -375,7 +376,7 @@ class BlockCache:
         """Drop one reference to a block; delete the block if it was the last reference.
 
         Args:
-            block: a file has it.
+            block: a block that a file refers to.
             row: its row, if the caller has just read it.
 
         Schedule point: never.  Transaction: inside a group.
@@ -408,13 +409,13 @@ class BlockCache:
         """Make empty files for the next blocks, until cancelled. Raises as ``FilesAhead.run``."""
         counters = self._db.counters
         numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
-        with self._files.syncing():  # a lost name of a directory is reported only once
+        with self._files.syncing():  # the kernel reports a lost directory entry only once
             await self._files.ahead.run(numbers)
 
     # --- states --------------------------------------------------------------------------------
 
     def seal(self, wanted: Iterable[BlockId]) -> None:
-        """Freeze dirty blocks, so that a later write copies them. Transaction: inside a group."""
+        """Mark dirty blocks as sealed, so that a later write makes a copy. Transaction: inside a group."""
         for block in wanted:
             cached_blocks.set_state(self._db, block, BlockState.SEALED)
             self.index.move(block, BlockState.SEALED)

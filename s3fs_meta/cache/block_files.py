@@ -28,7 +28,8 @@ from s3fs_meta.limits import OPEN_BLOCKS_MAX, SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A disk that failed may have lost the inode of a file; ext4 and XFS report it with the last two.
+# If the disk has lost the inode of a file, opening the file fails with EIO, on ext4 and XFS also with
+# EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
@@ -44,7 +45,11 @@ class OpenBlocks:
     """
 
     def __init__(self, closing: Callable[[BlockId], None] = lambda _block: None) -> None:
-        """Begin with no file; *closing* is called with each block that the bound closes."""
+        """Begin with no file.
+
+        Args:
+            closing: called with each block whose file is closed because of the bound.
+        """
         self._count_max = _count_max()
         self._closing = closing
         self._fds: dict[BlockId, int] = {}
@@ -104,7 +109,7 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
 
 
 class WrittenBlocks:
-    """The blocks that were written since the last sync, of which none should be closed before the next.
+    """The blocks written since the last sync; their files should stay open until the next one.
 
     The kernel reports a lost page to each file that is open. It forgets the error of a file that is
     not open when it needs the memory of the inode; only syncfs(2) still reports it.
@@ -113,7 +118,7 @@ class WrittenBlocks:
 
     def __init__(self) -> None:
         self._blocks: set[BlockId] = set()
-        self._before: set[BlockId] = set()  # during a sync: those that were written before it
+        self._before: set[BlockId] = set()  # during a sync: the blocks that were written before it
         self._were_closed = False
         self.add = self._blocks.add
 
@@ -123,7 +128,7 @@ class WrittenBlocks:
             self._were_closed = True
 
     def distrust(self) -> None:
-        """Let the next sync ask for the errors of closed files: a killed daemon has written some."""
+        """Let the next sync call syncfs(2), because a killed daemon has written files and closed them."""
         self._were_closed = True
 
     def begin_sync(self) -> None:
@@ -132,9 +137,9 @@ class WrittenBlocks:
         self.add = self._blocks.add
 
     def need_syncfs(self) -> bool:
-        """Return whether the sync must ask for the errors of closed files; it has opened its own.
+        """Return whether this sync needs syncfs(2), because the file of a written block was closed.
 
-        A sync that asks for them anyway calls it before.
+        Call it before syncfs(2) in any case, after the files of the sync are open.
         """
         were_closed, self._were_closed = self._were_closed, False
         self._before = set()
@@ -149,8 +154,8 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # Open from the beginning: a new descriptor gets no report of an error that another program's
-        # syncfs(2) on this disk has received.
+        # Open all the time: a descriptor opened later would miss an error that the syncfs(2) of another
+        # program on this disk has already received.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)
@@ -158,8 +163,8 @@ class BlockFiles:
         self.ahead = FilesAhead(self._directory)
         self._written = WrittenBlocks()
         self._open = OpenBlocks(self._written.close)
-        self._adoptions = itertools.count()  # several threads may call next() of a count
-        self._sync_failure = ""  # why every later sync fails; never cleared once set
+        self._adoptions = itertools.count()  # a count is safe with several threads
+        self._sync_failure = ""  # the error of a failed sync; every later sync fails with it
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.
@@ -188,7 +193,7 @@ class BlockFiles:
         return self._read(block, fd, start, stop)
 
     def _read(self, block: BlockId, fd: int, start: int, stop: int) -> bytes:
-        if self._sync_failure:  # then pages may be lost, and read as zeros
+        if self._sync_failure:  # after a failed sync, lost pages read as zeros
             lost = first_lost_byte(fd, start)
             if lost is not None and lost < stop:
                 raise LostBlockError(block, f"the disk has lost its bytes from {lost} on")
@@ -223,7 +228,7 @@ class BlockFiles:
             write_all(fd, offset, data)
             self._written.add(block)
         except OSError as exc:
-            with contextlib.suppress(OSError):  # its inode may be damaged
+            with contextlib.suppress(OSError):  # the inode may be damaged
                 self.remove(block)
             raise _translate(exc, block) from exc
         return is_named
@@ -336,7 +341,7 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def copy_clean(self, source: BlockId, target: BlockId, plain_bytes: int) -> None:
-        """Copy a block file to that of an equal block, as ``adopt``. In a thread.
+        """Copy the file of a block to the file of an equal block, as ``adopt`` does. In a thread.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
@@ -352,7 +357,7 @@ class BlockFiles:
     def let_go(self, blocks: Iterable[BlockId]) -> None:
         """Close the files of blocks before a thread removes them. On the event loop.
 
-        Otherwise closing them later would free their space, on the event loop: 0.1 ms per MiB.
+        The thread then frees their space. Otherwise a later close on the event loop would: 0.1 ms per MiB.
         """
         for block in blocks:
             self._open.forget(block)
@@ -481,7 +486,7 @@ class BlockFiles:
             raise OSError(code, os.strerror(code), str(self.root))
 
     def distrust_closed(self) -> None:
-        """Let the next sync ask for errors of files that a killed daemon has written."""
+        """Let the next sync call syncfs(2), because a killed daemon has written files and closed them."""
         self._written.distrust()
 
     @contextlib.contextmanager
@@ -508,8 +513,8 @@ class BlockFiles:
 
         Args:
             blocks: the blocks.
-            tails: how many bytes are durable of those that have other bytes, too. A copy ends before
-                the first lost byte: otherwise zeros would count as content.
+            tails: for each block with unsynced bytes, the number of its leading bytes that are durable.
+                A copy ends before the first lost byte; otherwise zeros would count as content.
 
         Raises:
             OSError: a file cannot be written to the disk.
@@ -519,7 +524,7 @@ class BlockFiles:
         self._directory.sync_parents(map(_name, blocks))
 
     def _write_again(self, block: BlockId, trusted_bytes: int | None) -> None:
-        """Replace one file; skip it if it is missing or unreadable, because its block is lost."""
+        """Replace one file by a copy; skip a missing or unreadable file, whose block is lost."""
         try:
             fd = self._directory.open(_name(block), os.O_RDONLY)
         except FileNotFoundError:

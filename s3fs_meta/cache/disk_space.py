@@ -23,7 +23,7 @@ class DiskSpace:
     """The free bytes, beyond the reserve, of the disk that contains a directory."""
 
     def __init__(self, path: Path, free_some: Callable[[int], None]) -> None:
-        """Begin without a granted budget.
+        """Begin without a budget; the first call of ``spend`` measures free space.
 
         Args:
             path: a directory on the disk.

@@ -5,7 +5,7 @@ Does not know: why room is needed, dirty blocks, waiting writers (``block_cache`
 Keeps: only clean blocks are evicted, and no pinned ones (``pinned_trees``). A block whose location in
 the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
 intact copy.
-A crash may restore the row of an evicted block; then the next reader fetches the block again (I44).
+A crash may restore the row of an evicted block; the next reader then fetches the block again (I44).
 Tasks: any handler. ``evict`` removes files in a thread, other methods on the event loop.
 """
 
@@ -30,7 +30,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 LAST_COPIES: Final = "last_copies"
 PINNED: Final = "pinned"
-# Why "drop" keeps blocks that are not clean.
+# The reasons for which ``drop`` keeps blocks that are not clean, by their state.
 _WHY_KEPT: Final[Mapping[BlockState, str]] = {
     BlockState.DIRTY: "not_uploaded",
     BlockState.SEALED: "not_uploaded",
@@ -163,7 +163,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Exclude a block from eviction if it is pinned or may be the last copy; return whether."""
+        """Exclude a block from eviction if it is pinned or may be the last copy; return if it is."""
         if self._pinned.adopt(block):
             return True
         is_spared = self.is_last_copy(block)

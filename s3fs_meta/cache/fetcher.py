@@ -5,9 +5,9 @@ Does not know: which files use a block, which blocks are neighbours. ``block_cac
 One request may fetch a block and its neighbours. A reader of a neighbour waits for that request.
 If the neighbour is corrupt, its reader gets no error from the request, and fetches the block alone.
 A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
-runs, because their caller bounds them.
+runs, because their caller limits their number.
 A fetch first waits for the download limit; the timeout of its readers begins after that wait. A run
-has waited already (``block_cache``), so that a reader of its blocks is not behind it.
+has waited before it begins (``block_cache``), so that a reader of one of its blocks does not wait for it.
 If an object is missing or a block invalid, the fetcher requests it again. Only the second failure
 counts as damage of the bucket and is reported. A timeout, a refused request, or a store without a
 superblock never counts as damage.
@@ -70,7 +70,7 @@ async def _nowhere(_located: Located) -> None:
 class DamageHandlers(NamedTuple):
     """Functions that are called for a block that is missing or damaged in its pack."""
 
-    # Records damage of a block; true if its pack is missing.
+    # called with the damaged block, and whether its pack is missing
     note: Callable[[Located, bool], None] = _ignore
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
@@ -94,7 +94,8 @@ class _Fetch:
     """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
-        self.begun = trio.Event()  # the download limit allows the request, or it has ended
+        # set when the download limit allows the request, or when the fetch has ended
+        self.begun = trio.Event()
         self.done = trio.Event()
         self.error: S3fsError | None = None
 
@@ -176,8 +177,8 @@ class Fetcher:
         Args:
             run: the blocks, ascending.
             object_key: key of their pack.
-            waits: repeat the request of an unavailable store until the read timeout. If false, a
-                slow transfer has no time limit, but the store's own attempts are the last ones.
+            waits: retry until the read timeout if the store is unavailable. If false, only the store itself
+                retries, and a slow transfer has no time limit.
 
         Raises:
             StoreUnavailableError: the read timeout expired, or the store is unavailable.
@@ -347,7 +348,7 @@ class Fetcher:
         self, wanted: Sequence[Located], object_key: ObjectKey, first: int, stored: bytes
     ) -> list[Located]:
         """Verify blocks that no reader requested, and write their files; return the valid blocks."""
-        sound: list[Located] = []
+        intact: list[Located] = []
         for located in wanted:
             try:
                 self._unpack(located, object_key, first, stored)
@@ -357,8 +358,8 @@ class Fetcher:
                 # A later reader of the block gets the error.
                 _log.info("block %d, fetched with others, is unusable: %s", located.block, exc)
             else:
-                sound.append(located)
-        return sound
+                intact.append(located)
+        return intact
 
     def _timeout(self, object_key: ObjectKey) -> StoreUnavailableError:
         return StoreUnavailableError(object_key, 1, self._read_timeout_s, "read_timeout")

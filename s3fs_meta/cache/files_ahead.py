@@ -1,11 +1,11 @@
 """Empty block files that are made ahead, open and with durable names.
 
 Owns: the files for the next numbers of blocks, and when more are made. Does not know: rows.
-Why: making a file takes the event loop 8 us on ext4 with a journal, and up to 300 without one, which
-searches long for an inode after many removals; and fsync(2) of a block that is in such a file need
-not sync its directory.
-Keeps: a file made ahead stays empty until a block gets it. Those that none gets are removed at the
-end of ``run``; a killed daemon leaves them to the next mount, which removes empty files without a row.
+Why: creating a file takes 8 us of the event loop on ext4 with a journal. Without a journal it takes up to
+300 us, because ext4 searches long for a free inode after many removals. And fsync(2) of a block that got
+such a file need not sync the directory.
+Keeps: a file made ahead stays empty until a block gets it. Unused files are removed at the end of ``run``.
+A killed daemon leaves them; the next mount removes empty files without a row.
 Tasks: ``run``, one per mount for writing; all other methods on the event loop.
 """
 
@@ -37,7 +37,7 @@ class FilesAhead:
     """The files made ahead in one directory of block files."""
 
     def __init__(self, directory: NumberedDir) -> None:
-        """Make none until ``run`` is called and a block has been created."""
+        """Make no file until ``run`` is called and a block has been created."""
         self._directory = directory
         self._fds: dict[int, int] = {}
         self._wanted = trio.Event()
@@ -53,13 +53,13 @@ class FilesAhead:
         return fd
 
     def drop(self, block: BlockId) -> None:
-        """Forget the file of a number: another file gets its name."""
+        """Forget the file with a number, because another file gets its name."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             os.close(fd)
 
     async def run(self, numbers: Numbers) -> None:
-        """Make files while blocks are created, until cancelled; then remove those that are left.
+        """Make files while blocks are created, until cancelled; then remove unused files.
 
         Raises:
             OSError: a directory cannot be synced.
@@ -82,7 +82,7 @@ class FilesAhead:
         made: dict[int, int] = {}
         wanted = range(first, first + FILES_AHEAD)
         try:
-            with trio.CancelScope(shield=True):  # else no caller would know of the files
+            with trio.CancelScope(shield=True):  # otherwise the descriptors would be lost
                 await trio.to_thread.run_sync(self._make, wanted, made)
         finally:
             self._fds.update(made)
@@ -94,12 +94,13 @@ class FilesAhead:
                 # A file of that name is a leftover of a group that a crash undid: it stays.
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
-        except OSError as exc:  # a full disk, too many files: blocks make their files themselves
+        except OSError as exc:
+            # Such as a full disk, or too many open files. Each block then creates its own file.
             _log.info("no block files are made ahead: %s", exc)
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:
-        """Forget the files of earlier numbers: their blocks have made them at the same time, or never."""
+        """Forget the files of numbers that are already used; their blocks created files of their own."""
         passed = [number for number in self._fds if number < numbers.next_block()]
         for number in passed:
             if numbers.is_cached(BlockId(number)):
@@ -113,7 +114,7 @@ class FilesAhead:
             fd = self._fds.pop(number)
             try:
                 found = os.fstat(fd)
-                # A fetched block replaced a file whose number a copy of the past got.
+                # A copy of the past got this number, and its fetched block has replaced the file.
                 is_unused = found.st_size == 0 and found.st_nlink > 0
             finally:
                 os.close(fd)

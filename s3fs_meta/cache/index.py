@@ -99,7 +99,7 @@ class CacheIndex:
     def made(
         self, block: BlockId, size_bytes: int, now_s: float, *, is_named: bool = False
     ) -> None:
-        """Add a new dirty block, whose file is not synced; *is_named*: but its name is."""
+        """Add a new dirty block with an unsynced file. *is_named*: the name of the file is durable."""
         self._add(block, BlockState.DIRTY, size_bytes)
         self._dirty[block] = now_s
         self._unsynced.add(block)

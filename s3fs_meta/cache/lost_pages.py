@@ -1,12 +1,11 @@
 """The pages of a file that the kernel could not write to the disk, and has dropped from memory.
 
-Owns: finding them. Does not know: block files, and what is done about lost bytes.
-Why: after a failed write the kernel counts a page as written, and may need its memory at any time. From
-then on the page reads as zeros, if the filesystem had reserved its blocks for it without writing them.
-ext4 and XFS do so, and report such an extent as unwritten. Btrfs reports a hole, as for a gap in the
-file, so nothing is found there.
-Sources: Documentation/filesystems/fiemap.rst; lseek(2) on SEEK_HOLE, which finds no hole in a page that
-is in memory.
+Owns: finding such pages. Does not know: block files, how callers handle lost bytes.
+Why: after a failed write the kernel marks the page as clean, and may drop it from memory at any time. If
+the filesystem had allocated its blocks without writing them, the page then reads as zeros. ext4 and XFS
+report such an extent as unwritten. Btrfs reports a hole, as for a gap in the file, so on Btrfs no lost
+page is found.
+Sources: Documentation/filesystems/fiemap.rst; lseek(2), SEEK_HOLE: a page in memory is never a hole.
 """
 
 import fcntl
@@ -24,10 +23,10 @@ _UNWRITTEN: Final = 0x800
 
 
 def first_lost_byte(fd: int, trusted_bytes: int) -> int | None:
-    """Return the offset of the first byte that was lost; None if none is known to be. Blocking.
+    """Return the offset of the first byte known to be lost, or None. Blocking.
 
     Args:
-        fd: an open file, of which nothing remains to be written.
+        fd: an open file without dirty pages.
         trusted_bytes: leading bytes of the file that are durable.
     """
     size_bytes = os.fstat(fd).st_size
@@ -39,7 +38,7 @@ def first_lost_byte(fd: int, trusted_bytes: int) -> int | None:
 
 
 def _unwritten(fd: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that the filesystem has reserved but not written."""
+    """Yield the parts of a range that the filesystem has allocated but not written."""
     while start < stop:
         buffer = bytearray(_REQUEST.size + _EXTENTS_AT_ONCE * _EXTENT.size)
         _REQUEST.pack_into(buffer, 0, start, stop - start, 0, 0, _EXTENTS_AT_ONCE, 0)

@@ -1,9 +1,10 @@
-"""Pinned trees as the cache sees them: the inodes at their tops, and how many bytes pins may use.
+"""The part of the cache that handles pinned trees: their roots, and the bound on pinned bytes.
 
-Owns: the bound on pinned bytes, pinning blocks that were written on this host into a pinned tree,
-and the list of such blocks that deduplication replaces by a block that is not cached. Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
-A block that eviction considers is adopted if its file is below a pinned inode. So new content is
-pinned without a cost for writers.
+Owns: the bound on pinned bytes; pinning blocks that this host wrote into a pinned tree; the list of such
+blocks that deduplication replaced by an equal block that is not cached.
+Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
+A block is pinned when eviction considers it and its file is below a pinned inode. So pinning new content
+costs writers nothing.
 Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
 Tasks: the event loop. No method is a schedule point.
 """
@@ -34,7 +35,7 @@ class PinnedTrees:
     """The pinned trees of one cache."""
 
     def __init__(self, db: Database, index: CacheIndex, cache_bytes: int) -> None:
-        """Begin without a pin."""
+        """Begin without pins."""
         self._db = db
         self._index = index
         self._roots: frozenset[Ino] = frozenset()
@@ -42,7 +43,7 @@ class PinnedTrees:
         self.resize(cache_bytes)
 
     def resize(self, cache_bytes: int) -> None:
-        """Change the bound, because the size of the cache changes."""
+        """Set the bound for a new size of the cache."""
         self.bytes_max = pinned_bytes_max(cache_bytes)
 
     def set_roots(self, roots: Iterable[Ino]) -> None:
@@ -61,9 +62,9 @@ class PinnedTrees:
         return True
 
     def adopt(self, block: BlockId) -> bool:
-        """Pin a cached block that was written on this host into a pinned tree; return whether.
+        """Pin a cached block if this host wrote it into a pinned tree; return whether it is pinned.
 
-        The block of a part of a file that was overwritten since is not adopted.
+        A block whose part of the file was overwritten later is not pinned.
         """
         if not self._roots:
             return False
@@ -75,12 +76,12 @@ class PinnedTrees:
         return self.pin(block, held.size_bytes)
 
     def note_duplicate(self, block: BlockId, ino: Ino, of: BlockId) -> None:
-        """Note that a part of a file has an equal block now, instead of a cached block of its own."""
+        """Record that deduplication replaced a cached block of a file by an equal block."""
         if self._roots and self._index.get(of) is None and self._is_below_a_root(ino):
             self._replaced.append((block, of))
 
     def take_replaced(self) -> list[tuple[BlockId, BlockId]]:
-        """Return the noted blocks of pinned trees, each with the equal block; forget them."""
+        """Return the recorded blocks of pinned trees, each with its equal block, and clear the list."""
         replaced, self._replaced = self._replaced, []
         return replaced
 

@@ -1,10 +1,10 @@
-"""Short blocking calls in a thread, with a wake-up that takes little time.
+"""Short blocking calls in a thread, with a fast wake-up.
 
 Owns: the pipe by which the thread wakes its caller. Does not know: the work of the call.
 Why: an fsync(2) makes two calls in a thread, one after the other. ``trio.to_thread.run_sync`` takes
-140 us for the way there and back on an idle machine, because it wakes the loop through a queue of
-trio, takes a limiter and names the thread. This class takes 60 us: the thread comes from the same
-cache, and the loop waits for a pipe.
+140 us per call on an idle machine, because it wakes the event loop through trio's queue, acquires a limiter
+and names the thread. This class takes 60 us: it uses the same cached threads, and the event loop waits for
+a pipe.
 Tasks: any number of callers on the event loop; each object runs one call at a time.
 """
 
@@ -16,10 +16,10 @@ import trio
 
 
 class QuickThread:
-    """Runs blocking calls in a thread, one at a time; a lock of the caller keeps them apart."""
+    """Runs blocking calls in a thread, one at a time; the caller must hold a lock."""
 
     def __init__(self) -> None:
-        """Make no pipe before the first call, because most sessions of commands never sync."""
+        """Make the pipe at the first call, because most commands never sync."""
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
 
@@ -29,9 +29,9 @@ class QuickThread:
     ) -> None:
         """Run *call* in a thread, and *meanwhile* on the event loop; return when both have ended.
 
-        After its start a cancellation has no effect, because a thread cannot be interrupted. An
-        interrupt from the keyboard is raised after the end of both: trio delivers it to its main
-        task even inside a shield, and the caller's lock must be held as long as the thread works.
+        A cancellation has no effect after the start, because a thread cannot be interrupted. A
+        KeyboardInterrupt is raised after both have ended: trio delivers it to the main task even in a
+        shielded scope, and the caller must hold its lock while the thread works.
         If a function raises, ``run`` raises its exception after the end of both; if both raise,
         that of *call*.
 

@@ -49,7 +49,7 @@ def distrust(db: Database, files: BlockFiles) -> None:
         files.cut_after(tail.block, tail.synced_bytes)
 
 
-def let_strays_go(
+def settle_strays(
     db: Database,
     files: BlockFiles,
     quarantine: Path,
@@ -60,13 +60,13 @@ def let_strays_go(
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
-    A file that the disk cannot read any more stays, because it cannot be moved either.
+    A file that the disk can no longer read stays, because it cannot be moved either.
 
-    An undone group leaves such files. So does a database that was restored from a backup, and then
-    the files may be the only copies. The times of the files distinguish the cases. The group that a
-    kill undid was the last one, so its files are newer than the database and its log; a restored
-    database is newer than all files. Both mtime and ctime must be newer, because copying a file or
-    changing its owner changes only its ctime, and setting the clock back leaves times in the future.
+    A group that a crash undid leaves such files. So does a database that was restored from a backup, and
+    then the files may be the only copies. The times of the files distinguish the cases. The group that a
+    kill undid was the last one, so its files are newer than the database and its log; a restored database
+    is newer than all files. Both mtime and ctime must be newer: copying a file or changing its owner
+    changes only the ctime, and a clock that was set back leaves times in the future.
     In a thread: the run time grows with the number of files, which is bounded.
 
     Args:
@@ -117,7 +117,7 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether an undone group can have made a file: its block has no row, its times fit."""
+    """Return whether the group that a kill undid can have made a file, by its row and its times."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
@@ -153,7 +153,7 @@ class KnownCopies:
     def note_gap(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
         """Record that a write leaves zeros between the content of a dirty block and *gap_end*.
 
-        The file had these zeros before: a power cut that takes the write must not take them.
+        The file had these zeros before the write, so a power cut that undoes the write must keep them.
         """
         if block in self._known:
             block_origins.extend(self._db, block, content_bytes, gap_end)
@@ -231,7 +231,7 @@ async def content_before(
         length = min(copy.keep_bytes, cached_blocks.synced_bytes(db, copy.origin))
         data = await trio.to_thread.run_sync(beginning, copy.origin, length)
     else:
-        found = await trio.to_thread.run_sync(_sound, copy, beginning, keyring)
+        found = await trio.to_thread.run_sync(_intact_content, copy, beginning, keyring)
         data = await _fetched(copy, db, keyring, store) if found is None else found
     if len(data) == copy.plain_bytes:
         data = data.ljust(copy.keep_bytes, b"\0")
@@ -243,7 +243,7 @@ def _beginning(files: BlockFiles, block: BlockId, length: int) -> bytes:
     return b"" if size is None else files.read(block, 0, min(length, size))
 
 
-def _sound(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
+def _intact_content(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
     """Return the content of an uploaded origin's cache file, None if it does not match its hash."""
     try:
         data = beginning(copy.origin, copy.plain_bytes)

@@ -37,7 +37,7 @@ class Suspects:
         self._files = files
         self._keyring = keyring
         self._forget = forget
-        # Readers search it directly, since a method would be called for each read of a block.
+        # Readers search it directly, because each read of a block would call a method.
         self.blocks: set[BlockId] = set()
 
     def __bool__(self) -> bool:
@@ -62,16 +62,16 @@ class Suspects:
             True if the block is valid, or another task has verified or removed it meanwhile. The
             caller then checks again whether it is cached.
         """
-        is_sound = await trio.to_thread.run_sync(self._is_sound, located)
+        is_intact = await trio.to_thread.run_sync(self._is_intact, located)
         if located.block not in self.blocks:
             return True
         self.blocks.discard(located.block)
-        if not is_sound:
+        if not is_intact:
             self._db.begin_local()
             self._forget(located.block)
-        return is_sound
+        return is_intact
 
-    def _is_sound(self, located: Located) -> bool:
+    def _is_intact(self, located: Located) -> bool:
         """Return whether the file of a cached block matches the block's hash. In a thread."""
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)

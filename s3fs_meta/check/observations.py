@@ -69,7 +69,7 @@ CREATE TEMP TABLE IF NOT EXISTS seen_false_marks (name TEXT PRIMARY KEY NOT NULL
 CREATE TEMP TABLE IF NOT EXISTS seen_bad_indexes (
     pack INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
 -- Cached blocks whose content matches the hash in the row.
-CREATE TEMP TABLE IF NOT EXISTS seen_sound_copies (block INTEGER PRIMARY KEY NOT NULL);
+CREATE TEMP TABLE IF NOT EXISTS seen_intact_copies (block INTEGER PRIMARY KEY NOT NULL);
 """
 
 
@@ -216,7 +216,7 @@ class Evidence:
     def note_sound_copies(self, blocks: Iterable[BlockId]) -> None:
         """Record cached blocks whose content was verified."""
         rows = ((block,) for block in blocks)
-        self._add("INSERT OR IGNORE INTO temp.seen_sound_copies VALUES (?)", rows)
+        self._add("INSERT OR IGNORE INTO temp.seen_intact_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
         self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time

@@ -40,7 +40,7 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.history.newest_locations import Elsewhere
+from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
@@ -178,7 +178,7 @@ async def _newest(
         return
     with tempfile.TemporaryDirectory(prefix="newest-", dir=wanted.place.state) as scratch:
         path = Path(scratch) / "meta.db"
-        elsewhere = Elsewhere(store, keyring, superblock.uuid, keeper.lease, path)
+        elsewhere = NewestState(store, keyring, superblock.uuid, keeper.lease, path)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(elsewhere.run)
             yield elsewhere.find

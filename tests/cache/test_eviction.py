@@ -74,11 +74,11 @@ async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     bench: CacheBench,
 ) -> None:
     """The cached block may be the only copy until its mark is removed, as by fsck --deep."""
-    damaged, sound = bench.write(0, b"damaged"), bench.write(1, b"sound")
+    damaged, intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)
     mark, index = _damage(bench, damaged), bench.cache.index
-    assert sound in index.blocks()
+    assert intact in index.blocks()
 
     bench.cache.evictor.evict_bytes(1 << 60)
 
@@ -105,7 +105,7 @@ async def test_eviction_continues_after_many_blocks_at_damaged_locations(
     await bench.upload(*range(5))
     _damage(bench, damaged[0])
     for index in (5, 6, 7):
-        bench.write(index, b"sound!!")
+        bench.write(index, b"intact!!")
     await bench.upload(5, 6, 7)
     cache = bench.new_cache(bytes_max=7 * len(damaged))
 

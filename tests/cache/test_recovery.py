@@ -189,7 +189,7 @@ def _let_go(
     *,
     first: BlockId = FIRST,
 ) -> int:
-    return recovery.let_strays_go(
+    return recovery.settle_strays(
         bench.db,
         bench.files,
         tmp_path / "aside",

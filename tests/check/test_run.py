@@ -47,7 +47,7 @@ async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None
 
 async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) -> None:
     """Rows, cached blocks and a pack row are damaged; all names and content are restored."""
-    one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"sound copy")
+    one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"intact copy")
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE dentries SET cookie = cookie + 256")
     healthy.sql("UPDATE blocks SET refs = 7, plain_bytes = plain_bytes + 1 WHERE pack < 3")
@@ -59,7 +59,7 @@ async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) ->
 
     assert report.exit_status == 1, report.lines()
     assert (await healthy.check_all(deep=True)).lines() == ["clean"]
-    assert healthy.files.size(two) == len(b"sound copy")
+    assert healthy.files.size(two) == len(b"intact copy")
     after = healthy.dump()
     for table in ("dentries", "symlinks", "xattrs", "hard_links", "block_map"):
         assert after[table] == healthy.before[table], table

@@ -38,11 +38,11 @@ _VALUES: Final = st.one_of(
 
 
 @st.composite
-def mutated_bytes(draw: st.DrawFn, sound: bytes) -> bytes:
-    """Return *sound* with a few random edits, or completely random bytes."""
+def mutated_bytes(draw: st.DrawFn, intact: bytes) -> bytes:
+    """Return *intact* with a few random edits, or completely random bytes."""
     if draw(st.integers(0, 19)) == 0:
         return draw(st.binary(max_size=300))
-    data = bytearray(sound)
+    data = bytearray(intact)
     for _ in range(draw(_EDITS)):
         _edit(draw, data)
     return bytes(data)
@@ -73,9 +73,9 @@ def _edit(draw: st.DrawFn, data: bytearray) -> None:
 
 
 @st.composite
-def mutated_json(draw: st.DrawFn, sound: bytes) -> bytes:
-    """Return the JSON object *sound* with a few random edits of values and names."""
-    document = json.loads(sound)
+def mutated_json(draw: st.DrawFn, intact: bytes) -> bytes:
+    """Return the JSON object *intact* with a few random edits of values and names."""
+    document = json.loads(intact)
     for _ in range(draw(_EDITS)):
         _edit_value(draw, document)
     return json.dumps(document, sort_keys=True, indent=1).encode("ascii")

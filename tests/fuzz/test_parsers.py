@@ -162,10 +162,10 @@ def test_any_envelope_is_refused_or_has_its_length(keyring: Keyring, data: st.Da
     """
     packed = Compressor.zstd(1).compress(CONTENT)
     salt = bytes(16)
-    sound = envelope.HEADER.pack(
+    intact = envelope.HEADER.pack(
         b"S3FSMETA", 1, int(keyring.encrypted), b"piece", len(CONTENT), salt
     )
-    header = data.draw(st.just(sound) | mutated_bytes(sound))
+    header = data.draw(st.just(intact) | mutated_bytes(intact))
     body = data.draw(mutated_bytes(packed))
     key = PIECE.key
     if keyring.encrypted:
@@ -248,10 +248,10 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 @given(data=st.data())
 def test_any_pack_index_is_refused_or_valid(keyring: Keyring, data: st.DataObject) -> None:
     """Any index is refused, or its blocks are inside the pack; a readable block has its hash."""
-    sound = pack_of(keyring)
-    index = b"".join(pack.encode_entry(entry) for entry in sound.entries)
-    index_at = sum(entry.stored_bytes for entry in sound.entries)
-    text = bytes(sound.data)
+    intact = pack_of(keyring)
+    index = b"".join(pack.encode_entry(entry) for entry in intact.entries)
+    index_at = sum(entry.stored_bytes for entry in intact.entries)
+    text = bytes(intact.data)
     records = data.draw(st.just(text[:index_at]) | mutated_bytes(text[:index_at]))
     index = data.draw(st.just(index) | mutated_bytes(index))
     fields = data.draw(st.none() | mutated_bytes(text[-52:-40]).map(lambda raw: raw[:12]))
@@ -325,16 +325,16 @@ PLAIN_SUPERBLOCK: Final = superblock.Superblock(
 SUPERBLOCKS: Final = (superblock.encode(PLAIN_SUPERBLOCK), SUPERBLOCK_1)
 
 
-def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
+def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
     """Return edited text objects, as JSON or as bytes, with a right checksum."""
-    first, rest = sound.split(b"\n", 1)
+    first, rest = intact.split(b"\n", 1)
     fields = rest[: -text_object.LAST_BYTES - 1]
 
     def closed(body: bytes) -> bytes:
         return body + f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")
 
     as_json = mutated_json(fields).map(lambda text: first + b"\n" + text + b"\n")
-    return (as_json | mutated_bytes(sound[: -text_object.LAST_BYTES])).map(closed)
+    return (as_json | mutated_bytes(intact[: -text_object.LAST_BYTES])).map(closed)
 
 
 @fuzzed
@@ -371,13 +371,13 @@ def test_any_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
 def test_changed_text_object_is_refused_unless_its_checksum_is_recomputed(
     data: st.DataObject,
 ) -> None:
-    for sound, parse in (
+    for intact, parse in (
         (lease.encode(LEASE), lambda text: lease.decode(lease.KEY, text)),
         (SUPERBLOCKS[1], lambda text: superblock.decode(superblock.KEY, text)),
     ):
-        damaged = data.draw(mutated_bytes(sound))
+        damaged = data.draw(mutated_bytes(intact))
         found = outcome(lambda parse=parse, damaged=damaged: parse(damaged))  # type: ignore[misc]
-        assert found is None or damaged == sound
+        assert found is None or damaged == intact
 
 
 # --- names -------------------------------------------------------------------------------------

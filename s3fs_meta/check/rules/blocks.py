@@ -72,7 +72,7 @@ def relocate(exam: Examination, damaged: str) -> None:
         )
         for table in (
             "seen_searched",
-            "seen_sound_copies",
+            "seen_intact_copies",
         ):  # obsolete, because the row is repaired
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
@@ -103,7 +103,7 @@ def upload_again(exam: Examination, damaged: str) -> None:
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
-        " JOIN temp.seen_sound_copies AS s ON s.block = b.block ORDER BY b.block"
+        " JOIN temp.seen_intact_copies AS s ON s.block = b.block ORDER BY b.block"
     )
     first = BlockId(0)
     for block, plain_bytes, ino, index in rows:

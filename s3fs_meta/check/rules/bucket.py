@@ -42,7 +42,7 @@ TORN_PACKS: Final = (
     f"SELECT p.pack FROM {WRONG_SIZES} AND p.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
 )
 _SOUND_COPIES: Final = (
-    "SELECT b.block FROM blocks AS b JOIN temp.seen_sound_copies AS s ON s.block = b.block"
+    "SELECT b.block FROM blocks AS b JOIN temp.seen_intact_copies AS s ON s.block = b.block"
     " WHERE b.pack IN ({packs})"
 )
 _LOST_ADVICE: Final = (

@@ -96,7 +96,7 @@ _STRAY_FILES: Final = (
     " THEN NOT EXISTS (SELECT 1 FROM temp.check_refs AS r WHERE r.block = f.block)"
     " ELSE b.pack IS NOT NULL"
     " AND NOT EXISTS (SELECT 1 FROM temp.seen_searched AS k WHERE k.block = f.block)"
-    " AND NOT EXISTS (SELECT 1 FROM temp.seen_sound_copies AS k WHERE k.block = f.block) END"
+    " AND NOT EXISTS (SELECT 1 FROM temp.seen_intact_copies AS k WHERE k.block = f.block) END"
     " UNION ALL SELECT NULL, path FROM temp.seen_strays) AS x"
 )
 

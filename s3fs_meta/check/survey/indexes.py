@@ -46,7 +46,7 @@ _WITH_NUMBER: Final = "{0} WHERE block = ?"
 _WITH_HASH: Final = (
     "SELECT b.block FROM blocks AS b INDEXED BY blocks_by_hash"
     " WHERE b.hash = ? AND b.block <> ? AND b.block IN ({0})"
-    " AND b.block NOT IN (SELECT c.block FROM temp.seen_sound_copies AS c)"
+    " AND b.block NOT IN (SELECT c.block FROM temp.seen_intact_copies AS c)"
 )
 
 

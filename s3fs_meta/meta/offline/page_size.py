@@ -62,8 +62,8 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
         old.close()
     new = connections.connect(resized, read_only=True)
     try:
-        sound = new.pragma("quick_check") == "ok" and new.pragma("page_size") == page_size
-        if not sound or new.execute(counters.SELECT).fetchall() != before:
+        is_intact = new.pragma("quick_check") == "ok" and new.pragma("page_size") == page_size
+        if not is_intact or new.execute(counters.SELECT).fetchall() != before:
             raise FormatError(str(resized), "the converted database differs from the original")
     finally:
         new.close()

@@ -4,7 +4,7 @@ point in time   the txg that was current at a time; ``points_in_time`` lists the
 retention       how far back points in time stay available
 overview        the newest state, the holder of the lease and missing objects, from few requests
 snapshot        a bucket read at one point in time; nothing in it changes: ``snapshot_mount``
-kept point      a named point in time that retention does not touch; ``pins`` says what it needs
+kept point      a named point in time that retention keeps; ``pins`` computes the objects it needs
 garbage         objects that no retained txg needs; ``reclaim`` deletes them
 older bucket    a bucket that was reset to an older copy; the writer uploads its state again
 

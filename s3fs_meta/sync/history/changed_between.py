@@ -1,6 +1,6 @@
-"""The inodes that changed between two txgs, by the history index.
+"""The inodes that changed between two txgs, according to the history index.
 
-Owns: joining the index and the changelogs that it lacks. Does not know: how inodes changed.
+Owns: reading the index, and changelogs of txgs that the index lacks. Does not know: how inodes changed.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ async def changed_between(
     last: Txg,
     progress: Progress,
 ) -> set[Ino] | None:
-    """Return the inodes, and the directories of names, that some txgs changed.
+    """Return the changed inodes of a range of txgs, and the directories whose names changed.
 
     Args:
         search: the history.

@@ -2,9 +2,9 @@
 
 Owns: requests in parallel, and a cache of the changes that were read last.
 Does not know: the meaning of the changes.
-Keeps: a changelog is used only if its name and its place are authentic, and if fsck has not abandoned
-it, which is known once the fence record after it was read. Its hash is not compared with the next one
-otherwise, which may not be read at all.
+Keeps: a changelog is used only if its content is authentic for its name, and if fsck has not abandoned
+it, which is known once the fence record after it was read. Its hash is not compared with the hash in the
+next changelog, because callers may not read that one.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Scanned(NamedTuple, Generic[_T]):
     """The results of a function for the changes of one txg."""
 
     link: Link
-    results: list[_T]  # one for each section, the last one first
+    results: list[_T]  # one for each section, the last section first
 
     @property
     def txg(self) -> Txg:
@@ -66,9 +66,9 @@ class ChangelogReader:
         """Call a function with the changeset of each section of some txgs.
 
         Args:
-            txgs: not more than are to be requested at once; the callers that go backwards in time
-                see no abandoned txg, because its fence record comes before it.
-            function: called in a thread with the changeset, and whether the txg has no other.
+            txgs: all are requested at the same time. A caller that goes backwards in time sees no abandoned
+                txg, because it has read the fence record before.
+            function: called in a thread with a changeset, and whether it is the only one of the txg.
 
         Returns:
             One value for each txg, in the same order.

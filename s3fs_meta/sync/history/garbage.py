@@ -2,7 +2,7 @@
 
 Owns: which images can be restored from, which objects no retained txg needs.
 Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
-Keeps: an object whose name has no form of ours is never garbage. Objects of unfinished uploads are
+Keeps: an object whose name this program does not use is never garbage. Objects of unfinished uploads are
 never garbage: pieces of an image without a manifest, parts of the next changelog, packs of this
 epoch.
 """
@@ -75,7 +75,7 @@ class Garbage(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The part of the history that stays."""
+    """The part of the history that is retained."""
 
     floor: Txg  # objects that only txgs before this one need are garbage, unless pinned
     floor_epoch: Epoch  # the epoch in which the txg *floor* was written
@@ -94,7 +94,7 @@ class _Facts(NamedTuple):
     listed: ObjectInfo  # the manifest's entry in the listing
 
 
-class Shelf:
+class StoredImages:
     """The images in the bucket; ``list_images`` lists them.
 
     On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
@@ -112,7 +112,8 @@ class Shelf:
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests of an unknown version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        self._ours: dict[str, bool] = {}  # True for own images; by prefix of their names
+        # by prefix of their names: whether this filesystem wrote the image
+        self._ours: dict[str, bool] = {}
 
     async def list_images(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
         """Return the images from which a restore can begin: complete, and in the chain.
@@ -364,7 +365,7 @@ class Finder:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self.shelf = Shelf(store, keyring, uuid)
+        self.stored_images = StoredImages(store, keyring, uuid)
         self._judged: dict[
             ObjectInfo, bool
         ] = {}  # True if the content proves that this filesystem wrote an object
@@ -383,7 +384,7 @@ class Finder:
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
-        images = await self.shelf.list_images([*named, *kept])
+        images = await self.stored_images.list_images([*named, *kept])
         gone = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in gone]
 
@@ -397,8 +398,10 @@ class Finder:
             return found
         newest = retention.newest(images)
         last = newest[-1].txg
-        stay = retention.kept(images, floor, past.retention_ns) | self.shelf.before(newest[:-1])
-        manifests, pieces = await self.shelf.garbage(stay, last, base.txg, pins)
+        stay = retention.kept(images, floor, past.retention_ns) | self.stored_images.before(
+            newest[:-1]
+        )
+        manifests, pieces = await self.stored_images.garbage(stay, last, base.txg, pins)
         orphans = await self.find_orphans(past.floor_epoch, limit - len(found.packs), pins)
         for objects, part in (
             (found.orphans, orphans),
@@ -455,7 +458,7 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: Pins) -> Txg:
-        """Return the txg up to which nothing unpinned is left, unless a point was dropped."""
+        """Return the txg up to which all unpinned objects are deleted; 0 if a point was dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 

@@ -1,8 +1,8 @@
 """Comparing index objects of the history with the changelogs that they describe.
 
-Owns: which index objects are damaged, or contradict their changelogs.
-Does not know: who removes them; the writer makes missing ones anew.
-Keeps: an index object is faulty only if everything that it describes was read. A missing or damaged
+Owns: finding index objects that are damaged or contradict their changelogs.
+Does not know: their removal (fsck), and their replacement (``index_writer``).
+Keeps: an index object is reported only if everything that it describes was read. A missing or damaged
 changelog is no fault of the index.
 """
 
@@ -28,13 +28,14 @@ class IndexChecker:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self.foreign: list[ObjectKey] = []  # objects under names of ours that no filesystem wrote
+        # objects with names of index objects that this filesystem did not write
+        self.foreign: list[ObjectKey] = []
 
     async def fault(self, key: ObjectKey) -> str | None:
         """Return why an index object must not be used, None if no fault is found.
 
-        An object of level 1 is compared with its changelogs, another one with the objects of the
-        level below. An object that a newer program wrote is not judged.
+        An object of level 1 is compared with its changelogs, any other with the objects of the level below.
+        An object that a newer program wrote is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.

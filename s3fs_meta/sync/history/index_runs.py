@@ -1,6 +1,6 @@
 """Making the content of index objects: from changelogs, or from index objects of the level below.
 
-Owns: the merge of changes, and the bounds of one object. Does not know: the store, tasks.
+Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
 Keeps: changes that an index object lacks are marked as unknown, so a search reads them elsewhere.
 Design: docs/design/durability.md, "History index".
 """
@@ -113,7 +113,8 @@ def of_runs(level: int, uuid: str, runs: Sequence[HistoryIndex | None]) -> Histo
     return _merged(level, uuid, ends, unknown, inodes, names)
 
 
-_Ends = tuple[Link, Link, str]  # first link, of which only the time counts; last link; previous
+# the first link (only its time is used), the last link, the hash before the first
+_Ends = tuple[Link, Link, str]
 
 
 def _first_of(index: HistoryIndex) -> Link:
@@ -172,7 +173,7 @@ def _marked_names(names: Sequence[RemovedName], bit: int) -> Iterator[RemovedNam
 
 
 def _joined_inodes(rows: Iterable[ChangedInode]) -> Iterator[ChangedInode]:
-    """Join the rows of each inode; the bits of its rows are all different."""
+    """Join the rows of each inode; no bit is set in two of its rows."""
     for ino, some in groupby(rows, itemgetter(0)):
         content = other = 0
         for row in some:

@@ -2,8 +2,8 @@
 
 Owns: which index objects a search reads, and the check that they describe this chain.
 Does not know: how a txg changed an inode, paths.
-Keeps: the result has every txg of the range that concerns the search, and perhaps others: txgs
-whose changes the index lacks. An index object that cannot be used costs only more requests.
+Keeps: the result has every txg of the range that matches the search, and every txg whose changes the
+index lacks. An index object that cannot be used only costs more requests.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -32,7 +32,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 _log = logging.getLogger(__name__)
 
-# Returns the mask of the parts of a run that concern a search.
+# Returns a mask: the parts of a run that match a search.
 Match = Callable[[HistoryIndex], int]
 
 
@@ -69,15 +69,15 @@ class HistorySearch:
         self._uuid = uuid
         self._end = end
         self._stored: set[ObjectKey] | None = None
-        # Hashes of changelogs, as this search has read them; a contradicting object is not used.
+        # Hashes of changelogs that this search has read; an object that contradicts them is not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
     def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":
-        """Return a walk through the txgs of a range that concern a search, the latest first.
+        """Return a walk through the txgs of a range that match a search, the latest first.
 
         Args:
-            match: returns the parts of a run that concern the search.
+            match: returns the parts of a run that match the search.
             first: the first txg of the range.
             last: the last txg; None: the last one of the chain.
         """
@@ -95,7 +95,7 @@ class HistorySearch:
             take: called with an index object, and the mask of the parts that are in the range.
 
         Returns:
-            The txgs whose changes no index object has, in no order.
+            The txgs whose changes no index object has, in any order.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -123,7 +123,7 @@ class HistorySearch:
         return missing
 
     async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
-        """Return the parts of a run that may concern a search, and whether the index says so.
+        """Return the parts of a run that may match a search, and whether the index has their changes.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -165,7 +165,7 @@ class HistorySearch:
         if key not in self._cached:
             found = await self._read(key)
             if found is not None and not self._is_of_chain(found):
-                _log.warning("%s does not describe the changelogs of its run: not used", key)
+                _log.warning("ignoring %s, which does not describe its changelogs", key)
                 found = None
             self._cached[key] = found
             self._bound(key)
@@ -177,12 +177,16 @@ class HistorySearch:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
             found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
         except (FormatError, ObjectMissingError, ObjectTooLargeError) as exc:
-            _log.warning("the index object %s cannot be read, so its changelogs are: %s", key, exc)
+            _log.warning(
+                "the index object %s cannot be read, so its changelogs are read instead: %s",
+                key,
+                exc,
+            )
             return None
         return found if found.uuid == self._uuid else None
 
     def _is_of_chain(self, index: HistoryIndex) -> bool:
-        """Return whether an index object agrees with those that were read before it."""
+        """Return whether an index object agrees with the objects that were read before it."""
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
         if any(self._hashes.get(txg, text) != text for txg, text in ends.items()):
             return False
@@ -212,10 +216,10 @@ class Walk:
         self._waiting = [(run, True) for run in _covering(first, last)][::-1]
 
     async def take(self, most: int) -> list[Candidate]:
-        """Return the next txgs, at most *most*; none at the end of the range.
+        """Return the next txgs, at most *most*; an empty list at the end of the range.
 
-        The index is not searched on while the changes of a returned txg are unknown, so the caller
-        can read them before the next call, and match by them.
+        The search stops at a txg whose changes the index lacks, so that the caller can read them before
+        the next call, which may match by them.
 
         Raises:
             StoreError: the bucket cannot be read.

@@ -51,8 +51,9 @@ class Indexer:
         self._hook = hook
         self._stored: set[ObjectKey] = set()  # index objects in the bucket
         self._waiting: dict[Txg, TxgChanges] = {}  # changes of txgs whose run is not indexed yet
-        self.done: Txg | None = None  # the runs that end up to this txg were tried, or are older
-        self.older = Txg(0)  # the runs that end after this txg were tried; 0: all were
+        # the runs that end at this txg or before were tried, or are older than this mount
+        self.done: Txg | None = None
+        self.older = Txg(0)  # the older runs that end after this txg were tried; 0: all were tried
 
     async def run(self) -> None:
         """Index new and old txgs, until cancelled."""
@@ -68,7 +69,7 @@ class Indexer:
     async def take(self, fetched: Fetched) -> None:
         """Keep the changes of a changelog that was read for another purpose.
 
-        So the index sends no request for them. If too many wait, the changelog is read again.
+        So indexing needs no request for them. If too many changes wait, the changelog is read again.
         """
         rows = sum(one.size for one in self._waiting.values())
         if (
@@ -110,7 +111,7 @@ class Indexer:
             made += await self._make(1, last)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
-                # Here the run is complete: its first part was the last one that was missing.
+                # The run is complete now, because its first part was the last missing one.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end)
             self.older = Txg(first - 1)
@@ -135,7 +136,7 @@ class Indexer:
         try:
             made = await (self._of_txgs(last) if level == 1 else self._of_runs(level, last))
         except (TooManyChangesError, FormatError) as exc:
-            _log.info("no index object %s: %s", key, exc)
+            _log.info("the index object %s is not made: %s", key, exc)
             return True
         data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
         with contextlib.suppress(PreconditionError):  # an earlier mount made it

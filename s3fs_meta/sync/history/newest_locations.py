@@ -1,4 +1,4 @@
-"""Lost content of a past point in time, found by its hash in the newest state.
+"""The search of the newest state for lost content of a past point in time, by its hash.
 
 Content that was written again, or moved, is now in another pack, while the rows of the snapshot
 still name the old pack.
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 _THROWAWAY = Pragmas(journal_mode="off", synchronous="off")
 
 
-class Elsewhere:
-    """The newest state of one filesystem, for readers of an older state."""
+class NewestState:
+    """The newest state of a filesystem, searched for content that an older state has lost."""
 
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, path: Path
@@ -90,7 +90,7 @@ class Elsewhere:
 
 
 def intact_location(db: Database, located: Located) -> Found | None:
-    """Return the location in one state of a block with the content of another state's block."""
+    """Return where the database *db* has an intact block with the same content, or None."""
     row = None if located.hash is None else blocks.intact(db, located.hash)
     if row is None or row.pack is None or row.plain_bytes == 0:
         return None
@@ -101,7 +101,7 @@ def intact_location(db: Database, located: Located) -> Found | None:
     return Found(packs.object_key(db, row.pack), row.pack_offset, row.stored_bytes)
 
 
-def newest_state(volume: Volume) -> Elsewhere:
+def newest_state(volume: Volume) -> NewestState:
     """Return the newest state of an opened filesystem; it is restored when it is first needed."""
     path = volume.state_dir.tmp / "newest.db"
-    return Elsewhere(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)
+    return NewestState(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

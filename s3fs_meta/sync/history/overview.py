@@ -4,7 +4,7 @@ Owns: the facts that few requests can show: the newest txg, the holder of the le
 and whether that image and the changelogs after it are complete.
 Does not know: how facts are shown, or what the user does next. Local state, except the superblock
 copy of this host.
-Keeps: nothing is written, and no lease is taken. With the keys, only objects that open are believed.
+Keeps: nothing is written, and no lease is taken. With the keys, only authentic objects are used.
 Without them, names and times of objects are unproven. Nothing older than the last image is examined;
 fsck does that, and reads every changelog.
 
@@ -12,7 +12,7 @@ Requests: two GETs each for the superblock and the newest changelog, one each fo
 image; three LISTs, and one more for each 1,000 changelogs since the image and 1,000 pieces of images.
 Only a fault costs more: two GETs for each unreadable changelog at the end, at most
 OVERVIEW_PROBES_MAX of these, one LIST for each level, and one LIST for each 1,000 pieces of images
-if the lease is lost. The number of packs never matters.
+if the lease is lost. The number of packs has no influence.
 """
 
 import itertools
@@ -50,7 +50,8 @@ class Newest(NamedTuple):
     """The newest txg that was found."""
 
     txg: Txg
-    time_ns: int | None  # its cut by the writer's clock; unproven: its object by the store's clock
+    # when it was cut, by the writer's clock; without keys: when it was stored, by the store's clock
+    time_ns: int | None
 
 
 class Overview(NamedTuple):
@@ -113,7 +114,7 @@ class _Examination:
         )
 
     async def _image(self) -> Manifest | None:
-        """Return the last image; note what is missing of it."""
+        """Return the last image; record its missing pieces."""
         head, bucket = self._head, self._bucket
         try:
             manifest = await image_head.load_manifest(
@@ -241,7 +242,7 @@ async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock
 
 
 def _within_reach(head: Txg, txgs: Sequence[Txg]) -> list[Txg]:
-    """Return the txgs up to the first long gap: behind it, only the content of objects is a proof."""
+    """Return the txgs up to the first long gap; a txg after it could only be verified with the keys."""
     found: list[Txg] = []
     for txg in txgs:
         if txg - (found[-1] if found else head) > TXG_GAP_MAX:

@@ -1,4 +1,4 @@
-"""The proof that a filesystem wrote an object itself: by its content, not by its name.
+"""The proof, by the content of an object, that this filesystem wrote it.
 
 Owns: the proof. Does not know: why a caller needs it.
 Keeps: an object is ours if the keys of this filesystem decrypt or verify it under its own name. It
@@ -50,7 +50,7 @@ async def own_objects(
     Raises:
         StoreError: an object cannot be read now, so its writer is unknown.
     """
-    judge = _Judge(store, keyring, fetches)
+    judge = _OwnershipCheck(store, keyring, fetches)
     pieces = [info for info in named if image_codec.parse_piece_key(info.key) is not None]
     others = [info for info in named if image_codec.parse_piece_key(info.key) is None]
     await judge.read_all(others, progress)
@@ -59,7 +59,7 @@ async def own_objects(
     return [info.key for info in named if judge.knows(info.key)]
 
 
-class _Judge:
+class _OwnershipCheck:
     """Reads objects and records which of them this filesystem wrote."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, fetches: int) -> None:

@@ -1,13 +1,13 @@
 """The txgs that changed a file, or anything below a directory.
 
 Owns: which changed inodes were below the path. Does not know: how txgs are shown.
-Keeps: a txg is yielded if its changelog changes an inode that was at the path or below it, or if
-its changes are unknown. Memory does not grow with the history.
+Keeps: a txg is yielded if it changed an inode that was at the path or below it, or if its changes are
+unknown. Memory does not grow with the history.
 
-The history index lists the inodes that a run of txgs changed. An inode concerns the path if one of
-its directories leads up to an inode of the path. Its present directories are in the database; its
-former ones are names that it has lost, which the index lists, too. The walk begins at the last txg,
-so when it reaches a run, all names that were lost after the run are known.
+The history index lists the inodes that a run of txgs changed. An inode belongs to the path if one of its
+parent directories, or a parent of those, is an inode of the path. The present parents are in the
+database; the former ones are those of removed names, which the index lists, too. The walk begins at the
+last txg, so when it reaches a run, it knows all names that were removed after the run.
 
 As in ``path_versions``, an inode is followed to its earlier names: a file that was moved into the
 directory has its earlier changes, and one that was moved out has those up to that txg.
@@ -32,7 +32,7 @@ from s3fs_meta.sync.history.txg_log import Gap
 
 
 class PathLog:
-    """Finds the txgs that concern one path; an object is used once."""
+    """Finds the txgs that changed a path; an object is used once."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PathLog:
         self._tree = PastTree(db, {stay.ino: stay.last for stay in stays}, last)
 
     async def backwards(self, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
-        """Yield the changelogs that concern the path, the latest first, back to a txg.
+        """Yield the changelogs that changed the path, the latest first, back to a txg.
 
         A changelog that is unreadable, or that fsck abandoned, becomes a gap.
 
@@ -77,7 +77,7 @@ class PathLog:
                     yield await self._changelogs.fetch(one.txg)
 
     async def _unknown(self, one: Unreadable) -> Fetched | Gap:
-        """Return the changelog of an image; a gap for one that is unreadable or abandoned."""
+        """Return the changelog if its txg is an image, a gap if it is unreadable or abandoned."""
         if one.created_ns is not None:
             fetched = await self._changelogs.fetch(one.txg)
             if fetched.changelog.kind is Kind.IMAGE:
@@ -94,10 +94,10 @@ class PathLog:
         return is_found
 
     def _match(self, index: HistoryIndex) -> int:
-        """Return the parts of a run that may concern the path; keep the names of all others.
+        """Return the parts of a run that may have changed the path; store the names removed in the others.
 
-        Names that were removed in a part whose changes the index lacks may lead from an inode in an
-        earlier part to the path. So those parts are examined, too.
+        If the index lacks the changes of a part, a name that was removed in it may connect an inode of an
+        earlier part with the path. So such parts are examined, too.
         """
         step = HISTORY_FAN_OUT ** (index.level - 1)
 
@@ -112,7 +112,7 @@ class PathLog:
             if more:
                 parts = (self._tree.until(ino) - index.first) // step + 1  # that begin by then
                 found |= more & ((1 << max(parts, 0)) - 1)
-        # The names in a part that is examined are kept when its own txgs are known.
+        # The removed names of an examined part are stored when its single txgs are read.
         kept = ALL_BITS if index.level == 1 else ALL_BITS & ~found
         self._add(
             [

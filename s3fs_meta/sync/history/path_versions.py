@@ -1,12 +1,12 @@
-"""The versions of a path: which inodes it referred to, and how each of them changed.
+"""The versions of a path: the inodes that it referred to, and the changes of each.
 
 Owns: following a path and its inodes back in time. Does not know: how versions are shown.
 Keeps: memory does not grow with the history; the number of versions that a caller wants bounds it.
 
-A name refers to one inode after the other: programs replace a file by renaming a new one over it.
+The inode of a name changes over time, because programs replace a file by renaming a new one over it.
 So a path is followed from the root: for each name in a directory, the index lists when it was
-removed or got another inode, and so which inode it referred to in between (a *stay*). The versions
-of the path are the changes of these inodes, also those that an inode had under earlier names.
+removed or got another inode, and so which inode it referred to in between (a *stay*). The versions of the
+path are the changes of these inodes, including changes under earlier names.
 
 The newest state is in a database. Undoing the changes of an inode one by one, the latest first,
 gives its attributes at each earlier txg.
@@ -69,7 +69,7 @@ class Versions(NamedTuple):
     """The versions of a path, the latest first."""
 
     found: list[Version]
-    is_complete: bool  # False: there are earlier ones than these
+    is_complete: bool  # False: there are earlier versions, too
 
 
 class PathVersions:
@@ -95,7 +95,7 @@ class PathVersions:
             first: the first retained txg.
             end: the last link of the history.
             unshipped: the changeset of later changes that are not uploaded.
-            top: the directory in which paths begin.
+            top: the directory to which paths are relative.
         """
         self._db = db
         self._search = search
@@ -124,7 +124,7 @@ class PathVersions:
         found: list[Version] = []
         for stay in stays:
             if _are_later(found, most, stay.last):
-                break  # this stay and the earlier ones have no version among the latest
+                break  # no version of this stay or an earlier one is among the latest
             found += await self._of_stay(stay, most + 1, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
@@ -154,7 +154,7 @@ class PathVersions:
             rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
             names = {bytes(name) for (name,) in rows}
             lost = await self._lost_names(stay)
-            if stay.last < self._last:  # names that it had then, and others that it got later
+            if stay.last < self._last:  # includes names that the directory got later
                 later = names | await self._lost_names(Stay(stay.ino, stay.last, self._last))
                 names = {
                     name
@@ -230,7 +230,7 @@ class PathVersions:
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
         """Return the inode that a name had after a txg, None if there was no such name.
 
-        It is the one that loses the name next, or has it still, unless it got the name later.
+        It is the next inode that loses the name, or the present one, unless that inode got the name later.
         """
         ino = dentries.find(self._db, parent, name)
         if txg >= self._last:
@@ -363,7 +363,7 @@ def _end_of(stay: Stay) -> tuple[Txg, Txg]:
 
 
 def _of_directory(index: HistoryIndex, parent: Ino, name: bytes) -> list[RemovedName]:
-    """Return the removed names of an index that are *name*, or known only by their cookie."""
+    """Return the removed names of an index that equal *name*, or of which only the cookie is known."""
     rows: list[RemovedName] = []
     for text in (b"", name):
         at = bisect_left(index.names, (parent, text))

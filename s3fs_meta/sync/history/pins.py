@@ -1,6 +1,6 @@
 """Pins: the objects below the retention floor that kept points need.
 
-Owns: the conditions by which garbage collection leaves these objects in the bucket.
+Owns: the conditions under which garbage collection keeps these objects.
 Does not know: listings, rows, deleting (``garbage``, ``reclaim``).
 Keeps: a kept point needs its image, the changelogs and levels from that image to its txg, and each
 pack that had live blocks at its txg. If a fact is unknown, more is pinned, never less.
@@ -39,7 +39,7 @@ class _Interval(NamedTuple):
 
 
 class Pins:
-    """The needs of the kept points of one filesystem, as conditions on objects."""
+    """The conditions on objects that the kept points of one filesystem need."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Pins:
     def needs_stray_pack(self, epoch: Epoch) -> bool:
         """Return whether a point may need a pack without a row.
 
-        The row may be lost, or the point is of txgs that a repair abandoned.
+        The row may be lost, or the point may belong to txgs that a repair abandoned.
         """
         return epoch <= self.last_epoch
 

@@ -75,7 +75,7 @@ class Reclaimer:
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
         self._reported: set[ObjectKey] = set()  # kept points that a log message has named
         self.last_error = ""
-        # The state in which the last search found nothing to delete; None: it failed or found some.
+        # The state at the last search, if it found nothing to delete; None if it failed or found objects.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
         self.wants_image = False  # a newer image would allow the deletion of dead packs
@@ -85,8 +85,8 @@ class Reclaimer:
         """Delete a bounded amount of garbage; after a failure the next call continues.
 
         Args:
-            unless_idle: search the bucket only once a day while nothing changes. Without a new txg
-                only time makes garbage, and the listings would be the main cost of an idle mount.
+            unless_idle: search the bucket only once a day while nothing changes. Without a new txg objects
+                become garbage only by their age, and the listings would be the main cost of an idle mount.
         """
         try:
             await tend(self._volume)
@@ -113,7 +113,7 @@ class Reclaimer:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Let no pass run within the context."""
+        """Prevent passes of garbage collection within the context."""
         async with self._lock:
             yield
 
@@ -158,7 +158,7 @@ class Reclaimer:
         return await self._finder.find(images, past, limit)
 
     def _pins(self, kept: KeptPoints, images: Sequence[Image], end: Txg) -> Pins:
-        """Return what the kept points need; log each point about which too little is known."""
+        """Return the pins of the kept points; log each point whose needed objects are unknown."""
         renumbered = Renumbered(*properties.renumbered_packs(self._db))
         pins = Pins(kept, {image.key for image in images}, end, renumbered)
         why = {
@@ -252,7 +252,7 @@ class Reclaimer:
         """Condemn a pack that died before the floor; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the row is gone, or blocks refer to the pack again, or soon will
+            return False  # the row was removed, or blocks refer to the pack again or soon will
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:
@@ -296,9 +296,11 @@ class Reclaimer:
     def _forget_given_up(self, found: Garbage) -> None:
         """Remove the rows of abandoned images whose manifests are deleted."""
         gone = set(_keys(found.manifests))
-        shelf = self._finder.shelf
+        stored_images = self._finder.stored_images
         keys = [
-            key for key in properties.abandoned_images(self._db) if key in gone or shelf.lacks(key)
+            key
+            for key in properties.abandoned_images(self._db)
+            if key in gone or stored_images.lacks(key)
         ]
         if keys:
             self._db.begin_local()

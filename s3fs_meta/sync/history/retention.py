@@ -1,7 +1,7 @@
-"""Retention: the floor, which is the oldest available txg, and the images that stay.
+"""Retention: the floor, which is the oldest available txg, and the images that are kept.
 
-Owns: the floor, which txg is as old as the retention, which images stay for restores of retained
-txgs. Does not know: rows, deleting (``reclaim``).
+Owns: the floor, finding the txg that is as old as the retention, the images kept for restores. Does not
+know: rows, deleting (``reclaim``).
 Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between two
 bounds: the present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images,
 which always stay. A txg counts as old only if both its own time and the time of its upload are old.
@@ -118,7 +118,7 @@ class StoredAges:
 
     If the store has its own clock, these times are reliable. In any other store they come from this
     host's clock, which may have been wrong by years for an hour. So the time between two txgs
-    counts as at most RETENTION_GAP_S_MAX, so that more is retained, never less.
+    counts as at most RETENTION_GAP_S_MAX. A wrong clock can then only extend the retention.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:

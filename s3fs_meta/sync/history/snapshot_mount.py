@@ -47,7 +47,8 @@ class Bucket:
     keeper: LeaseKeeper  # does not hold the lease
     points: PointsInTime
     clock: Clock
-    lease_fault: str | None = None  # why the lease of *keeper* was derived; None: it was read
+    # why the lease could not be read and was derived; None if it was read
+    lease_fault: str | None = None
 
     @property
     def uuid(self) -> str:
@@ -57,7 +58,7 @@ class Bucket:
     async def find(self, wanted: PointInTime) -> Link:
         """Return the link of a point in time. Raises as ``PointsInTime.find``.
 
-        A time relative to now counts back from the store's clock if this host's clock differs much.
+        A relative time is counted from the store's clock if this host's clock differs much from it.
         """
         wanted, now_ns = await self.by_store(wanted)
         return await self.points.find(wanted, now_ns)

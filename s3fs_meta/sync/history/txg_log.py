@@ -1,4 +1,4 @@
-"""The log of transaction groups: the changes of each txg, backwards from any txg.
+"""The log of transaction groups, read backwards from any txg.
 
 Owns: reading the chain backwards, counts of a txg's changes.
 Does not know: how the log is shown, which txgs concern a path (``path_log``).

@@ -1,7 +1,7 @@
 """A database with the last txg of the chain: the local one, or a restored one.
 
-Owns: keeping local state until another database has replaced it; choosing the last txg to retain if
-the last changelogs of the chain cannot be read.
+Owns: keeping local state until another database has replaced it; choosing the txg to continue from if the
+last changelogs of the chain cannot be read.
 Does not know: the rules of the lease, how txgs are abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
@@ -57,7 +57,7 @@ def _rules(lease: Lease, wanted: Wanted) -> Rules:
     return Rules(lease, wanted.follow, wanted.mend is not None, publishes)
 
 
-class Bringer:
+class CurrentDatabase:
     """Opens or restores a database with the last txg of the chain, in a locked state directory."""
 
     def __init__(
@@ -78,11 +78,12 @@ class Bringer:
         self._progress = progress
         self._wanted = wanted
         self.db: Database | None = None  # the opened database; after an error the caller closes it
-        self.behind = abandoned_txgs.NOTHING  # the next txg follows this, and the link in the rows
+        # the next txg follows this link and the link in the rows
+        self.behind = abandoned_txgs.NOTHING
         self.notices: list[str] = []  # one-line facts to show to the user
         self.mended: list[str] = []  # faults of the chain, and the abandoned txgs
 
-    async def bring(self, local: Local, lease: Lease, holder: str) -> Database:
+    async def choose(self, local: Local, lease: Lease, holder: str) -> Database:
         """Return a database with the last txg of the chain, or with later local changes.
 
         Args:
@@ -175,7 +176,7 @@ class Bringer:
             self.notices += restorer.notices
 
     def _put_in_place(self, path: Path, lease: Lease) -> Database:
-        """Move a restored database to the path of the local state, which is free now."""
+        """Move a restored database to the path of the local state, where no file is now."""
         self.db = None
         database = self._state_dir.database
         if path != database:
@@ -207,7 +208,7 @@ class Bringer:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # The attempted txg's number is taken; the next image contains its changes.
+            # The number of the attempted txg is used; the next image contains its changes.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:

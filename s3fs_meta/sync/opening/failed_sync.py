@@ -1,13 +1,13 @@
-"""Local state of which a sync has failed: it is written again before it is used on the same boot.
+"""Writing the local state again if a sync of it has failed since the machine started.
 
 Owns: writing files again. Does not know: why the disk failed, and how the failure is recorded
 (``sync_failures``).
-Why: after a failed fsync(2) the kernel keeps the pages in memory, counts them as written, and reports
-success from then on. So an fsync of the next mount would promise bytes that only the memory has. The
-files are replaced by copies, whose syncs are true; bytes written again into the same file would be lost
-on ext4, because their blocks still count as unwritten.
-The kernel may have dropped such pages from memory meanwhile; bytes of a block that are known to be lost
-so are EIO, as after a power loss (``cache.lost_pages``).
+Why: after a failed fsync(2) the kernel keeps the pages in memory, marks them as clean, and reports
+success from then on. So a later fsync would report bytes as durable that are only in memory. The files
+are replaced by copies, whose syncs report errors again. Writing the same bytes into the same file is not
+enough: ext4 would lose them, because it still counts their blocks as unwritten.
+The kernel may have dropped such pages from memory meanwhile. Reading bytes that are known to be lost
+fails with EIO, as after a power loss (``cache.lost_pages``).
 After a reboot nothing is written again: the state on the disk is used as after any power loss.
 Design: docs/design/durability.md, "From write to fsync".
 """
@@ -34,14 +34,14 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The logs come first: no page of the database may be durable before the log that it came from.
+# The logs come first: a page of the database must not be durable before the log that contains it.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 
 async def write_database_again(state_dir: StateDir) -> None:
     """Write the database again if a sync has failed. No process may have it open.
 
-    If none has failed, prepare the record of later failures.
+    If no sync has failed, prepare the record of later failures.
 
     Raises:
         DatabaseError: the disk still fails, or is full; no byte has changed.
@@ -65,7 +65,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
 
     Args:
         state_dir: the locked state directory.
-        db: its database; None if it has none that can be read: every block may be dirty then.
+        db: its database. None if no database can be read; then any block may be dirty.
 
     Raises:
         DatabaseError: the disk still fails, or is full; no byte has changed.
@@ -102,7 +102,7 @@ def _replace(path: Path, copy: Path) -> None:
 
 
 def _drop_reports(state_dir: StateDir) -> None:
-    """Make the kernel report errors of the last mount now, and not to a later syncfs(2)."""
+    """Make the kernel report errors of the last mount now, so that no later syncfs(2) gets them."""
     with contextlib.suppress(OSError):
         BlockFiles(state_dir.blocks, state_dir.tmp).sync_everything()
 

@@ -10,9 +10,9 @@ Does not know: the lease, the cache's internals.
     something unshipped     ends at our link            a follower: refuse
     something unshipped     has later txgs              restore; quarantine local state, report it
     any                     lost our link by damage     continue; the next txg is an image
-    any                     is older, or another's      refuse; fsck -y may continue, as above
+    any                     is older, or differs        refuse; fsck -y may continue, as above
 
-If the bucket has our last attempt, the attempt is our link.
+If the bucket has the changelog that this host tried to upload last, that changelog is our link.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -64,7 +64,7 @@ class Local(NamedTuple):
     """The local state of a filesystem."""
 
     db: Database | None
-    doubtful: bool  # True if committed rows may be lost: see ``volatility``
+    doubtful: bool  # True if committed rows may be lost (see ``volatility``)
 
 
 def examine(

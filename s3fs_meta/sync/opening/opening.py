@@ -29,7 +29,7 @@ from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
-from s3fs_meta.sync.opening.current_database import Bringer, Wanted
+from s3fs_meta.sync.opening.current_database import CurrentDatabase, Wanted
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.state_dir import StateDir
@@ -80,7 +80,7 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # after an error no volume passes them to the caller
+        for notice in opening.notices:  # after an error no volume exists that would report them
             _log.warning("%s", notice)
         raise
     return volume
@@ -116,7 +116,7 @@ class _Opening:
             writes=not options.read_only,
             mend=None if options.read_only else options.mend,
         )
-        self._bringer = Bringer(
+        self._current = CurrentDatabase(
             store, keys.superblock, keys.keyring, state_dir, clock, progress, wanted
         )
         self.db: Database | None = None
@@ -140,7 +140,7 @@ class _Opening:
         elif options.repairing:
             await self._store_clock.measure_for_reading()  # a repair compares the times of txgs
         await self._require_at_least(None)
-        db = await self._bring(local, lease, held.holder)
+        db = await self._choose_database(local, lease, held.holder)
         await self._require_at_least(db)
         crashed, power_lost = note_start(db, self._keyring, held.holder, own)
         if power_lost and not (options.read_only and options.repairing):
@@ -176,7 +176,7 @@ class _Opening:
             power_lost=power_lost,
             notices=tuple(self.notices),
             superblock_faults=tuple(self._keys.notices),
-            mended=tuple(self._bringer.mended),
+            mended=tuple(self._current.mended),
         )
 
     async def _take_over(self, db: Database, held: Hold) -> Database:
@@ -195,7 +195,7 @@ class _Opening:
             held,
             force=self._options.force_takeover,
             catch_up=lambda db: self._catch_up(db, held.holder),
-            behind=lambda: self._bringer.behind,
+            behind=lambda: self._current.behind,
         )
 
     async def _spread_superblock(self) -> None:
@@ -205,13 +205,13 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # this mount tries again later, as does the next mount
+        except StoreError as exc:  # this mount retries later, and so does the next one
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )
 
     async def _examine(self) -> Local:
-        """Open the local database, if it exists. Write it again before if its disk has failed."""
+        """Open the local database if it exists; first write it again if a sync of it has failed."""
         await failed_sync.write_database_again(self._state_dir)
         local = local_state_choice.examine(
             self._state_dir,
@@ -293,14 +293,14 @@ class _Opening:
                 force=force,
             )
 
-    async def _bring(self, local: Local, lease: Lease, holder: str) -> Database:
+    async def _choose_database(self, local: Local, lease: Lease, holder: str) -> Database:
         """Return a database at the end of the chain, or ahead of it."""
         try:
-            return await self._bringer.bring(local, lease, holder)
+            return await self._current.choose(local, lease, holder)
         finally:
-            self.db = self._bringer.db
-            self.notices += self._bringer.notices
-            self._bringer.notices = []
+            self.db = self._current.db
+            self.notices += self._current.notices
+            self._current.notices = []
 
     async def _settle_strays(self, db: Database, first: BlockId, *, killed: bool) -> None:
         """Remove or quarantine stray block files, but not in a repair, which may need them."""
@@ -313,7 +313,7 @@ class _Opening:
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Apply txgs that the former writer appended late to the database."""
-        db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
+        db = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
         note_start(db, self._keyring, holder, None)
         return db
 

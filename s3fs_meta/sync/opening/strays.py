@@ -51,7 +51,7 @@ async def settle(
     files = BlockFiles(state_dir.blocks, state_dir.tmp)
     kept = state_dir.quarantine(stamp)
     count = await trio.to_thread.run_sync(
-        lambda: recovery.let_strays_go(
+        lambda: recovery.settle_strays(
             db,
             files,
             kept / state_dir.blocks.name,

@@ -101,7 +101,7 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     assert row is not None
     assert seen == [(block, *row)]
     assert healthy.db.all("SELECT block FROM temp.seen_searched") == [(block,)]
-    assert healthy.db.all("SELECT block FROM temp.seen_sound_copies") == [(block,)]
+    assert healthy.db.all("SELECT block FROM temp.seen_intact_copies") == [(block,)]
 
 
 async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:

@@ -40,19 +40,19 @@ def test_unexpected_files_are_strays(healthy: Healthy) -> None:
 
 def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> None:
     """A cached block with a changed byte or without its file is not intact."""
-    blocks = healthy.write_uploaded(healthy.attributed, b"sound", b"torn!", b"gone")
+    blocks = healthy.write_uploaded(healthy.attributed, b"intact", b"torn!", b"gone")
     healthy.files.write_within(blocks[1], 0, b"T", 0)
     exam = _survey(healthy)
     healthy.files.remove(blocks[2])
 
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks WHERE pack > 2")
 
-    sound = {row[0] for row in healthy.db.all("SELECT block FROM temp.seen_sound_copies")}
-    assert sound & set(blocks) == {blocks[0]}
+    intact = {row[0] for row in healthy.db.all("SELECT block FROM temp.seen_intact_copies")}
+    assert intact & set(blocks) == {blocks[0]}
 
 
 def test_without_a_cache_directory_nothing_is_verified(healthy: Healthy) -> None:
     """Without a cache directory the survey records no intact block."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
-    assert healthy.db.all("SELECT * FROM temp.seen_sound_copies") == []
+    assert healthy.db.all("SELECT * FROM temp.seen_intact_copies") == []

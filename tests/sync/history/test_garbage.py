@@ -12,7 +12,7 @@ from s3fs_meta.limits import RECLAIM_PACK_ROWS
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.history import garbage
-from s3fs_meta.sync.history.garbage import Finder, Shelf
+from s3fs_meta.sync.history.garbage import Finder, StoredImages
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
@@ -25,16 +25,16 @@ async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None
             write_file(session, b"%d" % number)
             await session.imager.make()
         opened = session.volume
-        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
-        images = await shelf.list_images()
+        stored_images = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
+        images = await stored_images.list_images()
         assert len(images) == 5
-        assert all(shelf.stored_bytes(one) > 0 for one in images)
+        assert all(stored_images.stored_bytes(one) > 0 for one in images)
 
         objects = power.store.objects
         objects[images[1].key] = objects[images[1].key][:-1]
         del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
-        again = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+        again = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
         # No changelogs connect the txgs before and after this image any more.
         only = images[3]._replace(is_txg=True)
         assert await again.list_images() == [images[0], only, images[4]]
@@ -72,8 +72,8 @@ async def test_image_whose_manifest_has_another_hash_does_not_count(
             assert key not in {one.key for one in counting}
             assert f"{key} does not match the hash recorded for it" in caplog.text
             stay = {one.key for one in counting}
-            assert await fresh.shelf.garbage(stay, Txg(99), images[at].txg) == ([], [])
-            gone, _pieces = await fresh.shelf.garbage(stay, Txg(99), Txg(99))
+            assert await fresh.stored_images.garbage(stay, Txg(99), images[at].txg) == ([], [])
+            gone, _pieces = await fresh.stored_images.garbage(stay, Txg(99), Txg(99))
             assert [info.key for info in gone] == [key]
             power.store.objects[key] = honest
 
@@ -95,16 +95,18 @@ async def test_image_whose_pieces_have_a_wrong_total_size_does_not_count(power: 
     """An image is incomplete if its pieces have another total size than its database."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
-        [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).list_images()
+        [image] = await StoredImages(
+            power.store, opened.keyring, opened.superblock.uuid
+        ).list_images()
         manifest = image_codec.decode(image.key, power.store.objects[image.key], opened.keyring)
         first = manifest.pieces[0]._replace(plain_bytes=4096)
         second = first._replace(key=ObjectKey(first.key[:-1] + "1"))
         many = replace(manifest, pieces=(first, second), database_bytes=8192)
         power.store.objects[image.key] = image_codec.encode(many, image.key, opened.keyring)
-        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+        stored_images = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
 
-        assert await shelf.list_images() == []
-        assert await shelf.garbage(set(), Txg(99)) == ([], [])
+        assert await stored_images.list_images() == []
+        assert await stored_images.garbage(set(), Txg(99)) == ([], [])
 
 
 async def test_image_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
@@ -113,11 +115,11 @@ async def test_image_pieces_being_uploaded_are_not_garbage(power: Power) -> None
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         power.store.objects[piece] = image_codec.encode_piece(piece, b"rows", opened.keyring)
-        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
-        images = await shelf.list_images()
+        stored_images = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
+        images = await stored_images.list_images()
         stay = {one.key for one in images}
-        assert await shelf.garbage(stay, Txg(7)) == ([], [])
-        assert [info.key for info in (await shelf.garbage(stay, Txg(8)))[1]] == [piece]
+        assert await stored_images.garbage(stay, Txg(7)) == ([], [])
+        assert [info.key for info in (await stored_images.garbage(stay, Txg(8)))[1]] == [piece]
 
 
 async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
@@ -130,13 +132,16 @@ async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
         await session.imager.make()
         power.store.objects[piece] = image_codec.encode_piece(piece, b"rows", opened.keyring)
         power.store.objects[manifest] = b"S3FSMETA\x00\x63" + bytes(100)
-        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+        stored_images = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
 
-        images = await shelf.list_images()
+        images = await stored_images.list_images()
         assert len(images) == 2
-        assert await shelf.garbage({one.key for one in images}, Txg(99), Txg(99)) == ([], [])
+        assert await stored_images.garbage({one.key for one in images}, Txg(99), Txg(99)) == (
+            [],
+            [],
+        )
         with pytest.raises(NewerFormatError):
-            await shelf.list_images([ManifestRef(manifest, "0" * 64)])
+            await stored_images.list_images([ManifestRef(manifest, "0" * 64)])
 
 
 async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None:
@@ -150,11 +155,11 @@ async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         store = FaultyStore(power.store)
-        shelf = Shelf(store, opened.keyring, opened.superblock.uuid)
-        stay = {one.key for one in await shelf.list_images()}
+        stored_images = StoredImages(store, opened.keyring, opened.superblock.uuid)
+        stay = {one.key for one in await stored_images.list_images()}
         store.calls.clear()
 
-        assert await shelf.garbage(stay, Txg(8)) == ([], [])
+        assert await stored_images.garbage(stay, Txg(8)) == ([], [])
         assert len(store.calls) == 1, "one piece shows the owner of the image"
 
 

@@ -12,12 +12,12 @@ from s3fs_meta.meta.tables import damage_marks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex
-from s3fs_meta.sync.history.newest_locations import Elsewhere
+from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, write_file
 
 
-async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
+async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
     """Search for locations of blocks, one after the other."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
@@ -27,10 +27,10 @@ async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
     return answers
 
 
-def newest(session: Session, path: Path) -> Elsewhere:
+def newest(session: Session, path: Path) -> NewestState:
     """Return the search in the newest state, with a directory that does not exist yet."""
     opened = session.volume
-    return Elsewhere(
+    return NewestState(
         opened.store,
         opened.keyring,
         opened.superblock.uuid,

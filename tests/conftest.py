@@ -1,5 +1,6 @@
 """Fixtures of all tests, and the requirements of marked tests."""
 
+import gc
 import os
 import shutil
 import signal
@@ -47,6 +48,17 @@ def _keep_temporary_files_in_memory() -> None:
     """
     if FAST_PLACE and shutil.disk_usage(FAST_PLACE).free >= TEMPORARY_BYTES_MIN:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", FAST_PLACE)
+
+
+def pytest_collection() -> None:
+    """Do not search for garbage while tests are collected: there is little, among many objects."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from all later searches for garbage, which then are fast."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from s3fs_meta.option_row import Option
 from s3fs_meta.option_table import OPTIONS
 from s3fs_meta.settings import MountOptions
+from tests.syntax_trees import nodes_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,8 +32,8 @@ def test_documented_defaults_are_those_of_the_options(option: Option) -> None:
 def _defaults(path: Path) -> Iterator[str]:
     """Yield the defaults of fields that are options, in the classes of a module."""
     words = {field.name for field in dataclasses.fields(MountOptions)}
-    for kind in ast.walk(ast.parse(path.read_text())):
-        for node in kind.body if isinstance(kind, ast.ClassDef) else ():
+    for kind in nodes_of(path, ast.ClassDef):
+        for node in kind.body:
             if (
                 isinstance(node, ast.AnnAssign)
                 and isinstance(node.target, ast.Name)

@@ -64,9 +64,10 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def thaw() -> Iterator[None]:
-    """Let the garbage collector track all objects again after the test."""
-    yield
+    """Let the garbage collector track all objects before the test, and exempt them after it."""
     gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_objects_from_the_start_are_exempt_from_garbage_collection() -> None:

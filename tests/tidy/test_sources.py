@@ -7,9 +7,10 @@ setup.cfg.
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+from tests.syntax_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 600
@@ -42,41 +43,44 @@ EDITED_RECORDS: Final = re.compile(
     r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^points\.notices$|^chooser\.left$"
 )
 
-
-@cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+_Node = TypeVar("_Node", bound=ast.AST)
 
 
 def _relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def _nodes(code: str, kind: type[_Node]) -> list[_Node]:
+    """Return the nodes of one type in a piece of code."""
+    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, kind)]
+
+
+def _functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [*nodes_of(path, ast.FunctionDef), *nodes_of(path, ast.AsyncFunctionDef)]
+
+
 def _long_functions(paths: Iterable[Path], lines_max: int) -> list[str]:
     return [
         f"{_relative(path)}:{node.lineno} {node.name}: {lines} lines"
         for path in paths
-        for node in ast.walk(_tree(path))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > lines_max
+        for node in _functions(path)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > lines_max
     ]
 
 
 def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for whole in nodes_of(path, ast.Import):
+        yield from (alias.name for alias in whole.names)
+    for part in nodes_of(path, ast.ImportFrom):
+        yield part.module or ""
+        yield from (f"{part.module}.{alias.name}" for alias in part.names)
 
 
-def _kept_buffers(tree: ast.Module) -> Iterator[int]:
+def _kept_buffers(calls: Iterable[ast.Call]) -> Iterator[int]:
     """Yield the lines where an argument of KEEPS_ITS_BUFFER is not ``bytes(…)``."""
-    for node in ast.walk(tree):
+    for node in calls:
         if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
+            isinstance(node.func, ast.Attribute)
             and node.func.attr in KEEPS_ITS_BUFFER
             and not all(_is_copy(argument) for argument in node.args[-1:])
         ):
@@ -89,15 +93,11 @@ def _is_copy(node: ast.expr) -> bool:
     )
 
 
-def _declared(tree: ast.Module) -> set[str]:
+def _declared(annotated: Iterable[ast.AnnAssign], attributes: Iterable[ast.Attribute]) -> set[str]:
     """Return the attributes that the classes of a module declare."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-        elif isinstance(node, ast.Attribute) and _is_stored(node) and _is_of(node, "self"):
-            found.add(node.attr)
-    return found
+    return {node.target.id for node in annotated if isinstance(node.target, ast.Name)} | {
+        node.attr for node in attributes if _is_stored(node) and _is_of(node, "self")
+    }
 
 
 def _is_stored(node: ast.Attribute) -> bool:
@@ -108,11 +108,13 @@ def _is_of(node: ast.Attribute, *names: str) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in names
 
 
-def _late_wiring(tree: ast.Module) -> Iterator[str]:
+def _late_wiring(
+    annotated: Iterable[ast.AnnAssign], attributes: Iterable[ast.Attribute]
+) -> Iterator[str]:
     """Yield assignments to attributes that no class of the module declares."""
-    declared = _declared(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and _is_stored(node):
+    declared = _declared(annotated, attributes)
+    for node in attributes:
+        if _is_stored(node):
             target = ast.unparse(node)
             if (
                 not _is_of(node, "self", "cls")
@@ -126,16 +128,18 @@ def _late_wiring(tree: ast.Module) -> Iterator[str]:
 def test_no_module_assigns_an_attribute_of_another_object() -> None:
     """Parts are complete when they are made; later changes are methods of their owner."""
     assert [
-        f"{_relative(path)}:{found}" for path in SOURCES for found in _late_wiring(_tree(path))
+        f"{_relative(path)}:{found}"
+        for path in SOURCES
+        for found in _late_wiring(nodes_of(path, ast.AnnAssign), nodes_of(path, ast.Attribute))
     ] == []
 
 
 def test_assignments_to_attributes_of_other_objects_are_found() -> None:
     """The search finds assigned callbacks; a module may change its own records."""
     for bad in ("x.on_y = f", "self._uploader.cut = cut", "a, self.b.c = 1, 2", "del x.link"):
-        assert list(_late_wiring(ast.parse(bad)))
+        assert list(_late_wiring([], _nodes(bad, ast.Attribute)))
     own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"
-    assert list(_late_wiring(ast.parse(own))) == []
+    assert list(_late_wiring([], _nodes(own, ast.Attribute))) == []
 
 
 def test_files_have_at_most_600_lines_and_a_specific_name() -> None:
@@ -166,7 +170,7 @@ def _undocumented(tree: ast.Module) -> Iterator[str]:
 
 def test_public_helpers_of_tests_have_docstrings() -> None:
     assert [
-        f"{_relative(path)}: {name}" for path in TESTS for name in _undocumented(_tree(path))
+        f"{_relative(path)}: {name}" for path in TESTS for name in _undocumented(tree_of(path))
     ] == []
     code = "def helper(): pass\ndef _private(): pass\ndef test_behaviour(): pass"
     assert list(_undocumented(ast.parse(code))) == ["helper"]
@@ -177,7 +181,7 @@ def test_package_init_is_only_a_glossary() -> None:
     wrong = []
     for path in SOURCES:
         if path.name == "__init__.py" and path.parent.name != "s3fs_meta":
-            tree = _tree(path)
+            tree = tree_of(path)
             lines = len((ast.get_docstring(tree) or "").splitlines())
             if len(tree.body) != 1 or not GLOSSARY_LINES_MIN <= lines <= GLOSSARY_LINES_MAX:
                 wrong.append(f"{_relative(path)}: {lines} lines, {len(tree.body)} statements")
@@ -206,14 +210,16 @@ def test_every_module_is_tested() -> None:
 def test_functions_that_keep_a_buffer_get_a_copy() -> None:
     """A copy of an object that is already ``bytes`` costs nothing."""
     assert [
-        f"{_relative(path)}:{line}" for path in SOURCES for line in _kept_buffers(_tree(path))
+        f"{_relative(path)}:{line}"
+        for path in SOURCES
+        for line in _kept_buffers(nodes_of(path, ast.Call))
     ] == []
 
 
 def test_memoryview_passed_to_such_a_function_is_found() -> None:
     bad, good = "rows = ONE.iter_unpack(memoryview(data)[4:end])", "ONE.iter_unpack(bytes(view))"
-    assert list(_kept_buffers(ast.parse(bad))) == [1]
-    assert list(_kept_buffers(ast.parse(good))) == []
+    assert list(_kept_buffers(_nodes(bad, ast.Call))) == [1]
+    assert list(_kept_buffers(_nodes(good, ast.Call))) == []
 
 
 def test_tests_import_no_test_module() -> None:

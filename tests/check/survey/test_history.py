@@ -51,6 +51,7 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
     power.store.objects[key] = history_index.encode(replace(index, inodes=Inodes.of([])), keyring)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
 async def test_wrong_index_objects_are_found_and_made_anew(power: Power, harm: str) -> None:
     """I71: a wrong and a damaged index object are deleted, and rebuilt by a mount."""
@@ -78,6 +79,7 @@ async def test_wrong_index_objects_are_found_and_made_anew(power: Power, harm: s
         assert "I71" not in (await checked(session)).broken
 
 
+@pytest.mark.thorough
 async def test_foreign_object_under_the_name_of_an_index_object_stays(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await make_index(session)
@@ -89,6 +91,7 @@ async def test_foreign_object_under_the_name_of_an_index_object_stays(power: Pow
     assert power.store.objects[FIRST] == b"something else"
 
 
+@pytest.mark.thorough
 async def test_index_of_unreadable_changelogs_is_not_judged(power: Power) -> None:
     """An index object cannot be verified if its changelogs are unreadable."""
     async with power.session("a", tasks=False) as session:

@@ -19,6 +19,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from tests.statements import OWNERS
+from tests.syntax_trees import tree_of
 
 PACKAGE = Path(s3fs_meta.__file__).parent
 RUNS = frozenset({"one", "all", "iterate", "run", "run_many"})
@@ -72,7 +73,7 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.file = path.relative_to(PACKAGE).as_posix()
-        self.tree = ast.parse(path.read_text())
+        self.tree = tree_of(path)
         self.constants: dict[str, ast.expr] = {}
         self.imports: dict[str, str] = {}  # each imported name with its module
         for node in self.tree.body:
@@ -88,7 +89,10 @@ class Source:
                     pass
 
 
-SOURCES = {source.file: source for source in map(Source, sorted(PACKAGE.rglob("*.py")))}
+@functools.cache
+def sources() -> dict[str, Source]:
+    """Return all modules of the package by their paths."""
+    return {source.file: source for source in map(Source, sorted(PACKAGE.rglob("*.py")))}
 
 
 class Text:
@@ -133,14 +137,14 @@ class Text:
         if name in source.constants:
             self._add(source, None, source.constants[name], seen)
             return
-        other = SOURCES.get(_file_of(source.imports.get(name, "")))
+        other = sources().get(_file_of(source.imports.get(name, "")))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
         else:
             self.is_complete = False
 
     def _add_constant_of(self, source: Source, owner: str, name: str, seen: frozenset[str]) -> None:
-        other = SOURCES.get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
+        other = sources().get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
         elif not owner[:1].isupper():  # A member of an enumeration is a number.
@@ -181,7 +185,7 @@ def statements(methods: frozenset[str]) -> tuple[Statement, ...]:
 
 
 def _statements(methods: frozenset[str]) -> Iterator[Statement]:
-    for source in SOURCES.values():
+    for source in sources().values():
         for call, function in _calls(source.tree, None):
             match call:
                 case ast.Call(func=ast.Attribute(value=of, attr=runs), args=[sql, *_]) if (

@@ -34,6 +34,7 @@ async def work(session: Session, txgs: int, seed: int = 1) -> list[Ino]:
     return made
 
 
+@pytest.mark.thorough
 async def test_search_finds_the_txgs_that_changed_each_inode(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         files = await work(session, 2 * RUN + 5)
@@ -85,6 +86,7 @@ async def test_search_in_thousands_of_txgs_takes_few_requests(power: Power) -> N
     assert sent <= 6  # a listing, the object of level 2, and those of level 1 with changes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["flipped", "missing", "exchanged", "another chain"])
 async def test_index_object_that_cannot_be_used_costs_only_requests(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture

@@ -424,7 +424,9 @@ async def test_refused_connection_ends_the_first_request_within_seconds(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    assert 1.0 < trio.current_time() - began_s <= STORE_UNCONNECTED_S_MAX
+    # The pauses are random; the one that would exceed the limit takes 1.6 s at most.
+    waited_s = trio.current_time() - began_s
+    assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]
 
 

@@ -7,7 +7,7 @@ survey/        reading the bucket, packs, the cache and the chain of changelogs
 lost_found     the directory for inodes without a name
 lost_data      the record of lost bytes, in an extended attribute of each file
 from_packs     rebuilds a filesystem without images from packs, the chain and image pieces (--rebuild)
-offered        restores lost objects from copies that the user offers
+object_copies  restores missing or damaged objects from copies in another store
 marks          sets and removes damage marks after fsck has read the packs
 report         findings, and the exit status that follows from them
 

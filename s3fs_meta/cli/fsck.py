@@ -12,7 +12,8 @@ import typer
 from s3fs_meta.check.from_packs import Rebuilt
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
 from s3fs_meta.check.run import Wanted
-from s3fs_meta.cli import offered_objects, options
+from s3fs_meta.cli import objects_from as objects_from_option
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
 from s3fs_meta.codec import changelog as changelog_codec
@@ -170,7 +171,7 @@ def fsck(
         accept_superblock=accept_superblock,
         verbose=verbose and not json,
         publish_local=publish_local,
-        objects_from=None if objects_from is None else offered_objects.url_of(objects_from),
+        objects_from=None if objects_from is None else objects_from_option.url_of(objects_from),
         end_at=None if end_at is None else Txg(end_at),
     )
     if delete_unknown:

@@ -20,8 +20,8 @@ from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
 from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
-from s3fs_meta.cli import offered_objects
-from s3fs_meta.cli.offered_objects import Filesystem, Source
+from s3fs_meta.cli import objects_from as objects_from_option
+from s3fs_meta.cli.objects_from import Filesystem, Source
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
@@ -378,7 +378,7 @@ async def _check_alone(
             uuid = volume.uuid
             filesystem = Filesystem(store, volume.keyring, uuid, state_dir.path)
             deep = plan.wanted.deep
-            lines = await offered_objects.mend_packs(source, filesystem, volume.db, deep=deep)
+            lines = await objects_from_option.mend_packs(source, filesystem, volume.db, deep=deep)
             _note_closed(report, *lines)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
@@ -413,7 +413,7 @@ async def _open(
     if plan.wanted.repair is Mode.ALL:
         keys = await _mend_superblock(plan, store, secret, report)
         if plan.objects_from is not None:
-            lines = await offered_objects.mend_metadata(
+            lines = await objects_from_option.mend_metadata(
                 Source(plan.objects_from, plan.s3),
                 Filesystem(store, keys.keyring, keys.superblock.uuid, plan.place.state),
                 lock_wait_s=plan.open.lock_wait_s,

@@ -52,7 +52,7 @@ from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.chain_watch import ChainWatch
-from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close, locations_of, pack_notes_of
+from s3fs_meta.sync.changelog.cut_content import Frozen, Shipped, close, locations_of, pack_notes_of
 from s3fs_meta.sync.changelog.since_image import SinceImage
 from s3fs_meta.sync.changelog.taken_name import step_over
 from s3fs_meta.sync.durability import Durability

@@ -60,8 +60,8 @@ class _Found(NamedTuple):
     why: str  # why the object is invalid; empty if it is valid
 
 
-class Offer:
-    """A store with copies that the user offers to repair the bucket."""
+class ObjectCopies:
+    """Restores objects of a bucket from copies in another store."""
 
     def __init__(
         self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
@@ -306,20 +306,20 @@ class Offer:
     ) -> None:
         """Restore the listed images, those named by changelogs, and the oldest retained image.
 
-        If none of these images is valid, restore all images of the offered store.
+        If none of these images is valid, restore all images of the store with the copies.
         """
         wanted = {*named, *await _keys(self._store, _IMAGES)}
         wanted |= {point.image.key for point in self._kept}
         if lease is not None and lease.head is not None:
             wanted.add(lease.head.manifest_key)
-        offered = {
+        copied = {
             key: name.txg
             for key in await _keys(self._copies, _IMAGES)
             if (name := image_codec.parse_manifest_key(key)) is not None
         }
-        wanted |= {key for key, txg in offered.items() if txg == first}
+        wanted |= {key for key, txg in copied.items() if txg == first}
         if not await self._mend_manifests(first, wanted):
-            await self._mend_manifests(first, offered)
+            await self._mend_manifests(first, copied)
 
     async def _mend_manifests(self, first: Txg, keys: Iterable[ObjectKey]) -> int:
         """Restore the images with these manifests; return the number of valid manifests."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.check.offered import Offer
+from s3fs_meta.check.object_copies import ObjectCopies
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -67,12 +67,14 @@ class Mended:
     async def run(self, *, deep: bool = True) -> None:
         """Repair metadata objects, then packs."""
         keys = await self.power.keys()
-        offer = Offer(self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self.keep)
+        repair = ObjectCopies(
+            self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self.keep
+        )
         lease = lease_codec.decode(lease_codec.KEY, self.power.store.objects[lease_codec.KEY])
-        await offer.mend_metadata(lease)
+        await repair.mend_metadata(lease)
         async with self.power.session("look", options=READ_ONLY, tasks=False) as session:
-            await offer.mend_packs(session.db, deep=deep)
-        self.done = offer.done
+            await repair.mend_packs(session.db, deep=deep)
+        self.done = repair.done
 
 
 def mutable(key: str) -> bool:
@@ -147,12 +149,12 @@ async def test_copy_from_a_fork_of_the_chain_is_not_used(power: Power) -> None:
             copies = {key: data for key, data in theirs.items() if key == damaged}
             mended = Mended(power, copies)
             keys = await power.keys()
-            offer = Offer(
+            repair = ObjectCopies(
                 power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep
             )
-            await offer.mend_metadata(None)
+            await repair.mend_metadata(None)
             assert power.store.objects == before
-            assert offer.done == []
+            assert repair.done == []
 
 
 async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: Path) -> None:
@@ -175,8 +177,10 @@ async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: P
     before = dict(power.store.objects)
     keys = await power.keys()
     mended = Mended(power, copies)
-    offer = Offer(power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep)
-    await offer.mend_metadata(None)
+    repair = ObjectCopies(
+        power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended.keep
+    )
+    await repair.mend_metadata(None)
     assert power.store.objects == before
 
 

@@ -7,7 +7,7 @@ from s3fs_meta.errors import MetadataError
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.tables.pending import News, PackNews
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
-from s3fs_meta.sync.changelog.frozen import locations_of, pack_notes_of
+from s3fs_meta.sync.changelog.cut_content import locations_of, pack_notes_of
 from s3fs_meta.sync.upload.cut import Cut, PackRecord
 
 HASH = b"h" * 32

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli.offered_objects import url_of
+from s3fs_meta.cli.objects_from import url_of
 from tests.cli.conftest import Place
 from tests.damage import flipped
 from tests.programs import Program

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.check.offered import Offer
+from s3fs_meta.check.object_copies import ObjectCopies
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -53,14 +53,14 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
     """Restore changelogs, levels and images from copies; return a line for each restored object.
 
     Raises:
-        As ``Offer.mend_metadata``. HeldError: another process uses the state directory.
+        As ``ObjectCopies.mend_metadata``. HeldError: another process uses the state directory.
     """
     state_dir = StateDir(filesystem.state)
     await state_dir.lock(wait_s=lock_wait_s)
     try:
-        async with _offer(source, filesystem) as offer:
-            await offer.mend_metadata(await _lease(filesystem.store))
-            return offer.done
+        async with _repair(source, filesystem) as repair:
+            await repair.mend_metadata(await _lease(filesystem.store))
+            return repair.done
     finally:
         state_dir.unlock()
 
@@ -68,14 +68,14 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
 async def mend_packs(
     source: Source, filesystem: Filesystem, db: Database, *, deep: bool
 ) -> list[str]:
-    """Restore packs from copies (``Offer.mend_packs``); return a line for each restored pack."""
-    async with _offer(source, filesystem) as offer:
-        await offer.mend_packs(db, deep=deep)
-        return offer.done
+    """Restore packs from copies (``ObjectCopies.mend_packs``); return a line for each restored pack."""
+    async with _repair(source, filesystem) as repair:
+        await repair.mend_packs(db, deep=deep)
+        return repair.done
 
 
 @contextlib.asynccontextmanager
-async def _offer(source: Source, filesystem: Filesystem) -> AsyncIterator[Offer]:
+async def _repair(source: Source, filesystem: Filesystem) -> AsyncIterator[ObjectCopies]:
     store, remembered = filesystem.store, Remembered(filesystem.state)
     stamp = str(SystemClock().now_ns())
 
@@ -87,7 +87,7 @@ async def _offer(source: Source, filesystem: Filesystem) -> AsyncIterator[Offer]
     async with opened_store(source.url, source.s3, probe_only=True) as copies:
         if copies.url == store.url:
             raise UsageError(f"--objects-from={source.url} is the bucket itself")
-        yield Offer(store, copies, filesystem.keyring, filesystem.uuid, keep)
+        yield ObjectCopies(store, copies, filesystem.keyring, filesystem.uuid, keep)
 
 
 async def _lease(store: ObjectStore) -> Lease | None:

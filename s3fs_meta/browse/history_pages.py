@@ -39,6 +39,8 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
     if first > last:
         raise WrongAddressError("these transaction groups are not retained")
     found = await runs.runs_of(site, first, last)
+    kept = await site.kept.all()
+    kept_in = runs.kept_in(found, kept.points)
     most = max([run.changed or 0 for run in found])
     text = render(
         "time_line.html",
@@ -48,7 +50,9 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
         is_part=(first, last) != (bounds.oldest.txg, bounds.newest.txg),
         days=runs.by_day(found),
         gaps=runs.gaps(found),
-        plot=Plot(found),
+        kept=kept,
+        kept_in=kept_in,
+        plot=Plot(found, kept_in),
         moves=runs.moves(first, last, bounds.oldest.txg, bounds.newest.txg),
         share=lambda run: _BAR * (run.changed or 0) // max(most, 1),
     )

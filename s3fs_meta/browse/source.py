@@ -32,6 +32,7 @@ from s3fs_meta.objects.contact import Outage
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.history.newest_locations import intact_location
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.state_dir import StateDir
@@ -77,6 +78,7 @@ class Source:
         # Time of the first and last txg and number of changed inodes, by first and last txg.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
+        self.kept = KeptPointReader(bucket.store, bucket.keyring, bucket.uuid)
 
     @property
     def outage(self) -> Outage:

@@ -1,12 +1,13 @@
 """The time line: the retained txgs in runs, with the number of files that changed in each.
 
-Owns: the length of runs, counting by the history index, gaps between runs. Does not know: how runs
-are shown.
+Owns: the length of runs, counting by the history index, gaps between runs, the kept points of each.
+Does not know: how runs are shown.
 Keeps: at most BROWSE_RUNS_MAX runs. Where the index lacks changes, at most BROWSE_CHANGELOGS_MAX
 changelogs are read for them; the number of a run is unknown beyond that.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import groupby, pairwise
 from statistics import median
@@ -17,6 +18,7 @@ import trio
 from s3fs_meta.browse.limits import BROWSE_CHANGELOGS_MAX, BROWSE_RUNS_MAX
 from s3fs_meta.browse.source import Source
 from s3fs_meta.codec.history_index import ALL_BITS, HistoryIndex
+from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.limits import HISTORY_FAN_OUT, HISTORY_FETCHES_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
@@ -36,6 +38,9 @@ class Run(NamedTuple):
     begin_ns: int | None  # the time of the first txg; None: it cannot be read
     end_ns: int | None  # the time of the last one
     changed: int | None  # number of changed files and directories; None: unknown
+
+
+KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points by the first txg of their run
 
 
 class _Indexed(NamedTuple):
@@ -116,6 +121,22 @@ def gaps(runs: Sequence[Run]) -> dict[Txg, float]:
         return {}
     least_s = max(_GAP * shown_ns / _NS, _LONGER * median(found.values()))
     return {txg: gap_s for txg, gap_s in found.items() if gap_s > least_s}
+
+
+def kept_in(runs: Sequence[Run], points: Sequence[KeptPoint]) -> KeptIn:
+    """Return the kept points within some runs.
+
+    Args:
+        runs: the latest first.
+        points: the earliest first.
+    """
+    found: dict[Txg, list[KeptPoint]] = {}
+    lasts = [run.last for run in reversed(runs)]
+    for point in points:
+        at = bisect_left(lasts, point.txg)
+        if at < len(runs) and runs[-1 - at].first <= point.txg:
+            found.setdefault(runs[-1 - at].first, []).append(point)
+    return found
 
 
 def moves(first: Txg, last: Txg, oldest: Txg, newest: Txg) -> list[Move]:

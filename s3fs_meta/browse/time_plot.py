@@ -1,4 +1,4 @@
-"""The time line as a plot: a bar for each run of txgs, and the gaps between them.
+"""The time line as a plot: a bar for each run of txgs, gaps between them, marks of kept points.
 
 Owns: positions on the plot. Does not know: HTML, how changes are counted.
 """
@@ -7,12 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from s3fs_meta.browse.time_line import Run, gaps
+from s3fs_meta.browse.time_line import KeptIn, Run, gaps
+from s3fs_meta.codec.kept_point import KeptPoint
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
 _BAR_WIDTH_MIN: Final = 3.0
 _BAR_HEIGHT_MIN: Final = 2.0
+_FLAG: Final = 12.0  # width of the flag of a kept point
 _GAP: Final = 0.85  # part of the distance between two bars that is marked
 
 
@@ -34,13 +36,27 @@ class Gap(NamedTuple):
     length_s: float
 
 
+class Mark(NamedTuple):
+    """A kept point: a line within the bar of its run, with a flag to the right or to the left."""
+
+    x: float
+    flag: float
+    point: KeptPoint
+
+
 class Plot:
     """The plot of some runs: time from left to right, the logarithm of changed files upwards."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        """Place the runs, the latest first; runs whose time is unknown are left out."""
+    def __init__(self, runs: Sequence[Run], kept: KeptIn | None = None) -> None:
+        """Place the runs, the latest first; runs whose time is unknown are left out.
+
+        Args:
+            runs: the runs.
+            kept: the kept points of each run, by its first txg.
+        """
         self.bars: list[Bar] = []  # the earliest first
         self.gaps: list[Gap] = []
+        self.marks: list[Mark] = []
         self.begin_ns = self.end_ns = 0
         known = [
             (run.begin_ns, run.end_ns, run)
@@ -65,6 +81,10 @@ class Plot:
                 gap = (before + margin, max(left - before - 2 * margin, 0.0))
                 self.gaps.append(Gap(*gap, without[run.first]))
             self.bars.append(Bar(left, HEIGHT - height, width, height, run))
+            for point in (kept or {}).get(run.first, ()):
+                x = left + width / 2 if run.first == run.last else self._x(point.created_ns)
+                x = min(max(x, left), left + width)
+                self.marks.append(Mark(x, _FLAG if x + _FLAG <= WIDTH else -_FLAG, point))
             before = left + width
 
     def _x(self, time_ns: int) -> float:

@@ -76,6 +76,7 @@ def _fill(program: Program, mnt: Path) -> None:
     (mnt / "reports" / "notes").write_bytes(b"short")
     (mnt / "reports" / "former").write_bytes(b"before the rename\n")
     program.ok("flush", mnt)
+    program.ok("keep", mnt, "before-the-change")
     (mnt / "reports" / "report.txt").write_bytes(SECOND)
     (mnt / "reports" / "notes").write_bytes(b"much longer")
     (mnt / "reports" / "old name").unlink()

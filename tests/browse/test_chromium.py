@@ -176,6 +176,32 @@ def test_plot_is_used_with_the_keyboard(served: Served, browser: Browser) -> Non
     assert browser.run("location.href").endswith(f"?first={served.txg}&last={served.txg}")
 
 
+def test_kept_point_is_found_in_the_plot_and_in_the_list(served: Served, browser: Browser) -> None:
+    """A keyboard reaches it in both; a screen reader reads the description of the chosen bar."""
+    browser.look(1200, 800, "light")
+    browser.go(served.url("/"))
+    mark = browser.run(
+        "(box => ({x: box.x + box.width / 2, y: box.y + 4, width: box.width, height: box.height}))"
+        "(document.querySelector('path.kept').getBoundingClientRect())"
+    )
+    assert mark["width"] > 4
+    assert mark["height"] > 100
+    assert "before-the-change" in browser.run(
+        "document.querySelector('path.kept title').textContent"
+    )
+    browser.run("document.getElementById('plot').focus()")
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        _press(browser, key)
+    said = browser.run("document.querySelector('#plot-now[role=status]').textContent")
+    assert "kept as before-the-change" in said
+    browser.run("document.querySelector('details summary + .wide a').focus()")
+    assert browser.run("document.activeElement.textContent") == "before-the-change"
+    loads = browser.loads
+    _press(browser, "Enter", "\r")
+    browser.wait_for_load(loads)
+    assert browser.run("location.href") == served.url("/at/2/")
+
+
 def test_time_line_without_scripts_has_links_for_the_same(served: Served, browser: Browser) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:

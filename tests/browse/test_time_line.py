@@ -31,11 +31,24 @@ def test_plot_has_a_bar_for_each_run(served: Served) -> None:
         r'class="bar[^>]* data-first="(\d+)" data-last="(\d+)" data-label="([^"]*)"', page
     )
     assert [int(first) for first, _, _ in bars] == list(range(served.txg + 1))
-    assert "6 changed files" in bars[2][2]
+    assert "6 changed files, kept as before-the-change" in bars[2][2]
+    assert "kept as" not in bars[3][2]
     assert 'integrity="sha256-' in page
     assert 'data-move="Wider"' not in page  # everything is shown
     part = served.page("/?first=2&last=2")
     assert set(re.findall(r'data-move="(\w+)"', part)) == {"Earlier", "Later", "Wider"}
+
+
+def test_kept_points_are_marked_and_listed(served: Served) -> None:
+    page = served.page("/")
+    assert re.findall(r'class="kept"[^>]* data-txg="(\d+)"', page) == ["2"]
+    listed = re.search(r'<a href="([^"]*)">before-the-change</a>', page)
+    assert listed is not None
+    assert listed[1] == f"{served.root}/at/2/"
+    part = served.page("/?first=3&last=3")
+    assert 'class="kept"' not in part
+    assert ">before-the-change</a>" in part
+    assert served.ask("/go?at=before-the-change&path=").headers["Location"].endswith("/at/2/")
 
 
 def test_time_line_is_the_same_when_it_is_shown_again(served: Served) -> None:

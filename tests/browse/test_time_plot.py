@@ -1,8 +1,13 @@
 """The time line as a plot."""
 
-from s3fs_meta.browse.time_line import Move, Run, gaps, moves
+from dataclasses import replace
+
+from s3fs_meta.browse.time_line import Move, Run, gaps, kept_in, moves
 from s3fs_meta.browse.time_plot import HEIGHT, WIDTH, Plot
+from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.model import Txg
+from tests.codec.kept_points import point_of
 
 S = 10**9
 
@@ -41,6 +46,31 @@ def test_long_times_without_changes_are_gaps() -> None:
     assert [gap.length_s for gap in plot.gaps] == [800.0]
     for gap in plot.gaps:
         assert all(bar.x + bar.width <= gap.x or gap.x + gap.width <= bar.x for bar in plot.bars)
+
+
+def kept(name: str, txg: int, time_s: int) -> KeptPoint:
+    """Return a kept point."""
+    point = point_of(Keyring(None, bytes(range(32))), name, txg=txg, image=0)
+    return replace(point, created_ns=time_s * S)
+
+
+def test_kept_points_are_marked_within_the_bar_of_their_run() -> None:
+    """Two names of one txg are two marks; points outside the shown runs have none."""
+    points = [kept(*one) for one in (("a", 2, 10), ("b", 3, 100), ("c", 3, 100), ("d", 8, 1000))]
+    found = kept_in(RUNS, points)
+    assert {first: [one.name for one in some] for first, some in found.items()} == {
+        Txg(2): ["a", "b", "c"],
+        Txg(6): ["d"],
+    }
+    plot = Plot(RUNS, found)
+    assert [mark.point.name for mark in plot.marks] == ["a", "b", "c", "d"]
+    bars = {bar.run.first: bar for bar in plot.bars}
+    for mark in plot.marks:
+        bar = bars[Txg(6) if mark.point.txg == 8 else Txg(2)]
+        assert bar.x <= mark.x <= bar.x + bar.width
+        assert 0 <= mark.x + mark.flag <= WIDTH
+    assert plot.marks[0].x < plot.marks[1].x == plot.marks[2].x
+    assert kept_in(RUNS[:1], points[:3]) == kept_in([], points) == {}
 
 
 def test_one_txg_and_none_are_a_plot() -> None:

@@ -11,7 +11,7 @@ Design: docs/design/durability.md, "Kept points".
 
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,7 +31,7 @@ from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_POINTS_MAX
 from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.kept_points import KeptPoints
 from s3fs_meta.sync.history.points_in_time import PointsInTime
@@ -143,13 +143,10 @@ class PointKeeper:
             others = kept.named(wanted.kept)
             if not others:
                 raise SettingsError(f"there is no kept point {wanted.kept!r}{_advice(kept)}")
+            await self._require_complete(others[0], await self._reclaimer.images(kept))
             return self._renamed(others[0], name, auto=auto)
         link = await self._link(wanted)
-        fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, link.txg)
-        if fetched.link.hash != link.hash:
-            raise FormatError(
-                changelog_codec.key_of(link.txg), "the changelog is not in the chain of this host"
-            )
+        fetched = await self._fetch(link.txg, link.hash)
         image = retention.base_of(await self._reclaimer.images(kept), link.txg)
         if image is None:
             raise SettingsError(f"no complete image leads to txg {link.txg}; {_MEND}")
@@ -167,6 +164,26 @@ class PointKeeper:
             image=await self._manifest(image),
             auto=auto,
         )
+
+    async def _require_complete(self, point: KeptPoint, images: Sequence[Image]) -> None:
+        """Raise FormatError if an object of metadata that a kept point needs is lost."""
+        image = next((one for one in images if one.key == point.image.key), None)
+        if image is None:
+            raise FormatError(
+                point.image.key, f"the image of the kept point {point.name!r} is damaged or missing"
+            )
+        await self._fetch(point.txg, point.hash)
+        await self._require_changelogs(image, point.txg)
+
+    async def _fetch(self, txg: Txg, wanted_hash: str) -> Fetched:
+        """Return the changelog of a point. Raises FormatError, ObjectMissingError."""
+        volume = self._volume
+        fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
+        if fetched.link.hash != wanted_hash:
+            raise FormatError(
+                changelog_codec.key_of(txg), "the changelog is not in the chain of this host"
+            )
+        return fetched
 
     def _renamed(self, point: KeptPoint, name: str, *, auto: bool) -> KeptPoint:
         """Return a point that is kept already under another name."""

@@ -3,8 +3,9 @@
 import pytest
 
 from s3fs_meta.bucket_errors import NoImageError
-from s3fs_meta.errors import SettingsError, StoreError
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.codec import changelog
+from s3fs_meta.errors import FormatError, ObjectMissingError, SettingsError, StoreError
+from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
@@ -45,6 +46,32 @@ async def test_unreadable_point_loses_nothing_while_it_is_unreadable(
         assert caplog.text.count("keep --drop gives the point up") == 1
         power.store.objects[key] = data
         assert await files_at(power, "a") == files
+
+
+@pytest.mark.parametrize("harm", ["manifest", "piece", "changelog", "own changelog"])
+async def test_incomplete_point_is_not_kept_under_another_name(power: Power, harm: str) -> None:
+    """It could not be restored, so nothing is confirmed."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session)
+        point = (await session.reclaimer.kept_points()).points[0]
+        image = point.image.key.rpartition("/")[0]
+        key = {
+            "manifest": point.image.key,
+            "piece": ObjectKey(f"{image}/000000"),
+            "changelog": changelog.key_of(Txg(point.txg - 1)),
+            "own changelog": changelog.key_of(point.txg),
+        }[harm]
+        empty(session, dict(files))
+        await forget(session)
+        data = power.store.objects.pop(key)
+        wanted = PointInTime("a", kept="a")
+        with pytest.raises((FormatError, ObjectMissingError)):
+            await PointKeeper(session).keep("again", wanted)
+        assert len(keys_of(power, "kept/")) == 1
+        power.store.objects[key] = data
+        await PointKeeper(session).keep("again", wanted)
+        assert await files_at(power, "again") == files
 
 
 async def test_unreadable_point_can_be_dropped_by_its_key(power: Power) -> None:

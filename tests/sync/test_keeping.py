@@ -304,6 +304,30 @@ async def test_host_that_was_away_at_a_kept_point_restores_the_present(power: Po
     assert list((power.home / "a").glob("kept-*")) == []
 
 
+async def test_host_that_was_away_before_a_kept_point_restores_the_present(power: Power) -> None:
+    """The txgs after its own lead to the point, and no further; nothing is damaged."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"first")
+        await session.flush_at_end()
+        await session.close()
+        left = session.link.txg
+    async with power.session("b", tasks=False) as session:
+        files = await kept_files(session)
+        await forget(session)
+        assert session.link.floor > (await session.reclaimer.kept_points()).points[0].txg
+        new = write_file(session, b"new")
+        await session.flush_at_end()
+        await session.close()
+    assert changelog.key_of(Txg(left + 1)) in power.store.objects
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.notices == ()
+        assert await read_file(session, new) == b"new"
+        for ino, content in files.items():
+            assert await read_file(session, ino) == content
+    assert list((power.home / "a").glob("kept-*")) == []
+
+
 # --- keeping -----------------------------------------------------------------------------------
 
 

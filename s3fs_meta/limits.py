@@ -254,7 +254,8 @@ KNOWN_POINTS_LATEST: Final = 12  # the newest points (two hours), which are alwa
 KNOWN_POINTS_MAX: Final = (
     128  # maximum number of points: two days by the hour, two months by the day
 )
-KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB  # size of the file that is parsed; a full one has 5 KiB
+KNOWN_NAMES_MAX: Final = 200  # names of kept points that completion offers, 64 characters each
+KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB  # size of the file that is parsed; a full one has 20 KiB
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed for this time

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
@@ -21,6 +21,9 @@ from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.option_row import Option
 from s3fs_meta.option_syntax import OneOf, format_time, page_size, point_in_time, point_of_txg
 from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT
+
+if TYPE_CHECKING:
+    from s3fs_meta.sync.known_points import Known
 
 VARIABLE: Final = "_S3FS_META_COMPLETE"  # set by the script of a shell
 _LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # set by bash; by zsh and fish
@@ -98,29 +101,58 @@ def points_in_time(context: typer.Context, incomplete: str) -> list[str]:
     return times(incomplete, _filesystem(context))
 
 
-def times(incomplete: str, place: Filesystem) -> list[str]:
-    """Return known points in time that begin with a text; as times if it begins with a digit."""
+def kept_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of kept points that this host knows, the latest first."""
+    known = _known(_filesystem(context))
+    names = [] if known is None else reversed(known.kept)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _known(place: Filesystem) -> "Known | None":
     from s3fs_meta.sync import known_points  # imported late: other completions need no state
 
     state = _state(place)
     try:
-        known = None if state is None else known_points.read(state)
+        return None if state is None else known_points.read(state)
     except (OSError, known_points.NewerPointsError):
-        known = None
+        return None
+
+
+def times(incomplete: str, place: Filesystem) -> list[str]:
+    """Return known points in time that begin with a text; as times if it begins with a digit."""
+    known = _known(place)
     if known is None:
         return []
     points = list(reversed(known.points))[:COMPLETED_POINTS_MAX]
     if incomplete[:1].isdigit():
         found = [format_time(one.time_ns) for one in points]
     else:
-        found = [NEWEST.text, *(f"{_TXG}{one.txg}" for one in points)]
+        kept = list(reversed(known.kept))[:COMPLETED_POINTS_MAX]
+        found = [NEWEST.text, *kept, *(f"{_TXG}{one.txg}" for one in points)]
     return [one for one in found if one.startswith(incomplete)]
 
 
 def _filesystem(context: typer.Context) -> Filesystem:
     given = context.params
     cachedir = given.get("cachedir")
-    return Filesystem(given.get("url"), None if cachedir is None else Path(cachedir))
+    url = given.get("url") or _url_at(str(given.get("target") or given.get("source") or ""))
+    return Filesystem(url, None if cachedir is None else Path(cachedir))
+
+
+def _url_at(target: str) -> str | None:
+    """Return the URL in a URL, or of the mount that contains a path; None if there is none.
+
+    The path itself is not accessed, because an access blocks if a daemon hangs.
+    """
+    if not target or "://" in target:
+        return target or None
+    path = Path(os.path.normpath(os.path.join(os.getcwd(), target)))
+    found = [
+        one
+        for one in mount_table.read()
+        if one.fs_type == mount_table.FS_TYPE and path.is_relative_to(one.mountpoint)
+    ]
+    return max(found, key=lambda one: len(one.mountpoint)).source if found else None
 
 
 def _state(place: Filesystem) -> Path | None:

@@ -11,7 +11,7 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import options
+from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
@@ -74,10 +74,20 @@ def diff(
     ],
     before: Annotated[
         str,
-        typer.Argument(metavar="BEFORE", help="The earlier point in time.", show_default=False),
+        typer.Argument(
+            metavar="BEFORE",
+            help="The earlier point in time.",
+            show_default=False,
+            autocompletion=completion.points_in_time,
+        ),
     ],
     after: Annotated[
-        str, typer.Argument(metavar="AFTER", help="The later point in time.")
+        str,
+        typer.Argument(
+            metavar="AFTER",
+            help="The later point in time.",
+            autocompletion=completion.points_in_time,
+        ),
     ] = "newest",
     path: Annotated[
         str | None,

@@ -29,6 +29,7 @@ from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.history.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.keeping import PointKeeper, require_name
+from s3fs_meta.sync.known_points import KnownPoints
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir, without_new_remains
@@ -141,7 +142,11 @@ _Auto = Annotated[
 _Drop = Annotated[
     list[str] | None,
     typer.Option(
-        "--drop", metavar="NAME", help="Drop a kept point; repeatable.", show_default=False
+        "--drop",
+        metavar="NAME",
+        help="Drop a kept point; repeatable.",
+        show_default=False,
+        autocompletion=completion.kept_names,
     ),
 ]
 _Expire = Annotated[
@@ -300,6 +305,9 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
             session.recover()
             yield _Alone(session, front)
             await session.flush_at_end(front.progress)
+            names = session.reclaimer.kept_names
+            known = KnownPoints(place.state, volume.uuid, lambda: session.link, lambda: names)
+            await known.save()
         finally:
             with trio.move_on_after(CLOSE_S_MAX, shield=True):
                 await session.close()

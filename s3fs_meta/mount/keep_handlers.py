@@ -3,6 +3,10 @@
 Owns: converting messages to calls. Does not know: clients (``keep_requests``), how points are kept.
 """
 
+from collections.abc import Awaitable, Callable
+
+import trio
+
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import keep_requests
@@ -14,8 +18,17 @@ from s3fs_meta.sync.session import Session
 class KeepHandlers:
     """The handlers of one mount."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, changed: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            session: the session of the mount.
+            changed: is called after each change and each listing of the kept points.
+        """
         self._session = session
+        self._changed = changed
         self._keeper = PointKeeper(session)
 
     def handlers(self) -> dict[str, Handler]:
@@ -39,14 +52,18 @@ class KeepHandlers:
             point = await self._keeper.keep(
                 name, wanted, progress, auto=arguments.get("auto") is True
             )
+        await self._changed()
         return {"point": keep_requests.message_of(point)}
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
         names = arguments.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UsageError("the names of kept points are texts")
-        return {"objects": len(await self._keeper.drop(names))}
+        dropped = await self._keeper.drop(names)
+        await self._changed()
+        return {"objects": len(dropped)}
 
     async def _on_list(self, _arguments: Message, _report: Report) -> Message:
         kept = await self._session.reclaimer.kept_points()
+        await self._changed()
         return await keep_requests.listed(kept, self._session.db, self._session.link.floor)

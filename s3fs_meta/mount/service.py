@@ -289,7 +289,10 @@ class Mount:
         self._watchers = sides.watchers
         self._request_log = request_log
         self._points = KnownPoints(
-            request_log.state, session.volume.uuid, lambda: session.volume.position.link
+            request_log.state,
+            session.volume.uuid,
+            lambda: session.volume.position.link,
+            lambda: session.reclaimer.kept_names,
         )
         self._note: Path | None = None
         self._mounted: Mounted | None = None
@@ -470,8 +473,13 @@ class Mount:
             **self._remounts.handlers(),
             **self._cache.handlers(),
             **HistoryHandlers(self._session).handlers(),
-            **KeepHandlers(self._session).handlers(),
+            **KeepHandlers(self._session, self._save_points).handlers(),
         }
+
+    async def _save_points(self) -> None:
+        """Save the known points in time, unless the mount shows another point in time."""
+        if self._plan.options.at is None:
+            await self._points.save()
 
     def _figures(self) -> dict[str, Any]:
         """Return the figures that are available without waiting. Schedule point: never."""

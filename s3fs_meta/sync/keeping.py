@@ -96,6 +96,7 @@ class PointKeeper:
             await self._require_feature()
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
+            self._reclaimer.note_kept([*kept.points, point])
             # A host that takes over later lists the object; one that took over before is found now.
             await self._session.shipper.require_hold()
         _log.info("kept txg %d as %r", point.txg, name)
@@ -125,6 +126,7 @@ class PointKeeper:
                     raise SettingsError(f"there is no kept point {name!r}{_advice(kept)}")
                 keys += found
             await self._store.delete(keys)
+            self._reclaimer.note_kept([one for one in kept.points if one.key not in keys])
             self._reclaimer.wake()
         for name in names:
             _log.info("dropped the kept point %r", name)

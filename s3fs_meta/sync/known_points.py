@@ -1,4 +1,4 @@
-"""Points in time that this host has seen, in a small file for the shell's completion.
+"""Points in time and names of kept points that this host has seen, for the shell's completion.
 
 Owns: the file ``points.json`` in the state directory, its format and bounds, which points are kept,
 and when a mount saves it. Does not know: which points the bucket still has.
@@ -11,7 +11,7 @@ Design: docs/design/format.md, "Known points in time".
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,11 +19,13 @@ import trio
 
 from s3fs_meta.hashed_dir import replace_durably
 from s3fs_meta.limits import (
+    KNOWN_NAMES_MAX,
     KNOWN_POINTS_BYTES_MAX,
     KNOWN_POINTS_LATEST,
     KNOWN_POINTS_MAX,
     KNOWN_POINTS_S,
 )
+from s3fs_meta.model import is_kept_name
 from s3fs_meta.sync.chain.chain import Link
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Known(NamedTuple):
 
     uuid: str
     points: tuple[Point, ...]
+    kept: tuple[str, ...] = ()  # names of kept points, the earliest txg first
 
 
 class NewerPointsError(Exception):
@@ -83,12 +86,19 @@ def _decode(data: bytes) -> Known:
     if _number(fields["version"]) > VERSION:
         raise NewerPointsError(f"version {fields['version']}")
     points = tuple(Point(_number(txg), _number(time_ns)) for txg, time_ns in fields["points"])
-    return Known(str(fields["uuid"]), points[-KNOWN_POINTS_MAX:])
+    kept = tuple(_name(name) for name in fields.get("kept", []))
+    return Known(str(fields["uuid"]), points[-KNOWN_POINTS_MAX:], kept[-KNOWN_NAMES_MAX:])
 
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
         raise ValueError(f"not a number: {value!r}")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not is_kept_name(value):
+        raise ValueError(f"not a name: {value!r}")
     return value
 
 
@@ -123,25 +133,39 @@ def write(state: Path, known: Known) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    fields = {"version": VERSION, "uuid": known.uuid, "points": [list(one) for one in known.points]}
+    fields = {
+        "version": VERSION,
+        "uuid": known.uuid,
+        "points": [list(one) for one in known.points],
+        "kept": list(known.kept),
+    }
     replace_durably(state / _NAME, json.dumps(fields).encode("ascii"))
 
 
 class KnownPoints:
     """The points that one mount has seen, and those of earlier mounts."""
 
-    def __init__(self, state: Path, uuid: str, link: Callable[[], Link]) -> None:
+    def __init__(
+        self,
+        state: Path,
+        uuid: str,
+        link: Callable[[], Link],
+        kept: Callable[[], Iterable[str] | None] = lambda: None,
+    ) -> None:
         """Begin without points; nothing is read yet.
 
         Args:
             state: the state directory of the filesystem.
             uuid: the UUID of the filesystem.
             link: returns the last link that the bucket has.
+            kept: returns the names of the kept points, the earliest txg first; None: unknown.
         """
         self._state = state
         self._uuid = uuid
         self._link = link
-        self._saved: Link | None = None
+        self._kept = kept
+        self._saved: tuple[Link, tuple[str, ...] | None] | None = None
+        self._saving = trio.Lock()
 
     async def run(self) -> None:
         """Save the current point at intervals, until cancelled."""
@@ -150,21 +174,25 @@ class KnownPoints:
             await trio.sleep(KNOWN_POINTS_S)
 
     async def save(self) -> None:
-        """Add the current point to the file, unless it is in the file; log a failure."""
-        link = self._link()
-        if link == self._saved or not link.created_ns:
-            return
-        try:
-            await trio.to_thread.run_sync(self._add, link)
-        except (OSError, NewerPointsError) as exc:
-            _log.warning("cannot save the known points in time in %s: %s", self._state, exc)
-        else:
-            self._saved = link
+        """Save the current point and the names of kept points, if they changed; log a failure."""
+        async with self._saving:
+            link, names = self._link(), self._kept()
+            kept = None if names is None else tuple(names)[-KNOWN_NAMES_MAX:]
+            if (link, kept) == self._saved or not link.created_ns:
+                return
+            try:
+                await trio.to_thread.run_sync(self._add, link, kept)
+            except (OSError, NewerPointsError) as exc:
+                _log.warning("cannot save the known points in time in %s: %s", self._state, exc)
+            else:
+                self._saved = link, kept
 
-    def _add(self, link: Link) -> None:
+    def _add(self, link: Link, kept: tuple[str, ...] | None) -> None:
         known = read(self._state)
         if known is None or known.uuid != self._uuid:
             known = Known(self._uuid, ())
         added = with_link(known, link)
+        if kept is not None:
+            added = added._replace(kept=kept)
         if added != known:
             write(self._state, added)

@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Final, cast
 
 import pytest
+import typer
 
 from contrib.docs import reference
 from s3fs_meta import option_syntax
@@ -108,6 +110,33 @@ def test_known_times_are_offered_after_a_digit(known: Filesystem) -> None:
     for text, point in zip(found, reversed(POINTS), strict=False):
         assert option_syntax.point_in_time("at", text).time_ns == point.time_ns
     assert times("1999", known) == []
+
+
+def test_names_of_kept_points_are_offered(
+    known: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a point in time is accepted; for --drop only these names."""
+    state = targets.of_url(URL, known.cachedir).state
+    known_points.write(state, Known("u", POINTS, ("before-upgrade", "nightly")))
+
+    assert times("", known)[:4] == ["newest", "nightly", "before-upgrade", "txg=98"]
+    assert times("be", known) == ["before-upgrade"]
+    assert options_after("ro,at=ni", known) == ["ro,at=nightly"]
+    mounted = Mounted("/mnt/home", "0:42", mount_table.FS_TYPE, URL)
+    monkeypatch.setattr(mount_table, "read", lambda: [mounted])
+    for params in (
+        {"url": URL},
+        {"target": URL},
+        {"target": "/mnt/home"},
+        {"source": "/mnt/home/x"},
+    ):
+        context = cast(
+            "typer.Context", SimpleNamespace(params={**params, "cachedir": known.cachedir})
+        )
+        assert completion.kept_names(context, "") == ["nightly", "before-upgrade"]
+        assert completion.points_in_time(context, "b") == ["before-upgrade"]
+    elsewhere = SimpleNamespace(params={"target": "local:///other", "cachedir": known.cachedir})
+    assert completion.kept_names(cast("typer.Context", elsewhere), "") == []
 
 
 def test_only_filesystem_of_the_host_needs_no_url(known: Filesystem) -> None:

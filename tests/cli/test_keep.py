@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from s3fs_meta.limits import MIB
+from s3fs_meta.mount import targets
+from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -19,6 +21,13 @@ def listed(program: Program, target: str | Path) -> dict[str, dict[str, Any]]:
     """Return the kept points by name."""
     found = json.loads(program.ok("keep", target, "--list", "--json"))
     return {one["name"]: one for one in found["points"]}
+
+
+def completed(program: Program, url: str) -> tuple[str, ...]:
+    """Return the names that completion offers."""
+    known = known_points.read(targets.of_url(url, program.cachedir).state)
+    assert known is not None
+    return known.kept
 
 
 def outlive(program: Program, place: Place) -> None:
@@ -42,6 +51,7 @@ def test_kept_point_outlives_the_retention(
     mnt, content = mounted.mountpoint, os.urandom(2 * MIB)
     (mnt / "report").write_bytes(content)
     assert program.ok("keep", mnt, "before-upgrade").startswith("kept before-upgrade: txg ")
+    assert completed(program, mounted.url) == ("before-upgrade",)
     (mnt / "report").write_bytes(b"overwritten")
     outlive(program, mounted)
 
@@ -63,6 +73,7 @@ def test_kept_point_outlives_the_retention(
 
     before = stored_bytes(mounted)
     assert program.ok("keep", mnt, "--drop", "before-upgrade").startswith("dropped")
+    assert completed(program, mounted.url) == ()
     program.ok("reclaim", mnt)
     assert stored_bytes(mounted) <= before - 2 * MIB
     words = ("restore", mounted.url, "--to", tmp_path / "x", "--at", "before-upgrade")
@@ -82,6 +93,7 @@ def test_points_of_an_unmounted_filesystem(program: Program, place: Place, tmp_p
     assert program.status(place.url)["state"] == "free"
     assert program.run("fsck", "-n", "--deep", place.url).returncode == 0
     program.ok("keep", place.url, "b", "--at", "a")
+    assert completed(program, place.url) == ("a", "b")
     program.ok("mount", place.url, mnt)
     (mnt / "report").write_bytes(b"second")
     program.ok("umount", mnt)

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from s3fs_meta.limits import (
+    KNOWN_NAMES_MAX,
     KNOWN_POINTS_BYTES_MAX,
     KNOWN_POINTS_LATEST,
     KNOWN_POINTS_MAX,
@@ -100,6 +101,22 @@ async def test_points_of_another_filesystem_are_dropped(tmp_path: Path) -> None:
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
+async def test_names_of_kept_points_are_saved_when_they_change(tmp_path: Path) -> None:
+    """They are bounded; a host that has not listed them leaves the known ones."""
+    names: list[str] | None = None
+    points = KnownPoints(tmp_path, "u", lambda: link(5), lambda: names)
+    for names in (["first", "second"], ["second"], []):
+        await points.save()
+        assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),), tuple(names))
+    names = [f"n{number}" + "x" * 58 for number in range(KNOWN_NAMES_MAX + 5)]
+    await points.save()
+    await KnownPoints(tmp_path, "u", lambda: link(6)).save()
+    known = known_points.read(tmp_path)
+    assert known is not None
+    assert known.kept == tuple(names[5:])
+    assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
+
+
 async def test_idle_mount_and_one_without_a_point_write_nothing(tmp_path: Path) -> None:
     await KnownPoints(tmp_path, "u", lambda: link(0, 0)).save()
     assert os.listdir(tmp_path) == []
@@ -143,6 +160,7 @@ async def test_mount_saves_its_point_at_intervals(tmp_path: Path, mock_clock: Mo
         b'{"version": 1, "uuid": "u", "points": [[1]]}',
         b'{"version": 1, "uuid": "u", "points": [[1, -1]]}',
         b'{"version": "1", "uuid": "u", "points": []}',
+        b'{"version": 1, "uuid": "u", "points": [], "kept": ["a b"]}',
     ],
 )
 async def test_damaged_file_of_points_is_replaced(tmp_path: Path, data: bytes) -> None:

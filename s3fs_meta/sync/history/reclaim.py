@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import trio
 
 from s3fs_meta.cache.slices import slices
+from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, RECLAIM_IDLE_S, RECLAIM_KEYS_MAX
 from s3fs_meta.meta.tables import packs, properties
@@ -74,6 +75,8 @@ class Reclaimer:
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
         self._reported: set[ObjectKey] = set()  # kept points that a log message has named
+        # Names of the kept points as this host knows them; None: it has not listed them yet.
+        self.kept_names: list[str] | None = None
         self.last_error = ""
         # The state at the last search, if it found nothing to delete; None if it failed or found objects.
         self._found_nothing_at: tuple[str, int] | None = None
@@ -119,7 +122,13 @@ class Reclaimer:
 
     async def kept_points(self) -> KeptPoints:
         """Return the kept points. Raises StoreError."""
-        return await self._kept.all()
+        found = await self._kept.all()
+        self.note_kept(found.points)
+        return found
+
+    def note_kept(self, points: Sequence[KeptPoint]) -> None:
+        """Record the names of all kept points after a listing or a change."""
+        self.kept_names = [point.name for point in points]
 
     async def images(self, kept: KeptPoints) -> list[Image]:
         """Return the images on which a restore can rely. Raises StoreError, NewerFormatError."""

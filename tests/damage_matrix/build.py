@@ -3,6 +3,7 @@
 txg  0        the image of mkfs
      1        the fence record of the writer
      2 … 7    files are created, changed, renamed and removed; a level of txgs 1 to 5
+     5, 7     kept points
      8, 9     the newest image
     10        a changelog that no level contains
     11 … 15   further changes; a level of txgs 11 to 15
@@ -26,6 +27,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -46,6 +48,7 @@ from tests.damage_matrix.world import (
 )
 
 IMAGE_AT: Final = Txg(9)
+KEPT_AT: Final = (Txg(5), Txg(7))
 EARLY_AT: Final = Txg(12)
 PART_AT: Final = Txg(16)
 LAST: Final = Txg(19)
@@ -111,6 +114,8 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
                     await writer.ship()
             else:
                 await writer.ship()
+            if txg in KEPT_AT:
+                await PointKeeper(writer.session).keep(f"kept-{txg}")
             if txg == EARLY_AT:
                 early = dict(store.objects)
                 await writer.session.durability.sync_all()

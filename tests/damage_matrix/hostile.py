@@ -16,6 +16,7 @@ import apsw
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
@@ -25,7 +26,7 @@ from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.limits import IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX
-from s3fs_meta.model import Epoch, ObjectKey
+from s3fs_meta.model import Epoch, ObjectKey, PackId
 from tests.damage_matrix import oracle
 from tests.damage_matrix.world import Objects, World
 
@@ -151,6 +152,14 @@ def _pack(world: World, key: ObjectKey) -> Objects:
     return {key: bytes(writer.finish().data)}
 
 
+def _kept(world: World, key: ObjectKey) -> Objects:
+    """Name an image that does not exist, and no packs."""
+    keyring = world.keyring()
+    point = kept_codec.decode(key, world.objects[key], keyring)
+    image = point.image._replace(key=image_codec.manifest_key(point.txg, Epoch(1), bytes(8)))
+    return {key: kept_codec.encode(replace(point, image=image, next_pack=PackId(1)), keyring)}
+
+
 def _bad_changes(world: World, keyring: Keyring) -> bytes:
     """Return a changeset that sets the mode of a file to a BLOB."""
     keys = max(oracle.images(world).items())[1]
@@ -181,4 +190,5 @@ _MAKERS: Final[Mapping[str, Callable[[World, ObjectKey], Objects]]] = {
     "level": _level,
     "image": _image,
     "pack": _pack,
+    "kept": _kept,
 }

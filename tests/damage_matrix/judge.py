@@ -211,6 +211,21 @@ class Judge:
         if seen.tree is not None:
             self._compare(newest, seen.tree)
 
+    def reported(self) -> None:
+        """Require that fsck names the object and leaves it, and that everything else works."""
+        self._expect(self.result.status == 4, f"status {self.result.status}")
+        for key in self.keys:
+            self._expect(key in self.result.said, f"it does not name {key}")
+        seen = entrances.other_host(self.cell)
+        self._expect(seen.status == 0, f"another host cannot mount: {seen.said[:300]}")
+        if seen.tree is not None:
+            self._compare(self.world.last, seen.tree)
+        for key in self.keys:
+            dropped = self.cell.command("keep", self.cell.bucket.url, "--drop", key)
+            self._expect(dropped.status == 0, f"keep --drop: {dropped.said[:300]}")
+        again = self.cell.command("fsck", "-n", self.cell.bucket.url)
+        self._expect(again.status == 0, f"after keep --drop: {again.status}: {again.said[:300]}")
+
     def refused(self) -> None:
         """Require a refusal that changed nothing."""
         if self.where.entrance == "mount -o ro,at=":
@@ -283,6 +298,7 @@ _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
     Verdict.POINTS: Judge.points,
     Verdict.FOUND: Judge.found,
     Verdict.REPAIRED: Judge.repaired,
+    Verdict.REPORTED: Judge.reported,
     Verdict.REFUSED: Judge.refused,
     Verdict.REBUILT: Judge.rebuilt,
     Verdict.HELD: Judge.held,

@@ -40,6 +40,8 @@ _COSTS: Final = {
     "all images, start of the chain": "history and all names; `fsck --rebuild -y` restores all content"
     " in `lost+found`",
     "pack": "the content of blocks whose records are damaged and that no host has cached",
+    "kept point": "the name; what the point needs stays until `keep --drop`, if the object is damaged"
+    " and not deleted",
     "pack of the past": "as much as a pack, but only at earlier points in time",
 }
 

@@ -49,6 +49,7 @@ class Verdict(enum.Enum):
     REPAIRED = "repaired; a second run is clean, and another host has all remaining content"
     REFUSED = "refused, with advice; changes nothing"
     HELD = "refused: another host holds the filesystem; --takeover overrides"
+    REPORTED = "reported, status 4, until keep --drop gives the point up; changes nothing else"
     REBUILT = "all content is restored, and the newest names that intact objects lead to"
     STOPS = "ships nothing more, keeps unshipped data on this host, and reports it"
     SAFE = "no crash and no hang; bounded memory; intact objects stay"
@@ -232,6 +233,14 @@ RULES: Final[tuple[Rule, ...]] = (
         (*WRITING, "promote", "fsck -y", "fsck -y --deep"),
         Verdict.HELD,
         "an older lease may not be released",
+    ),
+    Rule(
+        ("kept point",),
+        ("empty", "truncated", "one bit", "another of its kind", "foreign", "oversized"),
+        FSCK,
+        Verdict.REPORTED,
+        "only a copy of the object has its name and its needs, and reclaim deletes nothing that it"
+        " may need",
     ),
     Rule(
         ("last changelog",),

@@ -27,6 +27,11 @@ def test_kept_point_is_read_as_it_was_written(keyring: Keyring) -> None:
     assert len(data) <= kept_point.ENCODED_BYTES_MAX
 
 
+def test_point_at_the_txg_of_its_image_is_allowed() -> None:
+    point = point_of(PLAIN, txg=40, image=40)
+    assert kept_point.decode(point.key, kept_point.encode(point, PLAIN), PLAIN) == point
+
+
 def test_name_is_not_visible_in_an_encrypted_bucket() -> None:
     """Another filesystem with the same name has another key, so a name cannot be tried out."""
     point = point_of(ENCRYPTED)

@@ -1,5 +1,7 @@
 """Kept points whose objects are damaged, missing or foreign: nothing that they need is deleted."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3fs_meta.bucket_errors import NoImageError
@@ -48,7 +50,7 @@ async def test_unreadable_point_loses_nothing_while_it_is_unreadable(
         assert await files_at(power, "a") == files
 
 
-@pytest.mark.parametrize("harm", ["manifest", "piece", "changelog", "own changelog"])
+@pytest.mark.parametrize("harm", ["manifest", "piece", "changelog", "own changelog", "exchanged"])
 async def test_incomplete_point_is_not_kept_under_another_name(power: Power, harm: str) -> None:
     """It could not be restored, so nothing is confirmed."""
     await power.retain(0)
@@ -61,10 +63,15 @@ async def test_incomplete_point_is_not_kept_under_another_name(power: Power, har
             "piece": ObjectKey(f"{image}/000000"),
             "changelog": changelog.key_of(Txg(point.txg - 1)),
             "own changelog": changelog.key_of(point.txg),
+            "exchanged": changelog.key_of(point.txg),
         }[harm]
         empty(session, dict(files))
         await forget(session)
         data = power.store.objects.pop(key)
+        if harm == "exchanged":
+            found = changelog.decode(key, data, session.volume.keyring)
+            other = changelog.encode(replace(found, nonce="00" * 16), session.volume.keyring)
+            power.store.objects[key] = other
         wanted = PointInTime("a", kept="a")
         with pytest.raises((FormatError, ObjectMissingError)):
             await PointKeeper(session).keep("again", wanted)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog
@@ -23,6 +24,7 @@ from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync import keeping
+from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import STEPS
 from s3fs_meta.sync.keeping import PointKeeper
@@ -440,6 +442,57 @@ async def test_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power
         with pytest.raises((FencedError, ReadOnlyStateError)):
             await PointKeeper(session).drop(["first"])
         assert len(keys_of(power, "kept/")) == 1
+
+
+async def test_host_that_lost_the_lease_leaves_no_object_of_a_retained_point(power: Power) -> None:
+    """Nothing is shipped for it, so only the lease shows that another host has taken over."""
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        write_file(session, b"x")
+        await session.flush()
+        wanted = at(session.link.txg)
+        await PointKeeper(session).keep("first", wanted)
+        async with power.session("b", options=TAKEOVER, tasks=False):
+            pass
+        with pytest.raises(FencedError):
+            await PointKeeper(session).keep("second", wanted)
+        assert len(keys_of(power, "kept/")) == 1
+
+
+async def test_point_below_a_floor_that_is_not_shipped_yet_is_refused(power: Power) -> None:
+    """A pass of garbage collection raised the floor, and may have deleted objects below it."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        txg = session.link.txg
+        session.db.begin()
+        chain.want_floor(session.db, txg)
+        with pytest.raises(SettingsError, match=f"the oldest retained txg is {txg}"):
+            await PointKeeper(session).keep("early", at(txg - 1))
+        await PointKeeper(session).keep("late", at(txg))
+
+
+async def test_point_is_not_kept_while_garbage_is_deleted(power: Power) -> None:
+    """The pass has decided without the point."""
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        files: Files = {}
+        for number in range(3):
+            fill(session, files, b"%d" % number * 900)
+            await session.imager.make()
+        wanted = at(session.link.txg)
+        gate = store.hold("delete")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.reclaimer.run)
+            await gate.wait_started()
+            nursery.start_soon(PointKeeper(session).keep, "a", wanted)
+            for _ in range(20):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            assert keys_of(power, "kept/") == []
+            gate.open()
+        assert await files_at(power, "a") == files
 
 
 async def test_takeover_while_the_object_is_stored_is_noticed(power: Power) -> None:

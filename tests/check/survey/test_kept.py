@@ -143,3 +143,17 @@ async def test_changelog_of_another_history_is_found_by_a_deep_check(power: Powe
         power.store.objects[key] = changelog.encode(replace(found, nonce="00" * 16), volume.keyring)
         report = await checked(session, deep=True)
     assert "I72" in report.broken
+
+
+async def test_missing_pack_that_was_made_after_the_point_is_not_its_fault(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        files: Files = {}
+        fill(session, files, b"later" * 900)
+        await session.flush()
+        [later] = [row for row in packs.iterate(session.db) if row.pack >= point.next_pack][-1:]
+        empty(session, files)
+        await session.flush()
+        assert packs.get(session.db, later.pack).died_txg is not None
+        del power.store.objects[later.object_key]
+        assert found_by(await checked(session)) == []

@@ -77,6 +77,24 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         holder.end()
 
 
+def test_suite_does_not_hold_the_mounts_of_this_host(place: Place, program: QuickProgram) -> None:
+    """A user can unmount while tests run, because their namespace has no copy of the mount."""
+    program.ok("mount", place.url, place.mountpoint)
+    script = (
+        "from tests import private_mounts; from s3fs_meta.mount import mount_table;"
+        " private_mounts.make_private();"
+        " print(private_mounts.are_private, [one for one in mount_table.read()"
+        " if one.fs_type == mount_table.FS_TYPE])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
+    here = mount_table.find(str(place.mountpoint))
+    program.ok("umount", place.mountpoint)
+    if done.stdout.startswith(b"False"):
+        pytest.skip("no permission to make a mount namespace")
+    assert done.stdout == b"True []\n"
+    assert here is not None
+
+
 def test_mounts_of_the_suite_are_private(place: Place, program: QuickProgram) -> None:
     """Mounts of the test suite do not appear in the mount namespace of process 1."""
     if not private_mounts.are_private:

@@ -91,7 +91,7 @@ def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
 
 def target_words(reading: Reading) -> list[bytes]:
     """Return the arguments of a command that name a filesystem, on any host."""
-    return [os.fsencode(word) for word in (*words_of(reading.s3), reading.place.url)]
+    return [os.fsencode(word) for word in (*words_of(reading.options), reading.place.url)]
 
 
 def _renamed(name: bytes, txg: Txg) -> bytes:

@@ -156,7 +156,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
             backwards = await _of_path(reading, bucket, volume, wanted, oldest.txg)
         else:
             for notice in bucket.points.notices:
-                reading.front.notice(with_options(notice, reading.place.url, reading.s3))
+                reading.front.notice(with_options(notice, reading.place.url, reading.options))
             backwards = txg_log.backwards(bucket, last, oldest.txg)
         async with aclosing(backwards) as changelogs:
             async for fetched in changelogs:

@@ -16,8 +16,8 @@ from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount.stores import opened_store, with_options
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.stores import S3_FLAGS, opened_store, with_options
+from s3fs_meta.mount.targets import Target, mount_flags
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot, read_bucket
@@ -40,6 +40,12 @@ class Reading:
     passphrase_file: Path | None
     front: Front
 
+    @property
+    def options(self) -> S3Options:
+        """Return the S3 options, those of the mount where the user gave none."""
+        mount = S3Options(*map(mount_flags(self.place).get, S3_FLAGS))
+        return S3Options(*(one or two for one, two in zip(self.s3, mount, strict=True)))
+
 
 @contextlib.asynccontextmanager
 async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
@@ -50,7 +56,9 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     """
     secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
     remembered = Remembered(reading.place.state)
-    async with opened_store(reading.place.url, reading.s3, counts=reading.place.state) as store:
+    async with opened_store(
+        reading.place.url, reading.options, counts=reading.place.state
+    ) as store:
         yield await read_bucket(store, remembered, secret, SystemClock())
 
 
@@ -75,7 +83,7 @@ async def opened_snapshot(
     volume = await open_snapshot(bucket, StateDir(own), options, wanted, front.progress)
     try:
         for notice in volume.notices:
-            front.notice(with_options(notice, reading.place.url, reading.s3))
+            front.notice(with_options(notice, reading.place.url, reading.options))
         yield volume
     finally:
         # Closing does not wait, because a point in time has no lease to release.

@@ -23,6 +23,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import request_log
 
 _CLOSE_S_MAX = 10.0
+S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # in the order of S3Options
 _NO_OPTIONS = S3Options()
 # The command with all its options, unless a URL follows.
 _FSCK = re.compile(r"\bs3fs-meta fsck(?: -[a-z-]+(?:=[0-9]+)?)+(?![a-z0-9=-]| -| \S+://)")
@@ -100,7 +101,7 @@ def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
 
 def words_of(options: S3Options) -> list[str]:
     """Return the arguments of a command that stand for S3 options."""
-    given = zip(("--endpoint-url", "--region", "--profile"), options, strict=True)
+    given = zip(S3_FLAGS, options, strict=True)
     return [word for name, value in given if value is not None for word in (name, value)]
 
 

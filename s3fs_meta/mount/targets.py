@@ -20,6 +20,7 @@ of PID namespaces that have ended.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -110,14 +111,15 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
             if note["mountpoint"] == path:
                 return _ending(note)
         raise NotMountedError(path, _given_a_url(str(mountpoint)))
-    if cachedir is None:
-        found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
-        if found is not None:
-            return _ending(found)._replace(mountpoint=path, mounted=True)
+    found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
+    if found is not None and cachedir is None:
+        return _ending(found)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     snapshot = of_snapshot(place, path)
     if snapshot.state.exists():  # the state directory is removed after the unmount
         place = snapshot
+    if found is not None and Path(found["state"]) == place.state:
+        place = place._replace(again=found["again"])
     return place._replace(mountpoint=path, mounted=True)
 
 
@@ -154,6 +156,16 @@ def mount_command(place: Target) -> str:
     if place.again:
         return place.again
     return shlex.join(("s3fs-meta", "mount", place.url, place.mountpoint or "MOUNTPOINT"))
+
+
+def mount_flags(place: Target) -> dict[str, str]:
+    """Return the options of the command that mounted a filesystem, as far as known.
+
+    These are the options with a name of their own, such as ``--region``; -o is none.
+    """
+    words = shlex.split(place.again)[2:]
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return dict(itertools.takewhile(lambda pair: pair[0].startswith("--"), pairs))
 
 
 def of_either(target: str, cachedir: Path | None) -> Target:

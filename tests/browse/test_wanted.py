@@ -24,7 +24,7 @@ def _commands(place: Target, path: bytes) -> list[str]:
 
 
 def _source(place: Target, s3: S3Options = _AWS) -> Source:
-    reading = SimpleNamespace(place=place, s3=s3)
+    reading = SimpleNamespace(place=place, options=s3)
     return cast("Source", SimpleNamespace(place=place, reading=reading))
 
 

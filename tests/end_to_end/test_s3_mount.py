@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
+from tests.browse.serving import serving
 from tests.cli.conftest import Place, wait_until_gone
 from tests.end_to_end.conftest import URL
 from tests.end_to_end.contents import contents, differing
@@ -139,3 +140,23 @@ def test_refusal_by_the_server_is_one_clear_line(
         # A busy machine may first say that the server has not answered yet.
         assert len([one for one in done.stderr.splitlines() if "answered yet" not in one]) == 1
         assert done.returncode == ExitStatus.STORE_ACCESS
+
+
+def test_commands_about_the_past_of_a_mount_know_its_server(
+    on_server: Place, program: QuickProgram
+) -> None:
+    """The options of the mount are used where the command has none, and are part of its advice."""
+    mnt, url = on_server.mountpoint, on_server.url
+    (mnt / "report").write_bytes(b"first")
+    program.ok("umount", mnt)
+    endpoint = program.environment.pop("AWS_ENDPOINT_URL")
+    program.ok("mount", "--endpoint-url", endpoint, url, mnt)
+    (mnt / "report").write_bytes(b"overwritten")
+    program.ok("flush", mnt)
+    assert "report" in program.ok("diff", mnt, "txg=2")
+    assert "report" in program.ok("diff", mnt / "report", "txg=2")
+    assert len(program.ok("log", "-n", "1", mnt / "report").splitlines()) == 1
+    with serving([str(mnt)], program.environment, mnt, 2) as served:
+        page = served.page("/at/2/report")
+    assert f"restore --at txg=2 --to restored --endpoint-url {endpoint} {url} report" in page
+    program.ok("umount", mnt)

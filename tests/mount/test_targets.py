@@ -340,3 +340,11 @@ def test_mounted_point_in_time_is_found_without_its_note(
 
     assert targets.of_mountpoint(tmp_path / "x", None).state == snapshot.state
     assert targets.of_mountpoint(tmp_path / "y", None).state == present.state
+
+
+def test_flags_of_the_command_that_mounted_are_known() -> None:
+    again = "s3fs-meta mount --endpoint-url http://x:1 --cachedir '/my state' -o ro s3://b/h /mnt"
+    place = targets.Target("s3://b/h", Path("/s"), again=again)
+    assert targets.mount_flags(place) == {"--endpoint-url": "http://x:1", "--cachedir": "/my state"}
+    assert targets.mount_flags(place._replace(again="")) == {}
+    assert targets.mount_flags(place._replace(again="s3fs-meta mount s3://b/h /mnt")) == {}

@@ -3,7 +3,13 @@
 import pytest
 import trio
 
-from s3fs_meta.errors import DatabaseError, EntryExistsError, NoSpaceLeftError, PastUnavailableError
+from s3fs_meta.errors import (
+    DatabaseError,
+    EntryExistsError,
+    FsError,
+    NoSpaceLeftError,
+    PastUnavailableError,
+)
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.clone import CloneTarget
@@ -261,6 +267,25 @@ async def test_target_that_appears_during_the_copy_is_kept(volume: Volume) -> No
             await Copier(fs, volume.session).copy(txg, copied=make_target)
         await settled(fs)
         assert look(fs, COPY.name).ino == other[0]
+        assert_sound(fs)
+
+
+async def test_target_directory_that_is_removed_during_the_copy_gets_none(volume: Volume) -> None:
+    async with volume.mounted(slices=SMALL) as fs:
+        await make_rich_tree(fs)
+        txg = await shipped(volume)
+        await remove(fs, b"tree")
+        place = make_directory(fs, b"place")
+
+        def remove_place(_progress: TreeProgress) -> None:
+            if fs.lookup(ROOT_INO, b"place") is not None:
+                fs.namespace.remove_directory(ROOT_INO, b"place")
+
+        target = CloneTarget(place, b"copy")
+        with pytest.raises(FsError):
+            await Copier(fs, volume.session).copy(txg, target=target, copied=remove_place)
+        await settled(fs)
+        assert fs.db.counters.dentries == 0
         assert_sound(fs)
 
 

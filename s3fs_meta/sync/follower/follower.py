@@ -153,15 +153,19 @@ class Follower:
 
     # --- one txg -------------------------------------------------------------------------------
 
-    async def catch_up(self) -> None:
+    async def catch_up(self, *, must_list: bool = False) -> None:
         """Show the newest txg of the bucket; the caller must be ``poll_once`` or inside ``paused``.
+
+        Args:
+            must_list: list the changelogs if the next one is missing: garbage collection may have
+                deleted it, and later ones exist.
 
         Raises:
             S3fsError: a txg is unavailable; the mount shows the complete state of the txg before
                 it.
         """
         try:
-            while fetched := await self._poll():
+            while fetched := await self._poll(must_list=must_list):
                 await self._take(fetched)
         except NeedsImageError as exc:
             await self._begin_anew(str(exc), exc.image)
@@ -170,14 +174,14 @@ class Follower:
         except (FormatError, ObjectMissingError) as exc:
             await self._begin_anew(str(exc), None)
 
-    async def _poll(self) -> Fetched | None:
+    async def _poll(self, *, must_list: bool) -> Fetched | None:
         """Return the changelog after the shown txg, None if none exists; one small request."""
         volume = self._volume
         try:
             fetched = await chain.fetch_next(volume.store, volume.keyring, volume.uuid, self.link)
         except ObjectMissingError:
             self._missed += 1
-            if self._missed >= FOLLOW_LISTING_POLLS:
+            if must_list or self._missed >= FOLLOW_LISTING_POLLS:
                 await self._require_next()
             fetched = None
         self.polled_ns = self._clock.now_ns()

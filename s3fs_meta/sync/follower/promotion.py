@@ -52,7 +52,7 @@ async def take_over(
 
     async def catch_up(_db: Database) -> Database:
         nonlocal db
-        await follower.catch_up()
+        await follower.catch_up(must_list=True)
         db = await follower.applier()
         return db
 

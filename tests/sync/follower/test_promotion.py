@@ -10,6 +10,7 @@ from typing_extensions import override
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FencedError, HeldError, TransientStoreError, UsageError
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag, ObjectStore
@@ -19,6 +20,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS, following, ship
+from tests.sync.kept import forget
 from tests.sync.kills import KillAt
 
 pytestmark = pytest.mark.thorough
@@ -136,6 +138,30 @@ async def test_promotion_after_an_unmount_of_the_writer_needs_no_force(power: Po
         await session.promote()
         assert await read_file(session, ino) == b"last"
         assert session.status.writable
+
+
+async def test_promotion_restores_the_newest_state_if_the_next_changelogs_are_deleted(
+    power: Power,
+) -> None:
+    """Garbage collection deleted them before a poll; a fence record in their place would fork."""
+    await power.retain(0)
+    async with following(power) as (other, listener):
+        assert other.follower is not None
+        async with power.session("a", tasks=False) as writer:
+            old = write_file(writer, b"old")
+            await listener.wait_for(await ship(writer))
+            async with other.follower.paused():
+                remove_file(writer, old)
+                new = write_file(writer, b"new")
+                await forget(writer)
+                await writer.flush_at_end()
+                await writer.close()
+        last = writer.link.txg
+        assert changelog_codec.key_of(other.link.next_txg) not in power.store.objects
+        await other.promote()
+        assert other.link.txg > last
+        assert await read_file(other, new) == b"new"
+        assert inodes.find(other.db, old) is None
 
 
 async def test_only_a_follower_can_be_promoted(power: Power) -> None:

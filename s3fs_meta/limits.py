@@ -166,6 +166,11 @@ PAST_WINDOWS_MAX: Final = 8  # ranges of NEIGHBOUR_FETCH_BYTES that each open po
 PAST_NAME_KEPT_S: Final = 60.0
 PAST_NAMES_MAX: Final = 1_000  # names such as 1h-ago whose txg a mount remembers
 PAST_NAME_TIMEOUT_S: Final = 1.0  # the kernel may cache the txg of 1h-ago for this time
+# A process of its own restores a database of this size for .snapshots, so that the requests of the
+# mount do not wait for it. A smaller one is restored before a process has started.
+RESTORE_APART_BYTES_MIN: Final = 32 * MIB
+RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB  # message of that process, apart from an object
+RESTORER_END_S_MAX: Final = 2.0  # waiting for the end of that process after it was killed
 REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4  # packs that a copy of the past revives per txg
 
 # --- history index -----------------------------------------------------------------------------

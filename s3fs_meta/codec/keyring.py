@@ -62,6 +62,11 @@ class Keyring:
         assert self._master_key is not None, "a plain filesystem has no master key"
         return self._master_key
 
+    @property
+    def hash_key(self) -> bytes:
+        """Return the key for hashes, only for passing it to another process of this program."""
+        return self._hash_key
+
     def block_hash(self, data: bytes | memoryview) -> bytes:
         """Return the keyed 32-byte hash of a block's content; it differs between filesystems.
 

@@ -4,6 +4,7 @@ Owns: which mounts show past states, the names of temporary state. Does not know
 """
 
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,14 @@ def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
     return locate_snapshot_state(state, f"process {pid} txg {txg}")
 
 
+def _may_spawn(mountpoint: Path) -> bool:
+    """Return whether the daemon can start Python without a request to itself.
+
+    The daemon waits until execve(2) has read the program.
+    """
+    return not Path(sys.executable).resolve().is_relative_to(mountpoint)
+
+
 def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     """Create the past states of a mount, before it serves requests."""
     if plan.options.at is not None:
@@ -57,6 +66,7 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
         state_of,
         find_elsewhere,
         is_shared=filesystem.waiting_room.is_shared,
+        may_spawn=_may_spawn(plan.mountpoint),
     )
 
     async def run() -> None:

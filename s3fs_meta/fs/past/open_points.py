@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -30,6 +31,7 @@ from s3fs_meta.limits import (
     PAST_POINTS_OPEN_MAX,
     PAST_WAITING_MAX,
     PAST_WINDOWS_MAX,
+    RESTORE_APART_BYTES_MIN,
 )
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
@@ -75,6 +77,7 @@ class OpenPoints:
         find_elsewhere: FindElsewhere,
         *,
         is_shared: bool = False,
+        may_spawn: bool = True,
     ) -> None:
         """Begin without an open point.
 
@@ -84,12 +87,14 @@ class OpenPoints:
             state_of: returns the directory for the temporary state of a txg.
             find_elsewhere: finds the content of a block that is no longer where the point names it.
             is_shared: several users may send requests.
+            may_spawn: a large database may be restored in a process of its own.
         """
         self._volume = volume
         self._disk = disk
         self._waiting = WaitingRoom(is_shared=is_shared, most=PAST_WAITING_MAX)
         self._state_of = state_of
         self._find_elsewhere = find_elsewhere
+        self._may_spawn = may_spawn
         self._open: dict[Txg, OpenPoint] = {}
         self._lock = trio.Lock()
         self._has_ended = (
@@ -198,11 +203,12 @@ class OpenPoints:
                 # At least as large as the present database, because deleted rows leave free pages
                 # in it; ``hold_more`` corrects this by the image.
                 size_bytes = self._volume.state_dir.database.stat().st_size
-                reserve = partial(self._disk.hold_more, state.database)
+                reserve = partial(self._reserve, state.database)
+                apart = self._may_spawn and size_bytes >= RESTORE_APART_BYTES_MIN
                 try:
                     with self._disk.holding(state.database, size_bytes):
                         volume = await open_snapshot(
-                            self._bucket(), state, _OPTIONS, wanted, reserve=reserve
+                            self._bucket(), state, _OPTIONS, wanted, reserve=reserve, apart=apart
                         )
                 except BaseException:
                     with contextlib.suppress(OSError):
@@ -214,6 +220,9 @@ class OpenPoints:
             self._open[txg] = point = OpenPoint(volume, self._find_elsewhere)
             point.used_s = trio.current_time()
             return point
+
+    async def _reserve(self, database: Path, size_bytes: int) -> None:  # noqa: RUF029 - as Restorer
+        self._disk.hold_more(database, size_bytes)
 
     async def _close(self, txgs: list[Txg]) -> None:
         for txg in txgs:

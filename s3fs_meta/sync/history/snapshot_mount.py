@@ -7,7 +7,6 @@ filesystem only the superblock copy is read. The state directory of a snapshot i
 closed.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from s3fs_meta.model import PointInTime
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime, require_at_least
-from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.image.restore import Reserve, Restorer
+from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -91,16 +91,29 @@ class Bucket:
         link: Link,
         target: Path,
         progress: Progress = no_progress,
-        reserve: Callable[[int], None] | None = None,
+        reserve: Reserve | None = None,
+        *,
+        apart: bool = False,
     ) -> list[str]:
         """Restore the database of a link to the file *target*; return notices for the user.
 
+        Args:
+            link: the link.
+            target: a path at which no file exists.
+            progress: called with the progress of the restore, unless it is *apart*.
+            reserve: as for ``Restorer``.
+            apart: restore it in a process of its own.
+
         Raises:
-            As ``Restorer.restore``.
+            As ``Restorer.restore``; if *apart*, as ``ProcessRestorer.restore``.
         """
         head = self.keeper.lease.head
         newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
-        restorer = Restorer(self.store, self.keyring, self.uuid, progress, reserve=reserve)
+        restorer: Restorer | ProcessRestorer
+        if apart:
+            restorer = ProcessRestorer(self.store, self.keyring, self.uuid, reserve=reserve)
+        else:
+            restorer = Restorer(self.store, self.keyring, self.uuid, progress, reserve=reserve)
         restored = await restorer.restore(newest, target, upto=link.txg)
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
@@ -142,7 +155,8 @@ async def open_snapshot(
     wanted: PointInTime,
     progress: Progress = no_progress,
     *,
-    reserve: Callable[[int], None] | None = None,
+    reserve: Reserve | None = None,
+    apart: bool = False,
 ) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
@@ -154,6 +168,7 @@ async def open_snapshot(
         wanted: the snapshot is the last txg that is not later than this point in time.
         progress: called with the progress of the restore.
         reserve: called with the size of an image before it is downloaded, as by ``Restorer``.
+        apart: restore the database in a process of its own.
 
     Raises:
         SettingsError: the point in time is unavailable; the message names the available ones.
@@ -168,7 +183,7 @@ async def open_snapshot(
         if options.at_least is not None:
             unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
-        notices = await bucket.restore(link, state_dir.database, progress, reserve)
+        notices = await bucket.restore(link, state_dir.database, progress, reserve, apart=apart)
         # Not syncing is safe: after a crash the snapshot's database is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)

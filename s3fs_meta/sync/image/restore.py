@@ -7,7 +7,7 @@ Does not know: local state, leases.
 import errno
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,8 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 
+Reserve = Callable[[int], Awaitable[None]]
+
 # An interrupted restore is repeated from the start, so its writes need not be durable.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
@@ -57,7 +59,7 @@ class Restorer:
         uuid: str,
         progress: Progress,
         *,
-        reserve: Callable[[int], None] | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         """Prepare a restore.
 
@@ -253,7 +255,7 @@ class Restorer:
     ) -> Link:
         manifest = await image_head.load_manifest(self._store, self._keyring, ref.key, ref.hash)
         if self._reserve is not None:
-            self._reserve(manifest.database_bytes)
+            await self._reserve(manifest.database_bytes)
         await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
         authentic = self._keyring.encrypted
         require_ours = partial(restored_schema.require_ours, authentic=authentic)

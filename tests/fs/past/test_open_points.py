@@ -1,9 +1,12 @@
 """Points in time that one mount has open."""
 
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -19,6 +22,7 @@ from s3fs_meta.errors import (
     PastUnavailableError,
     StoreUnavailableError,
 )
+from s3fs_meta.fs.past import open_points
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.limits import (
     PAST_CHECK_S,
@@ -41,7 +45,12 @@ __all__ = ["plain"]
 READ_ONLY = OpenOptions(read_only=True)
 
 
-def points_of(session: Session, state_of: Callable[[Txg], StateDir] | None = None) -> OpenPoints:
+def points_of(
+    session: Session,
+    state_of: Callable[[Txg], StateDir] | None = None,
+    *,
+    may_spawn: bool = True,
+) -> OpenPoints:
     """Return the points in time of a session's filesystem."""
     home = session.volume.state_dir.path.parent
     return OpenPoints(
@@ -49,6 +58,7 @@ def points_of(session: Session, state_of: Callable[[Txg], StateDir] | None = Non
         session.cache.disk,
         state_of or (lambda txg: StateDir(home / f"snapshot {txg}")),
         nowhere,
+        may_spawn=may_spawn,
     )
 
 
@@ -247,3 +257,25 @@ async def test_point_that_is_used_at_the_end_is_closed_later(plain: Power) -> No
                 assert points.count == 1
         assert points.count == 0
         assert snapshots_in(plain.home) == []
+
+
+@pytest.mark.parametrize("may_spawn", [True, False])
+async def test_large_database_is_restored_in_a_process(
+    plain: Power, monkeypatch: pytest.MonkeyPatch, may_spawn: bool
+) -> None:
+    """The point has the same content; an interpreter below the mountpoint is never started."""
+    monkeypatch.setattr(open_points, "RESTORE_APART_BYTES_MIN", 1)
+    started: list[str] = []
+    spawn = os.posix_spawn
+
+    def noted(path: str, *arguments: Any, **options: Any) -> int:
+        started.append(path)
+        return spawn(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "posix_spawn", noted)
+    async with shipped(plain, 2) as (session, txgs):
+        points = points_of(session, may_spawn=may_spawn)
+        found = await inodes_at(points, txgs[0])
+        assert found == int(session.db.counters.inodes) - 1
+
+    assert started == ([sys.executable] if may_spawn else [])

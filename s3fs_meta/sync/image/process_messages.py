@@ -1,0 +1,115 @@
+"""Messages between the daemon and the process that restores a database for it.
+
+Owns: the framing of messages, and the form of errors in them. Does not know: their content.
+Keeps: a message is a JSON object and bytes, both of bounded length; it never makes the receiver call
+code or import modules.
+Tasks: any task may send; one task receives.
+"""
+
+import json
+import struct
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from s3fs_meta import bucket_errors
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.limits import ENVELOPE_BYTES_MAX, RESTORE_MESSAGE_BYTES_MAX
+
+_LENGTHS: Final = struct.Struct(">II")
+_RECEIVED_BYTES: Final = 1 << 18
+_TRACE_CHARS: Final = 10_000  # end of the traceback of a programming error
+_PLAIN: Final = (str, int, float, type(None))
+
+assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both sides know these errors"
+
+
+class Message(NamedTuple):
+    """One message."""
+
+    fields: dict[str, Any]
+    body: bytes
+
+
+class Connection:
+    """One end of the connection."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._lock = trio.Lock()
+        self._received = bytearray()
+
+    async def send(self, fields: Mapping[str, Any], body: bytes | memoryview = b"") -> None:
+        """Send a message.
+
+        Raises:
+            trio.BrokenResourceError: the other process has ended.
+        """
+        text = json.dumps(fields).encode()
+        assert len(text) <= RESTORE_MESSAGE_BYTES_MAX, "the parts of a message are bounded"
+        async with self._lock:
+            await self._stream.send_all(_LENGTHS.pack(len(text), len(body)) + text)
+            if body:
+                await self._stream.send_all(body)
+
+    async def receive(self) -> Message | None:
+        """Return the next message, None at the end of the connection.
+
+        A message that is longer than any valid one ends the connection, too.
+        """
+        start = await self._bytes(_LENGTHS.size)
+        if start is None:
+            return None
+        text_bytes, body_bytes = _LENGTHS.unpack(start)
+        if text_bytes > RESTORE_MESSAGE_BYTES_MAX or body_bytes > ENVELOPE_BYTES_MAX:
+            return None
+        text, body = await self._bytes(text_bytes), await self._bytes(body_bytes)
+        if text is None or body is None:
+            return None
+        return Message(json.loads(text), body)
+
+    async def _bytes(self, count: int) -> bytes | None:
+        while len(self._received) < count:
+            try:
+                piece = await self._stream.receive_some(_RECEIVED_BYTES)
+            except trio.BrokenResourceError:
+                return None
+            if not piece:
+                return None
+            self._received += piece
+        found = bytes(self._received[:count])
+        del self._received[:count]
+        return found
+
+
+def fields_of_error(exc: Exception) -> dict[str, Any]:
+    """Return an error as the fields of a message."""
+    if isinstance(exc, S3fsError):
+        fields = {name: value for name, value in vars(exc).items() if isinstance(value, _PLAIN)}
+        return {"error": type(exc).__name__, "fields": fields}
+    if isinstance(exc, OSError) and exc.errno is not None:
+        path = exc.filename if isinstance(exc.filename, str) else None
+        return {"error": "OSError", "fields": [exc.errno, exc.strerror, path]}
+    return {"error": "", "fields": "".join(traceback.format_exception(exc))[-_TRACE_CHARS:]}
+
+
+def error_of(fields: Mapping[str, Any]) -> Exception:
+    """Return the error in a message: of the same class, with the same message and attributes."""
+    name, values = fields["error"], fields["fields"]
+    if name == "OSError":
+        code, text, path = values
+        return OSError(code, text, path) if path is not None else OSError(code, text)
+    kind = next((one for one in _kinds(S3fsError) if one.__name__ == name), None)
+    if kind is None:
+        return RuntimeError(f"the restoring process failed: {values}")
+    made = kind.__new__(kind, values["message"])  # sets ``args``; the message is complete
+    vars(made).update(values)
+    return made
+
+
+def _kinds(kind: type[S3fsError]) -> Iterator[type[S3fsError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)

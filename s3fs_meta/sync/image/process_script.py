@@ -1,0 +1,38 @@
+"""The start of the restoring process: it gives up what it inherited, before it imports anything.
+
+Owns: the properties of the process. Does not know: restores (``process_worker``).
+The daemon starts it by execve(2), with a socket as descriptor 0. The process has no other file of
+the daemon, and ends with the daemon.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+NICE = 10  # a restore must not slow the requests of a mount
+
+
+def main(parent: str, *path: str) -> None:
+    """Prepare the process, then restore one database."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the daemon decides when this process ends
+    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+    for _ in ("stdout", "stderr"):
+        os.open(os.devnull, os.O_WRONLY)
+    requests = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir("/")  # a working directory on another mount would keep that mount busy
+    os.nice(NICE)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        return  # the parent ended before PR_SET_PDEATHSIG took effect
+    sys.path[:] = path
+    from s3fs_meta.sync.image import process_worker
+
+    process_worker.main(requests)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

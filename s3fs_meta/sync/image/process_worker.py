@@ -1,0 +1,189 @@
+"""The restoring process: restores one database with objects that the daemon reads for it.
+
+Owns: the store whose requests the daemon carries out, and the run of one restore.
+Does not know: credentials, the URL's server, the daemon's database.
+Keeps: the process ends when the daemon closes the connection.
+Design: docs/design/performance.md, "Restores of the past".
+"""
+
+import base64
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import trio
+from typing_extensions import override
+
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.limits import LIST_PAGE_KEYS
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo
+from s3fs_meta.sync.image.process_messages import (
+    Connection,
+    Message,
+    error_of,
+    fields_of_error,
+)
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.progress import no_progress
+
+_LOG_RECORDS_MAX: Final = 100
+_DAEMON_ENDED: Final = 3  # exit status; no process reads it
+
+
+class DaemonStore:
+    """A store for reading; the daemon carries out its requests."""
+
+    def __init__(self, connection: Connection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+        self._last = 0
+        self._waiting: dict[int, trio.MemorySendChannel[Message]] = {}
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the daemon's store."""
+        return self._url
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return false: a restore needs no clock."""
+        return False
+
+    @property
+    def endpoint(self) -> str:
+        """Return "": this process has no server."""
+        return ""
+
+    async def ask(self, **fields: Any) -> Message:
+        """Send a request to the daemon and return its reply; raise the error in the reply."""
+        self._last += 1
+        number = self._last
+        send, receive = trio.open_memory_channel[Message](1)
+        self._waiting[number] = send
+        try:
+            await self._connection.send({"number": number, **fields})
+            reply = await receive.receive()
+        finally:
+            del self._waiting[number]
+        if "error" in reply.fields:
+            raise error_of(reply.fields)
+        return reply
+
+    def replied(self, reply: Message) -> None:
+        """Pass a reply to the task that waits for it; a cancelled task needs none."""
+        waiting = self._waiting.get(reply.fields["number"])
+        if waiting is not None:
+            waiting.send_nowait(reply)
+
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        """Return a complete object."""
+        reply = await self.ask(request="get", key=key, max_bytes=max_bytes)
+        return Fetched(reply.body, reply.fields["etag"])
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        return (await self.ask(request="get_range", key=key, start=start, stop=stop)).body
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects in the order of their keys; the daemon lists one page per request."""
+        while True:
+            reply = await self.ask(request="list", prefix=prefix, after=after)
+            for row in reply.fields["page"]:
+                yield ObjectInfo(*row)
+            if len(reply.fields["page"]) < LIST_PAGE_KEYS:
+                return
+            after = reply.fields["page"][-1][0]
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Reserve disk space for an image. Raises NoSpaceLeftError."""
+        await self.ask(request="reserve", size_bytes=size_bytes)
+
+    async def close(self) -> None:
+        """Do nothing: the connection ends with the process."""
+        await trio.lowlevel.checkpoint()
+
+    async def now_ns(self) -> NoReturn:
+        """Refuse, because a restore needs no clock."""
+        raise NotImplementedError("now_ns")
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> NoReturn:
+        """Refuse, because a restore writes no object."""
+        raise NotImplementedError("put")
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> NoReturn:
+        """Refuse, because a restore writes no object."""
+        raise NotImplementedError("create")
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> NoReturn:
+        """Refuse, because a restore writes no object."""
+        raise NotImplementedError("replace")
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> NoReturn:
+        """Refuse, because a restore deletes no object."""
+        raise NotImplementedError("delete")
+
+
+class _LogToDaemon(logging.Handler):
+    """Passes log records to the daemon, which logs them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[str, int, str]] = []
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.records) < _LOG_RECORDS_MAX:
+            self.records.append((record.name, record.levelno, record.getMessage()))
+
+
+def main(requests: int) -> None:
+    """Restore the database that the first message describes."""
+    trio.run(_serve, socket.socket(fileno=requests))
+
+
+async def _serve(stream: socket.socket) -> None:
+    connection = Connection(trio.SocketStream(trio.socket.from_stdlib_socket(stream)))
+    first = await connection.receive()
+    if first is None:
+        return
+    store = DaemonStore(connection, first.fields["url"])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_receive, connection, store)
+        await connection.send(await _restored(store, first.fields))
+        await trio.sleep_forever()  # ``_receive`` ends the process once the daemon has the result
+
+
+async def _receive(connection: Connection, store: DaemonStore) -> NoReturn:
+    while True:
+        reply = await connection.receive()
+        if reply is None:
+            # At once: another thread may be in a long call of SQLite.
+            os._exit(_DAEMON_ENDED)
+        store.replied(reply)
+
+
+async def _restored(store: DaemonStore, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Restore a database; return the last message."""
+    notes = _LogToDaemon()
+    logging.getLogger().addHandler(notes)
+    keys = [None if one is None else base64.b64decode(one) for one in wanted["keys"]]
+    assert keys[1] is not None, "every filesystem has a key for hashes"
+    newest = None if wanted["newest"] is None else ManifestRef(*wanted["newest"])
+    restorer = Restorer(
+        store,
+        Keyring(keys[0], keys[1]),
+        wanted["uuid"],
+        no_progress,
+        reserve=store.reserve,
+    )
+    try:
+        link = await restorer.restore(newest, Path(wanted["target"]), Txg(wanted["upto"]))
+        result: dict[str, Any] = {"link": link, "notices": restorer.notices}
+    except Exception as exc:  # noqa: BLE001 - the daemon raises it
+        result = fields_of_error(exc)
+    return {**result, "log": notes.records}

@@ -1,0 +1,202 @@
+"""Restoring a database in a process of its own, so that the daemon's requests do not wait for it.
+
+Owns: starting, serving and ending the process. Does not know: how a database is restored.
+Keeps: the process gets no credentials: the daemon reads the objects for it, with the daemon's
+retries, limits and counts. It gets the keys of the filesystem through its socket.
+Tasks: the main thread must start the process, which ends when the thread that started it ends.
+Design: docs/design/performance.md, "Restores of the past".
+"""
+
+import base64
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.limits import LIST_PAGE_KEYS, RESTORER_END_S_MAX
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.image.process_messages import (
+    Connection,
+    Message,
+    error_of,
+    fields_of_error,
+)
+from s3fs_meta.sync.image.restore import Reserve
+
+_SCRIPT: Final = Path(__file__).with_name("process_script.py")
+_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")  # other variables may contain a secret
+
+_END_S_MAX: Final = 3 * RESTORER_END_S_MAX  # it waits twice at most
+_POLL_S: Final = 0.005  # while the process ends
+
+
+class ProcessRestorer:
+    """Restores databases like ``Restorer``, each in a process of its own."""
+
+    def __init__(
+        self, store: ObjectStore, keyring: Keyring, uuid: str, *, reserve: Reserve | None = None
+    ) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._reserve = reserve
+        self.notices: list[str] = []  # one-line facts to show to the user
+
+    async def restore(self, newest: ManifestRef | None, target: Path, upto: Txg) -> Link:
+        """Restore a database to *target*.
+
+        Raises:
+            As ``Restorer.restore``.
+            OSError: the process cannot be started, or was killed.
+        """
+        process = _Process()
+        result, ends_itself, status = None, False, None
+        try:
+            await process.connection.send(
+                {
+                    "url": self._store.url,
+                    "keys": _encoded(self._keyring),
+                    "uuid": self._uuid,
+                    "newest": newest,
+                    "upto": upto,
+                    "target": os.fspath(target),
+                }
+            )
+            result = await self._served(process.connection)
+            ends_itself = result is None
+        except trio.BrokenResourceError:
+            ends_itself = True
+        finally:
+            with trio.move_on_after(_END_S_MAX, shield=True):
+                status = await process.end(ends_itself=ends_itself)
+        if result is None:
+            raise OSError(errno.EIO, f"the process that restores it ended: {_described(status)}")
+        for name, level, text in result["log"]:
+            logging.getLogger(name).log(level, "%s", text)
+        if "error" in result:
+            raise error_of(result)
+        self.notices += result["notices"]
+        return Link(*result["link"])
+
+    async def _served(self, connection: Connection) -> dict[str, Any] | None:
+        """Carry out the requests of the process; return its result, None if it has ended."""
+        async with trio.open_nursery() as nursery:
+            message = await connection.receive()
+            while message is not None and "request" in message.fields:
+                nursery.start_soon(self._reply, connection, message)
+                message = await connection.receive()
+            nursery.cancel_scope.cancel()
+        return None if message is None else message.fields
+
+    async def _reply(self, connection: Connection, message: Message) -> None:
+        body = b""
+        try:
+            reply, body = await self._answer(message.fields)
+        except (S3fsError, OSError) as exc:
+            reply = fields_of_error(exc)
+        try:
+            await connection.send({**reply, "number": message.fields["number"]}, body)
+        except trio.BrokenResourceError:
+            return  # ``_served`` finds the end of the connection
+
+    async def _answer(self, wanted: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        match wanted["request"]:
+            case "get":
+                fetched = await self._store.get(ObjectKey(wanted["key"]), wanted["max_bytes"])
+                return {"etag": fetched.etag}, fetched.data
+            case "get_range":
+                key, start, stop = wanted["key"], wanted["start"], wanted["stop"]
+                return {}, await self._store.get_range(ObjectKey(key), start, stop)
+            case "list":
+                page = await self._page(wanted["prefix"], wanted["after"])
+                return {"page": page}, b""
+            case "reserve":
+                if self._reserve is not None:
+                    await self._reserve(wanted["size_bytes"])
+                return {}, b""
+            case other:
+                raise AssertionError(f"the restoring process sends no request {other!r}")
+
+    async def _page(self, prefix: str, after: str) -> list[tuple[str, int, int | None]]:
+        page: list[tuple[str, int, int | None]] = []
+        async with aclosing(self._store.list(prefix, after=after)) as listing:
+            async for info in listing:
+                page.append(info)
+                if len(page) == LIST_PAGE_KEYS:
+                    break
+        return page
+
+
+def _encoded(keyring: Keyring) -> list[str | None]:
+    keys = keyring.master_key if keyring.encrypted else None, keyring.hash_key
+    return [None if key is None else base64.b64encode(key).decode() for key in keys]
+
+
+def _described(status: int | None) -> str:
+    if status is None:
+        return "it does not respond"
+    if os.WIFSIGNALED(status):
+        return f"killed by signal {os.WTERMSIG(status)}"
+    return f"exit status {os.waitstatus_to_exitcode(status)}"
+
+
+class _Process:
+    """One restoring process, and the connection to it."""
+
+    def __init__(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        command = [sys.executable, "-I", str(_SCRIPT), str(os.getpid()), *sys.path]
+        environment = {key: os.environ[key] for key in _INHERITED if key in os.environ}
+        ours, theirs = socket.socketpair()
+        with theirs:
+            streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+            try:
+                # In its own session, because ^C at a foreground mount must reach only the daemon.
+                self._pid = os.posix_spawn(
+                    sys.executable, command, environment, file_actions=streams, setsid=True
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        self.connection = Connection(self._stream)
+
+    async def end(self, *, ends_itself: bool) -> int | None:
+        """End the process; return its wait status, None if it does not end.
+
+        Args:
+            ends_itself: the process has closed the connection, so its status tells why.
+        """
+        status: int | None = None
+        self._stream.socket.close()
+        if ends_itself:
+            status = await self._waited()
+        if status is None:
+            os.kill(self._pid, signal.SIGKILL)
+            status = await self._waited()
+        return status
+
+    async def _waited(self) -> int | None:
+        deadline_s = trio.current_time() + RESTORER_END_S_MAX
+        while trio.current_time() < deadline_s:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+            if pid:
+                return status
+            await trio.sleep(_POLL_S)
+        return None

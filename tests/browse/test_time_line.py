@@ -15,7 +15,8 @@ def test_each_txg_has_the_number_of_changed_files(served: Served) -> None:
     numbers = {int(txg): int(count.replace(",", "")) for txg, count in rows}
     assert sorted(numbers) == list(range(served.txg + 1))
     assert numbers[2] == 6  # four files, their folder and the root
-    assert numbers[3] > 1200
+    # On a busy machine the second filling may be in several txgs.
+    assert sum(count for txg, count in numbers.items() if txg > 2) > 1200
     assert "photos" in page
 
 

@@ -70,7 +70,8 @@ def clone(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="Copy the source as it was: ISO 8601, an age such as 10m, txg=N, newest, or now.",
+            help="Copy the source as it was: ISO 8601, an age such as 10m, txg=N, newest, now, or the "
+            "name of a kept point.",
             show_default=False,
             autocompletion=completion.points_in_time,
         ),
@@ -83,9 +84,11 @@ def clone(
     """Run ``s3fs-meta clone``."""
     if freeze:
         print_line(PROGRAM, "--freeze is deprecated and means --at=now; no process is blocked")
-        at = at or _NOW
+        at = _NOW if at is None else at
     found: PastSource | Entry
-    found = _past(source, at, cachedir) if at else mount_paths.existing(source, cachedir)
+    found = (
+        _past(source, at, cachedir) if at is not None else mount_paths.existing(source, cachedir)
+    )
     if isinstance(found, Entry) and found.ino >= PAST_INO_MIN:
         found = PastSource(found.place, {"ino": found.ino})
     near = found if isinstance(found, Entry) else _at_mountpoint(found)

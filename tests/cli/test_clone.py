@@ -78,3 +78,13 @@ def test_impossible_copy_is_refused(program: Program, mounted: Place, tmp_path: 
         done = program.run("clone", source, target)
         assert done.returncode in {ExitStatus.USAGE, ExitStatus.NOT_MOUNTED}, done.stderr
     assert os.listdir(mounted.mountpoint) == ["tree"]
+
+
+def test_empty_point_in_time_is_no_copy_of_the_present(program: Program, mounted: Place) -> None:
+    """A script with an unset variable must not get the present instead of the past."""
+    _tree(mounted.mountpoint)
+    copy = mounted.mountpoint / "copy"
+    done = program.run("clone", "--at=", mounted.mountpoint / "tree", copy)
+    assert done.returncode == ExitStatus.USAGE
+    assert "--at= is not a point in time" in done.stderr
+    assert not copy.exists()

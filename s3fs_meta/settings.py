@@ -142,7 +142,9 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     uid: int | None = default_of("uid")
     gid: int | None = default_of("gid")
     umask: int | None = default_of("umask")
-    request_loop: str | None = default_of("request_loop")  # without effect: WITHOUT_EFFECT
+    request_loop: str | None = default_of(
+        "request_loop"
+    )  # accepted, but has no effect (option_table.WITHOUT_EFFECT)
     extension: str | None = default_of("extension")
     # bucket
     endpoint_url: str | None = default_of("endpoint_url")

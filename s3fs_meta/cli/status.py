@@ -105,8 +105,8 @@ _Watch = Annotated[
     bool,
     typer.Option(
         "--watch",
-        help="Show repeatedly what the mount does: rates, times, uploads, the processes with "
-        "most requests; without a target the only mount. Ctrl-C ends it.",
+        help="Keep showing what the mount does: rates, times, uploads, the processes with most "
+        "requests. Without a target it shows the only mount. Ctrl-C ends it.",
     ),
 ]
 _Interval = Annotated[

@@ -304,7 +304,7 @@ def _piece(key: ObjectKey, item: object) -> Piece:
         raise FormatError(key, "a piece is not an array of key, plain_bytes and hash")
     name, plain_bytes, digest = item
     if not isinstance(name, str) or _PIECE_KEY.fullmatch(name) is None:
-        raise FormatError(key, "the key of a piece has a wrong value")
+        raise FormatError(key, "the key of a piece is malformed")
     if type(plain_bytes) is not int or not 0 < plain_bytes <= IMAGE_PIECE_BYTES:
         raise FormatError(key, f"the size of {name} has a wrong value")
     if not isinstance(digest, str) or _HASH.fullmatch(digest) is None:

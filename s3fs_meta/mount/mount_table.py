@@ -92,7 +92,7 @@ def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
 
 
 def find(mountpoint: str) -> Mounted | None:
-    """Return the s3fs-meta mount at an absolute path; None without one, or if it is hidden."""
+    """Return the s3fs-meta mount at an absolute path; None if none is visible there."""
     for mounted in reversed(read()):
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None

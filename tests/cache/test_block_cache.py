@@ -84,7 +84,9 @@ async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench
     assert bench.files.read(old, 0, 6) == b"abcdef"
 
 
-async def test_block_whose_file_an_undone_group_renamed_is_fetched_again(bench: CacheBench) -> None:
+async def test_block_is_fetched_again_after_a_rollback_of_the_group_that_renamed_its_file(
+    bench: CacheBench,
+) -> None:
     """After a rollback the row names a block whose file has another name."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()

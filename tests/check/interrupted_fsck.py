@@ -31,7 +31,7 @@ class Killer:
 
 
 def main() -> None:
-    """Repair the database, unless the process is killed."""
+    """Repair the database; the process may be killed on purpose before the end."""
     db = Database.open(Path(sys.argv[1]), Pragmas())
     killer = Killer(int(sys.argv[2]))
     check_database(db, repair=Mode.ALL, report=Report(on_note=killer.note))

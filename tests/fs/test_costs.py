@@ -75,7 +75,7 @@ def unlink(fs: Filesystem, number: int) -> None:
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
     (create, 5),  # a lookup, two inserts, two of the recorder
     (find, 1),
-    (set_times, 3),  # a lookup, an update at the end of the group, one of the recorder
+    (set_times, 3),  # a lookup, an update at the end of the group, one statement of the recorder
     (rename, 7),  # two lookups, two updates, three of the recorder
     (unlink, 5),  # a lookup, two deletes, two of the recorder
 ]

@@ -367,7 +367,7 @@ def test_touched_inodes_and_contents_are_those_of_changed_rows(source: Recorded)
 
 
 def test_dentry_that_got_another_inode_is_touched_by_its_cookie(source: Recorded) -> None:
-    """The changeset of a rename over an existing name has the cookie of the dentry only."""
+    """The changeset of a rename over an existing name has the cookie of the dentry, not the name."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
     found = changesets.touched(changeset)

@@ -1,4 +1,4 @@
-"""Costs of counted requests."""
+"""Prices of the counted requests to the bucket."""
 
 from datetime import date
 

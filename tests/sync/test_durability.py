@@ -193,7 +193,7 @@ def _lacks_room(session: Session) -> bool:
     return session.db.wal is not None and session.db.wal.lacks_room
 
 
-async def test_no_group_is_open_when_the_log_gets_room(
+async def test_log_is_extended_only_while_no_group_is_open(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill, block files of undone operations are those newer than the log.

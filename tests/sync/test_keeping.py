@@ -287,7 +287,7 @@ async def test_kill_in_reclaim_leaves_the_point_complete(power: Power, step: str
         assert await files_at(power, "a") == files
 
 
-async def test_host_that_was_away_at_a_kept_point_restores_the_present(power: Power) -> None:
+async def test_host_that_returns_from_a_kept_point_restores_the_newest_state(power: Power) -> None:
     """Its txg and changelogs before it still exist, but none that leads on; nothing is damaged."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -306,7 +306,9 @@ async def test_host_that_was_away_at_a_kept_point_restores_the_present(power: Po
     assert list((power.home / "a").glob("kept-*")) == []
 
 
-async def test_host_that_was_away_before_a_kept_point_restores_the_present(power: Power) -> None:
+async def test_host_that_returns_from_before_a_kept_point_restores_the_newest_state(
+    power: Power,
+) -> None:
     """The txgs after its own lead to the point, and no further; nothing is damaged."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:

@@ -91,7 +91,7 @@ def test_oldest_days_are_forgotten(tmp_path: Path) -> None:
     assert set(ledger.usage) == set(ledger.stored_bytes) == set(range(oldest, 20_002))
 
 
-def test_wrong_clock_costs_no_counts_of_other_days(tmp_path: Path) -> None:
+def test_wrong_clock_deletes_no_counts_of_other_days(tmp_path: Path) -> None:
     """The clock of a host may be at 1970 after a boot, or in a later year for a while."""
     request_log.add(tmp_path, {30_000: USAGE[20_000]}, {}, 30_000 * DAY_NS)
     request_log.add(tmp_path, USAGE, {}, NOW_NS)

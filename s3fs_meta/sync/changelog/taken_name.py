@@ -48,7 +48,7 @@ async def step_over(volume: Volume, durability: Durability, txg: Txg, data: byte
         what = f"{key} is taken by an object that this filesystem did not write ({exc.what})"
     else:
         raise volume.keeper.ended_by_object(key)
-    _log.error("%s; an image of the local state becomes txg %d", what, txg + 1)
+    _log.error("%s; the next txg, %d, is an image of the local state", what, txg + 1)
     link = await trio.to_thread.run_sync(chain.link_of, txg, data, volume.keyring)
     volume.db.begin_local()
     chain.record_own(volume.db, link)

@@ -140,8 +140,8 @@ def test_block_without_references_is_not_shared(db: Database) -> None:
 
 
 @pytest.mark.parametrize("leaving", ["unreferenced", "moving"])
-def test_pack_that_is_dead_for_other_hosts_already_is_listed(db: Database, leaving: str) -> None:
-    """Here it dies only when the upload of its last blocks ends; a changelog said so before."""
+def test_pack_is_listed_if_other_hosts_count_it_as_dead(db: Database, leaving: str) -> None:
+    """On this host it is dead only after the upload of its last blocks; a changelog has said so before."""
     _remove(db, Ino(2))
     other = _file(db)
     [block] = _blocks(db, _share(db, limit=1)[0])

@@ -258,7 +258,7 @@ async def test_changelogs_from_before_the_mount_count_for_the_next_image(power: 
         )
 
 
-async def test_image_is_due_at_a_quarter_of_the_last_image(
+async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The changelogs since the last image are compared with the stored bytes of its pieces."""

@@ -17,7 +17,7 @@ def end_at(txg: int) -> OpenOptions:
 
 
 def rot(power: Power, *txgs: int) -> None:
-    """Flip one bit in each of some changelogs."""
+    """Flip one bit in the changelog of each given txg."""
     for txg in txgs:
         data = power.store.objects[key_of(Txg(txg))]
         power.store.objects[key_of(Txg(txg))] = flipped(data, len(data) // 2)

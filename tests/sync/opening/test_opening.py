@@ -171,7 +171,7 @@ async def test_verification_ends_when_every_cached_block_was_checked(
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
-    """SQLite would apply the log to the restored database, to which it does not belong."""
+    """If it stayed, SQLite would apply the log to the restored database, to which it does not belong."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()

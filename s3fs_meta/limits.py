@@ -96,7 +96,7 @@ FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 CHANGELOG_RUN_BYTES: Final = 4 * MIB  # maximum size of records that are merged into one section
 CHANGELOG_LOCATIONS_MAX: Final = 50_000  # block locations in one changelog section: 3 MiB
 CONDENSED_RECORDS_MIN: Final = 200  # fewer unshipped records are not merged
-# Records of groups that are merged at once: a second of many changes, or an hour of few changes.
+# Records of groups that are merged at once: those of a second under load, or of an hour with few changes.
 CONDENSED_RECORDS_MAX: Final = 2000
 # Unshipped inodes in memory (30 MB), to list the files that are not in the bucket yet.
 UNSHIPPED_INODES_MAX: Final = 200_000

@@ -26,7 +26,7 @@ def test_wrong_call_shows_the_usage(words: list[str]) -> None:
         mount_helper.parse(words)
 
 
-def test_wrong_option_has_status_1(program: Program, empty: Place) -> None:
+def test_wrong_option_ends_with_status_1(program: Program, empty: Place) -> None:
     """Status 1 stands for wrong usage, as the manual page mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
 

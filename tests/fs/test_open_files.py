@@ -52,7 +52,7 @@ def test_file_is_open_from_its_first_read_if_opens_are_not_reported() -> None:
 
 
 def test_time_of_the_first_open_for_writing_is_recorded() -> None:
-    """The time since which any file is open for writing is recorded."""
+    """The recorded time stays until no file is open for writing."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

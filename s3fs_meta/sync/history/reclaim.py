@@ -28,7 +28,7 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history import retention
-from s3fs_meta.sync.history.garbage import Finder, Garbage, Past
+from s3fs_meta.sync.history.garbage_search import Finder, Garbage, Past
 from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.pins import Pins, Renumbered
 from s3fs_meta.sync.history.retention import Image, TxgTimes

@@ -11,8 +11,8 @@ from s3fs_meta.errors import NewerFormatError
 from s3fs_meta.limits import RECLAIM_PACK_ROWS
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.sync.history import garbage
-from s3fs_meta.sync.history.garbage import Finder, StoredImages
+from s3fs_meta.sync.history import garbage_search
+from s3fs_meta.sync.history.garbage_search import Finder, StoredImages
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
@@ -167,9 +167,9 @@ async def test_orphan_packs_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows and the listing of packs are compared for one prefix of names at a time."""
-    assert list(garbage.groups(10)) == [""]
-    assert len(list(garbage.groups(16 * RECLAIM_PACK_ROWS))) == 16
-    assert list(garbage.groups(10**9))[-1] == "ff"
+    assert list(garbage_search.groups(10)) == [""]
+    assert len(list(garbage_search.groups(16 * RECLAIM_PACK_ROWS))) == 16
+    assert list(garbage_search.groups(10**9))[-1] == "ff"
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()
@@ -182,7 +182,7 @@ async def test_orphan_packs_are_found_in_bounded_memory(
             session.db, power.store, session.volume.keyring, session.volume.superblock.uuid
         )
         for count in (1, 17, 10**9):
-            monkeypatch.setattr(garbage, "RECLAIM_PACK_ROWS", 1 / count)
+            monkeypatch.setattr(garbage_search, "RECLAIM_PACK_ROWS", 1 / count)
             found = await finder.find_orphans(Epoch(5), 1000)
             assert [info.key for info in found] == strays
         assert known not in strays

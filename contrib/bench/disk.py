@@ -8,7 +8,9 @@ A new ext4 filesystem has no deleted inodes.
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,8 @@ from typing import Final
 FREE_SHARE: Final = 0.6  # of the disk's free space is used for the image
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
+FREED_S_MAX: Final = 60.0
+POLL_S: Final = 0.1
 SEARCHABLE: Final = 0o711  # a directory below which programs of other users work
 
 
@@ -48,6 +52,21 @@ def new() -> Iterator[Path]:
                 _run("umount", "--lazy", place)
         finally:
             _run("losetup", "--detach", device)
+            _wait_until_freed(device)
+
+
+def _wait_until_freed(device: str) -> None:
+    """Wait until no process uses the disk any more, so that its image takes no space.
+
+    A daemon that a benchmark unmounted may still be ending.
+    """
+    attached = Path("/sys/block", Path(device).name, "loop")
+    deadline = time.monotonic() + FREED_S_MAX
+    while attached.exists():
+        if time.monotonic() > deadline:
+            print(f"{device} is still in use, so its image still takes space", file=sys.stderr)
+            return
+        time.sleep(POLL_S)
 
 
 def _run(*command: str | Path) -> str:

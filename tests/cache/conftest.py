@@ -1,4 +1,4 @@
-"""Fixtures: a cache with a real database, real files and a store that can be made to fail."""
+"""Fixtures: a cache with a real database, real files and a store that can fail on request."""
 
 import random
 import threading
@@ -36,9 +36,9 @@ class CacheBench:
         facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
         self.db = Database.create(home / "meta.db", Pragmas(), facts)
         self.files = BlockFiles(home / "blocks", home / "tmp")
-        # damage that the cache reported: the block, and whether its pack is missing
+        # damaged blocks that the cache reported, and whether their packs are missing
         self.heard: list[tuple[int, bool]] = []
-        self.asked: list[int] = []  # blocks whose other locations the cache requested
+        self.asked: list[int] = []  # blocks for which the cache requested other locations
         self.elsewhere: Found | None = None
         self.cache = self.new_cache()
 
@@ -47,7 +47,7 @@ class CacheBench:
         return self.elsewhere
 
     def new_cache(self, bytes_max: int = 64 * MIB) -> BlockCache:
-        """Return a new cache over the same database, files and store, as a remount makes it."""
+        """Return a new cache with the same database, files and store, as after a remount."""
         cache = BlockCache(
             self.db,
             self.store,
@@ -64,7 +64,7 @@ class CacheBench:
         return cache
 
     def write(self, index: int, content: bytes) -> BlockId:
-        """Write block *index* of the file INO; return the number of the dirty block."""
+        """Write block *index* of the file INO, and return the number of the dirty block."""
         self.db.begin()
         return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
@@ -75,7 +75,7 @@ class CacheBench:
         return found
 
     async def upload_content(self, content: bytes) -> BlockId:
-        """Write block 0 of the file INO, upload it, and return its number; it is clean then."""
+        """Write and upload block 0 of the file INO, and return its number; the block is clean."""
         block = self.write(0, content)
         await self.upload(0)
         return block

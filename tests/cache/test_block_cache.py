@@ -23,7 +23,7 @@ from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
 
 
-async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
+async def test_write_in_place_extends_a_dirty_block(bench: CacheBench) -> None:
     bench.write(0, b"abc")
     bench.cache.write_in_place(bench.located(0), 5, b"xyz")
 
@@ -33,8 +33,8 @@ async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
     assert bench.cache.read_local(located, 0, 10) == b"abc\0\0xyz\0\0"
 
 
-async def test_sealed_block_is_copied_on_write(bench: CacheBench) -> None:
-    """A write to a sealed block changes a copy; the sealed block keeps its content."""
+async def test_write_to_a_sealed_block_changes_a_copy(bench: CacheBench) -> None:
+    """A write to a sealed block changes a copy, and the sealed block keeps its content."""
     old = bench.write(0, b"abcdef")
     bench.cache.seal([old])
 
@@ -50,7 +50,7 @@ async def test_sealed_block_is_copied_on_write(bench: CacheBench) -> None:
 async def test_write_to_a_clean_block_renames_its_file(
     bench: CacheBench, opened_before: bool
 ) -> None:
-    """A write to a clean block renames its file instead of copying it, since the store has it."""
+    """A write to a clean block renames its file instead of copying it; the store has a copy."""
     old = await bench.upload_content(b"abcdef")
     if not opened_before:
         bench.files.let_go([old])
@@ -71,8 +71,8 @@ async def test_write_to_a_clean_block_renames_its_file(
     assert block_origins.blocks(bench.db) == [new]
 
 
-async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench) -> None:
-    """A write through one file copies a shared clean block, so the other file needs no store."""
+async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -> None:
+    """A write to one file copies the clean block that it shares with another file."""
     old = await bench.upload_content(b"abcdef")
     bench.db.begin()
     blocks.add_refs(bench.db, old)
@@ -84,10 +84,10 @@ async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench
     assert bench.files.read(old, 0, 6) == b"abcdef"
 
 
-async def test_block_is_fetched_again_after_a_rollback_of_the_group_that_renamed_its_file(
+async def test_block_renamed_in_a_rolled_back_group_is_fetched_again(
     bench: CacheBench,
 ) -> None:
-    """After a rollback the row names a block whose file has another name."""
+    """After a rollback the row of a block has no file, because the file was renamed."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()
     bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
@@ -100,7 +100,9 @@ async def test_block_is_fetched_again_after_a_rollback_of_the_group_that_renamed
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abcdef"
 
 
-async def test_write_to_a_clean_block_does_not_reuse_a_short_file(bench: CacheBench) -> None:
+async def test_write_to_a_clean_block_with_a_short_file_fetches_the_block(
+    bench: CacheBench,
+) -> None:
     """A write to a clean block whose file is too short fetches the block first."""
     old = await bench.upload_content(b"abcdef")
     os.truncate(bench.files.root / "xxx" / f"{old:x}", 3)
@@ -113,7 +115,7 @@ async def test_write_to_a_clean_block_does_not_reuse_a_short_file(bench: CacheBe
 
 
 async def test_sealed_block_that_no_file_uses_is_kept_for_its_upload(bench: CacheBench) -> None:
-    """An image may name a sealed block that no file uses any more, so it is still uploaded."""
+    """An image may refer to a sealed block that no file uses, so it is still uploaded."""
     block = bench.write(0, b"abc")
     bench.cache.seal([block])
     block_map.remove(bench.db, INO, BlockIndex(0))
@@ -141,7 +143,7 @@ async def test_evicted_block_is_fetched_again(bench: CacheBench) -> None:
     assert cache.read_local(bench.located(0), 0, 1000) == b"a" * 1000
 
 
-async def test_one_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None:
+async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None:
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.db.begin()
@@ -157,7 +159,7 @@ async def test_one_block_is_fetched_once_for_many_readers(bench: CacheBench) -> 
 
 
 async def test_read_of_a_lost_block_is_an_error(bench: CacheBench) -> None:
-    """A read of a block that exists nowhere names the block and never returns zeros."""
+    """A read of a block that exists nowhere raises an error with the block's number."""
     block = bench.write(0, b"abc")
     bench.files.remove(block)
 
@@ -166,7 +168,7 @@ async def test_read_of_a_lost_block_is_an_error(bench: CacheBench) -> None:
 
 
 async def test_read_of_a_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
-    """A block file shorter than its row says is not padded with zeros."""
+    """A block file shorter than its recorded size is not padded with zeros."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 4)
 
@@ -174,7 +176,7 @@ async def test_read_of_a_torn_dirty_block_is_an_error(bench: CacheBench) -> None
         bench.cache.read_local(bench.located(0), 0, 6)
 
 
-async def test_write_after_the_end_of_a_torn_block_is_refused(bench: CacheBench) -> None:
+async def test_write_after_the_end_of_a_torn_block_file_is_refused(bench: CacheBench) -> None:
     """A write after the end of a torn block file would leave a gap that reads as zeros."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 2)
@@ -188,7 +190,7 @@ async def test_write_after_the_end_of_a_torn_block_is_refused(bench: CacheBench)
 
 
 async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench) -> None:
-    """The rows of cached blocks change only if the synced sizes of their files changed."""
+    """The rows of cached blocks change only if the synced sizes of their files have changed."""
     block = bench.write(0, b"abcdef")
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
     await bench.cache.sync_blocks()
@@ -211,7 +213,7 @@ def _synced_lengths(bench: CacheBench) -> list[int]:
 async def test_failed_sync_leaves_its_blocks_unsynced(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later sync must not report success for blocks that no sync has made durable."""
+    """A later sync must not report success for blocks that the failed sync left unsynced."""
     bench.write(0, b"content")
 
     def fail(*_arguments: object) -> None:
@@ -228,10 +230,10 @@ async def test_failed_sync_leaves_its_blocks_unsynced(
     assert _synced_lengths(bench) == [7]
 
 
-async def test_sync_cancelled_while_it_records_lengths_is_repeated(
+async def test_sync_that_is_cancelled_while_it_records_lengths_is_repeated(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut a block is truncated to its recorded length, so the next sync records it."""
+    """A power cut truncates a block to its recorded length, so a cancelled sync is repeated."""
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")
@@ -253,7 +255,7 @@ async def test_sync_cancelled_while_it_records_lengths_is_repeated(
 
 
 async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: CacheBench) -> None:
-    """The thread may have synced the file before they were written."""
+    """Bytes that are written after a running sync has passed the file are not synced."""
     bench.write(0, b"content")
 
     await bench.cache.sync_blocks(
@@ -288,7 +290,7 @@ async def test_clean_block_without_its_file_is_fetched_again(bench: CacheBench) 
 async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
     bench: CacheBench,
 ) -> None:
-    """A clean block whose content does not match its hash is fetched again; others are kept."""
+    """After a power cut a clean block whose content has a wrong hash is fetched again."""
     for index in (0, 1):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -308,7 +310,7 @@ async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
 async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
     bench: CacheBench,
 ) -> None:
-    """After a power loss a row may be on the disk although its block file is torn."""
+    """After a power cut a row may be on the disk although its block file is torn."""
     block = bench.write(0, b"content")
     await bench.upload(0)
     bench.db.begin()
@@ -355,7 +357,7 @@ async def test_suspect_block_is_not_read_before_verification(
 
 
 async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBench) -> None:
-    """Verification after a power loss drops torn blocks and skips removed ones."""
+    """Verification after a power loss drops torn blocks and skips removed blocks."""
     for index in range(4):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -377,7 +379,7 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
 async def test_files_of_doomed_blocks_are_removed_in_a_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removing a tree of small files dooms thousands of block files at once."""
+    """Block files of a removed tree are deleted in a thread, because there may be thousands."""
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
@@ -409,7 +411,7 @@ async def test_fetch_from_a_damaged_pack_is_an_error_and_caches_nothing(bench: C
 async def test_reader_of_an_unreachable_store_gets_an_error(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A reader gets an error after read_timeout; a later read succeeds once the store answers."""
+    """A read fails after read_timeout, and a later read succeeds once the store answers."""
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.db.begin()
@@ -424,8 +426,8 @@ async def test_reader_of_an_unreachable_store_gets_an_error(
     assert bench.cache.read_local(bench.located(0), 0, 3) == b"abc"
 
 
-async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
-    """A writer that finds the cache full of dirty blocks continues when an upload made room."""
+async def test_waiting_writer_continues_after_an_upload(bench: CacheBench) -> None:
+    """A writer that waits in a cache full of dirty blocks continues when an upload makes room."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -439,7 +441,7 @@ async def test_writer_waits_for_room_until_an_upload(bench: CacheBench) -> None:
 
 
 async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> None:
-    """Nothing needs to be uploaded for that; a smaller cache wakes the uploader."""
+    """A larger cache has room without an upload; a smaller cache wakes the uploader."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -456,7 +458,7 @@ async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> 
 async def test_writer_gets_enospc_after_write_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A writer that waits for room gets ENOSPC after write_timeout; dirty blocks stay readable."""
+    """A writer that waits for room fails with ENOSPC after write_timeout; dirty blocks stay."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, b"x" * 90 * KIB)
 
@@ -469,7 +471,7 @@ async def test_writer_gets_enospc_after_write_timeout(
 async def test_cache_with_too_many_blocks_has_no_room(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache bounds the number of dirty blocks and of all blocks, besides their bytes."""
+    """The cache limits the number of its dirty blocks and of all its blocks."""
     for module in ("block_cache", "index"):
         monkeypatch.setattr(f"s3fs_meta.cache.{module}.DIRTY_BLOCKS_MAX", 2)
     for module in ("block_cache", "eviction"):
@@ -491,7 +493,7 @@ async def test_cache_with_too_many_blocks_has_no_room(
     assert not cache.find_room(1)
 
 
-async def test_index_of_the_cache_follows_a_rolled_back_group(bench: CacheBench) -> None:
+async def test_cache_index_follows_a_rolled_back_group(bench: CacheBench) -> None:
     """After a rollback the index in memory has exactly the blocks that have rows."""
     bench.write(0, b"kept")
     bench.db.commit()
@@ -504,7 +506,7 @@ async def test_index_of_the_cache_follows_a_rolled_back_group(bench: CacheBench)
 
 
 async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -> None:
-    """A block that compaction seals while a reader fetches it must still get into its new pack."""
+    """A block that compaction seals during its fetch must still enter the new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(10)
@@ -522,10 +524,10 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
     assert list(bench.cache.index.sealed()) == [block]
 
 
-async def test_fetch_that_needs_the_disk_reserve_is_refused(
+async def test_fetch_that_would_use_the_disk_reserve_is_refused(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a reader filled the disk, the open transaction group could not be committed."""
+    """If a fetch filled the disk, the open group could not be committed."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(1000)

@@ -1,4 +1,4 @@
-"""Block files, the files on the local disk that contain cached blocks."""
+"""Block files: files on the local disk that contain cached blocks."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ def files(tmp_path: Path) -> BlockFiles:
     return BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
 
 
-def test_gap_before_the_first_byte_reads_as_zeros(files: BlockFiles) -> None:
+def test_gap_before_the_first_written_byte_of_a_block_reads_as_zeros(files: BlockFiles) -> None:
     """A block whose first write is in its middle begins with zeros."""
     files.create(ONE, 5, b"abc")
 
@@ -59,8 +59,8 @@ def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
         files.write_within(ONE, 0, b"x", 0)
 
 
-def test_leftover_block_file_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
-    """After a crash a block number is used again, although an old file may have it as its name."""
+def test_leftover_block_file_of_a_rolled_back_group_is_overwritten(files: BlockFiles) -> None:
+    """After a crash a block number is used again, and an old file may already have its name."""
     files.create(ONE, 0, b"leftover of before")
 
     files.create(ONE, 0, b"new")
@@ -81,7 +81,7 @@ def test_copy_of_a_block_file_has_only_the_requested_bytes(files: BlockFiles) ->
 def test_fetched_block_leaves_nothing_in_the_tmp_directory(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    """A fetched block is written in the tmp directory and renamed to its path."""
+    """A fetched block is written to the tmp directory and then renamed to its path."""
     files.adopt(ONE, b"fetched")
 
     assert files.read(ONE, 0, 7) == b"fetched"
@@ -99,7 +99,7 @@ def test_removal_of_all_block_files_leaves_no_directory(files: BlockFiles, tmp_p
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
 def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count: int) -> None:
-    """A few block files are synced one by one, many with syncfs; a removed file is no error."""
+    """A few block files are synced singly, many with syncfs; a removed file causes no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
@@ -130,7 +130,7 @@ def test_numbers_of_all_block_files_are_listed(files: BlockFiles) -> None:
 def test_two_threads_can_store_the_same_fetched_block(
     files: BlockFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader and compaction may fetch one block at the same time, in two threads."""
+    """A reader and compaction may fetch the same block at the same time, in two threads."""
     put_from = files._directory.put_from  # noqa: SLF001 - two threads meet inside of one call
     first = [True]
 
@@ -183,7 +183,7 @@ def test_removed_block_file_is_not_kept_open(files: BlockFiles) -> None:
 
 
 def test_fetched_block_replaces_an_open_block_file(files: BlockFiles) -> None:
-    """A read after a fetch reads the fetched file, not the replaced one, which was open."""
+    """A read after a fetch uses the new block file, even if the old one was open."""
     files.create(ONE, 0, b"torn")
     assert files.read_on_loop(ONE, 0, 4) == b"torn"
 
@@ -192,7 +192,7 @@ def test_fetched_block_replaces_an_open_block_file(files: BlockFiles) -> None:
     assert files.read_on_loop(ONE, 0, 4) == b"good"
 
 
-def test_block_file_is_closed_before_a_thread_removes_it(files: BlockFiles) -> None:
+def test_removed_block_file_is_closed_by_a_thread(files: BlockFiles) -> None:
     """Closing a removed file frees its space, which would stall the event loop."""
     files.create(ONE, 0, b"abc")
 
@@ -225,10 +225,10 @@ def is_open(fd: int) -> bool:
     return os.path.exists(f"/proc/self/fd/{fd}")
 
 
-def test_few_closed_files_are_synced_with_the_disk(
+def test_closed_block_files_are_synced_with_the_complete_disk(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The kernel may forget the error of a lost page with the inode of a file that no process has open."""
+    """A closed file is synced with the disk, because the kernel may forget its write errors."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
     files = BlockFiles(tmp_path / "few", tmp_path / "tmp")
     synced = _count_syncfs(files, monkeypatch)
@@ -242,16 +242,16 @@ def test_few_closed_files_are_synced_with_the_disk(
     files.sync([ONE, THREE])
     assert len(synced) == 1
 
-    files.read_on_loop(ONE, 0, 3)  # closes TWO, which has nothing to sync
+    files.read_on_loop(ONE, 0, 3)  # closes TWO, which has no unsynced bytes
     files.write_within(ONE, 0, b"One", 3)
     files.sync([ONE])
     assert len(synced) == 1
 
 
-def test_file_that_is_closed_during_a_sync_is_synced_with_the_disk(
+def test_block_file_closed_during_a_sync_is_synced_with_the_complete_disk(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The thread of the sync may not have opened it yet."""
+    """A sync covers a block file that is closed before the thread of the sync opens it."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 1)
     files = BlockFiles(tmp_path / "one", tmp_path / "tmp")
     synced = _count_syncfs(files, monkeypatch)
@@ -269,7 +269,7 @@ def test_file_that_is_closed_during_a_sync_is_synced_with_the_disk(
 
 
 def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which each later syncfs(2) is added."""
+    """Return a list to which each later call of syncfs(2) is appended."""
     synced: list[str] = []
     syncfs = files._syncfs  # noqa: SLF001 - the call is what matters
 
@@ -281,7 +281,7 @@ def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[st
     return synced
 
 
-def test_block_file_opened_first_is_closed_first(
+def test_oldest_open_block_file_is_closed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most OPEN_BLOCKS_MAX block files are open; the file opened first is closed first."""
@@ -295,8 +295,8 @@ def test_block_file_opened_first_is_closed_first(
     assert [is_open(fd) for fd in fds] == [False, True, True]
 
 
-def test_forgotten_block_file_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
-    """A thread may still read from a block file that was removed from the table of open files."""
+def test_forgotten_block_file_stays_open_until_the_event_loop_closes_it(tmp_path: Path) -> None:
+    """A thread may still read a block file that was removed from the table of open files."""
     held = OpenBlocks()
     fd = opened(tmp_path)
     held.put(ONE, fd)
@@ -309,8 +309,8 @@ def test_forgotten_block_file_stays_open_until_the_loop_closes_it(tmp_path: Path
     assert not is_open(fd)
 
 
-def test_new_descriptor_of_a_block_file_replaces_the_old_one(tmp_path: Path) -> None:
-    """A block number of an undone group is used again; its old file must not be written to."""
+def test_new_block_file_replaces_the_old_open_descriptor(tmp_path: Path) -> None:
+    """A block number of a rolled-back group is used again, but not its old open file."""
     held = OpenBlocks()
     old, new = opened(tmp_path), opened(tmp_path)
     held.put(ONE, old)
@@ -336,7 +336,7 @@ def test_deleting_the_table_of_open_block_files_closes_all_files(tmp_path: Path)
 
 @pytest.fixture
 def _hasty_threads() -> Iterator[None]:
-    """Let the interpreter switch threads as often as possible."""
+    """Make the interpreter switch threads as often as possible."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -347,10 +347,10 @@ def _hasty_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hasty_threads")
 @pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_threads_may_forget_block_files_while_the_loop_closes_others(
+def test_threads_may_forget_block_files_while_the_event_loop_closes_others(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Threads remove entries of the table of open files while the loop closes its oldest files."""
+    """Threads remove entries from the table of open files while the loop closes old files."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()
@@ -387,8 +387,10 @@ def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Pa
     assert sum(map(is_open, fds)) == 100
 
 
-def test_linked_block_files_outlive_their_first_names(files: BlockFiles, tmp_path: Path) -> None:
-    """A missing block file is skipped; an existing name is an error."""
+def test_hard_linked_block_files_outlive_their_first_names(
+    files: BlockFiles, tmp_path: Path
+) -> None:
+    """Linking block files skips missing files and refuses existing names."""
     aside = tmp_path / "kept" / "blocks"
     for block in (ONE, TWO):
         files.create(block, 0, b"content")

@@ -22,13 +22,13 @@ class MeasuredDisk(DiskSpace):
 
     @override
     def spare_bytes(self) -> int:
-        """Return the number that the test set."""
+        """Return the number of spare bytes that the test set."""
         self.looks += 1
         return self.spare
 
 
-def test_one_check_of_the_disk_allows_many_operations(tmp_path: Path) -> None:
-    """The free space of the disk is requested once per budget, not once per operation."""
+def test_one_measurement_of_the_disk_allows_many_operations(tmp_path: Path) -> None:
+    """Free disk space is measured once for many operations, not once per operation."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
 
     for _ in range(100):
@@ -52,7 +52,7 @@ def test_clean_blocks_are_evicted_before_a_write_is_refused(tmp_path: Path) -> N
     assert disk.spare >= 1000
 
 
-def test_little_more_disk_space_is_evicted_than_needed(tmp_path: Path) -> None:
+def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path) -> None:
     """Eviction removes files on the event loop, so it must not remove many at once."""
     asked: list[int] = []
 
@@ -67,7 +67,7 @@ def test_little_more_disk_space_is_evicted_than_needed(tmp_path: Path) -> None:
     assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
 
 
-def test_spare_bytes_are_fewer_than_the_bytes_of_the_disk(tmp_path: Path) -> None:
+def test_spare_bytes_are_fewer_than_all_bytes_of_the_disk(tmp_path: Path) -> None:
     figures = os.statvfs(tmp_path)
 
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
@@ -76,7 +76,7 @@ def test_spare_bytes_are_fewer_than_the_bytes_of_the_disk(tmp_path: Path) -> Non
 
 
 def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path) -> None:
-    """As a file grows, the space that is still reserved for it shrinks."""
+    """As a file grows, the reservation of disk space for the file shrinks."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 

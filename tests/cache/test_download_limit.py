@@ -1,4 +1,4 @@
-"""Fetches under ``download_limit``: who waits, and for how long."""
+"""Fetches under ``download_limit``: their waiting times and their order."""
 
 import math
 
@@ -11,11 +11,11 @@ from s3fs_meta.model import BlockState
 from s3fs_meta.rate_limit import rate_limit
 from tests.cache.conftest import CacheBench
 
-BLOCK_BYTES = 64 * KIB  # such blocks are fetched without neighbours
+BLOCK_BYTES = 64 * KIB  # Blocks of this size are fetched without neighbours.
 
 
 async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
-    """Store blocks, evict them, and limit downloads from now on; return the contents."""
+    """Store and evict blocks, then limit downloads; return the contents of the blocks."""
     contents = await bench.store_evicted(count, BLOCK_BYTES)
     bench.cache.throttles.download.set(rate_limit("download_limit", rate))
     return contents
@@ -24,7 +24,7 @@ async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
 async def test_read_waits_longer_than_its_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A read waits as long as the limit requires; read_timeout (60 s) begins afterwards."""
+    """A read waits for the download limit first; only then its read_timeout of 60 s starts."""
     contents = await _limited(bench, 1, "1K")
     gate = bench.store.hold("get_range")
     began_s = trio.current_time()
@@ -32,17 +32,17 @@ async def test_read_waits_longer_than_its_timeout(
         nursery.start_soon(bench.cache.fetch, bench.located(0))
         await gate.wait_started()
         waited_s = trio.current_time() - began_s
-        autojump_clock.autojump_threshold = math.inf  # threads would let the timeout pass
+        autojump_clock.autojump_threshold = math.inf  # Threads would let the timeout pass.
         gate.open()
 
     assert waited_s == pytest.approx(BLOCK_BYTES / KIB, rel=0.05)
     assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
 
 
-async def test_readers_of_one_block_share_its_wait(
+async def test_readers_of_one_block_share_one_limited_download(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The block is requested and counted once; its readers do not time out while it waits."""
+    """A block is requested and counted once, and its readers do not time out during the wait."""
     await _limited(bench, 1, "1K")
     gate = bench.store.hold("get_range")
     began_s = trio.current_time()
@@ -61,7 +61,7 @@ async def test_readers_of_one_block_share_its_wait(
 async def test_reader_does_not_wait_for_read_ahead(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A block of a run that still waits is fetched for its reader, and not by the run again."""
+    """Read-ahead skips a waiting block that a reader has fetched in the meantime."""
     await _limited(bench, 8, "1K")
     gate = bench.store.hold("get_range")
     began_s = trio.current_time()
@@ -84,7 +84,7 @@ async def test_reader_does_not_wait_for_read_ahead(
 async def test_download_limit_does_not_delay_cached_reads(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Content in the cache costs nothing of the limit."""
+    """Reads of cached content do not count against the download limit."""
     contents = await _limited(bench, 1, "off")
     await bench.cache.fetch(bench.located(0))
     bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
@@ -93,10 +93,10 @@ async def test_download_limit_does_not_delay_cached_reads(
     assert bench.cache.read_local(bench.located(0), 0, BLOCK_BYTES) == contents[0]
 
 
-async def test_waiting_run_does_not_request_what_arrived_meanwhile(
+async def test_waiting_run_skips_blocks_that_arrived_in_the_meantime(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Its bytes are free for the next transfer."""
+    """Bytes of a run that became unnecessary are available for the next transfer."""
     await _limited(bench, 2, "1K")
     run = [bench.located(0), bench.located(1)]
     began_s = trio.current_time()
@@ -112,10 +112,10 @@ async def test_waiting_run_does_not_request_what_arrived_meanwhile(
     assert bench.store.calls == []
 
 
-async def test_neighbours_of_a_small_block_count(
+async def test_neighbours_of_a_small_block_count_against_the_limit(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The limit applies to all bytes of a request, not only to those of the wanted block."""
+    """The download limit applies to all bytes of a request, not only to the wanted block."""
     await bench.store_evicted(20, 8 * KIB)
     bench.cache.throttles.download.set(rate_limit("download_limit", "1K"))
     gate = bench.store.hold("get_range")

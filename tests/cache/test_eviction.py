@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from tests.cache.conftest import INO, CacheBench
 
 
-async def test_eviction_of_many_small_blocks_does_not_stall_the_loop(
+async def test_eviction_of_many_small_blocks_does_not_stall_the_event_loop(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop removes only a few block files itself; a thread removes all others."""
@@ -34,7 +34,7 @@ async def test_eviction_of_many_small_blocks_does_not_stall_the_loop(
 
 
 async def test_cancelled_eviction_leaves_no_block_file_without_a_row(bench: CacheBench) -> None:
-    """Rows and files of evicted blocks are removed together, even if the writer is cancelled."""
+    """If a writer is cancelled, the rows and files of evicted blocks are still removed together."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
@@ -47,10 +47,10 @@ async def test_cancelled_eviction_leaves_no_block_file_without_a_row(bench: Cach
     assert len(list(bench.files.numbers())) == cache.index.total_count
 
 
-async def test_many_blocks_are_evicted_although_their_bytes_fit(
+async def test_number_of_cached_blocks_is_limited(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of cached blocks is bounded, too; those used least recently are evicted."""
+    """If the cache has too many blocks, the least recently used are evicted."""
     monkeypatch.setattr(eviction, "CACHED_BLOCKS_MAX", 2)
     made = [bench.write(index, b"content") for index in range(4)]
     await bench.upload(*range(4))
@@ -73,7 +73,7 @@ def _damage(bench: CacheBench, block: BlockId) -> Mark:
 async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     bench: CacheBench,
 ) -> None:
-    """The cached block may be the only copy until its mark is removed, as by fsck --deep."""
+    """A cached block may be the only copy until a check removes the mark of its location."""
     damaged, intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)
@@ -96,10 +96,10 @@ async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     assert index.spared_bytes == 0
 
 
-async def test_eviction_continues_after_many_blocks_at_damaged_locations(
+async def test_eviction_skips_many_blocks_at_damaged_locations(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slice examines fewer blocks than must stay before those that can be evicted."""
+    """Each slice of the search for evictable blocks examines a limited number of blocks."""
     monkeypatch.setattr(eviction, "LOOP_SLICE_ROWS", 2)
     damaged = [bench.write(index, b"damaged") for index in range(5)]
     await bench.upload(*range(5))
@@ -119,7 +119,7 @@ async def test_eviction_continues_after_many_blocks_at_damaged_locations(
 async def test_block_file_at_a_damaged_location_stays_until_a_sync(
     bench: CacheBench, how: str
 ) -> None:
-    """A crash may restore the row of a changed or removed block whose content is in no pack."""
+    """A block file stays until the next sync, because a crash may restore its row."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
 
@@ -138,8 +138,8 @@ async def test_block_file_at_a_damaged_location_stays_until_a_sync(
         assert bench.files.size(block) is None
 
 
-async def test_drop_keeps_blocks_that_are_not_clean(bench: CacheBench) -> None:
-    """Only content that the store has confirmed is dropped."""
+async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> None:
+    """The dropcache command evicts only content that the store has confirmed."""
     bench.write(0, b"a" * 5000)
     await bench.upload(0)
     bench.write(1, b"b" * 3000)
@@ -151,8 +151,8 @@ async def test_drop_keeps_blocks_that_are_not_clean(bench: CacheBench) -> None:
     assert bench.cache.is_local(bench.located(1))
 
 
-async def test_drop_keeps_possible_last_copies(bench: CacheBench) -> None:
-    """Also with ``pinned``; the reason is reported."""
+async def test_dropcache_keeps_possible_last_copies(bench: CacheBench) -> None:
+    """Blocks at damaged locations stay even with ``pinned``, and the result gives the reason."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)
@@ -164,7 +164,7 @@ async def test_drop_keeps_possible_last_copies(bench: CacheBench) -> None:
 
 
 async def test_smaller_cache_evicts_clean_blocks(bench: CacheBench) -> None:
-    """After a change of its size the cache is within the new size, as far as blocks are clean."""
+    """After the cache shrinks, clean blocks are evicted until the new size is reached."""
     for index in range(4):
         bench.write(index, bytes([index + 1]) * 5000)
     await bench.upload(0, 1, 2)

@@ -1,4 +1,4 @@
-"""Fetching small blocks together with their neighbours in the pack, and runs of blocks."""
+"""Fetches of small blocks together with their neighbours in the pack, and runs of blocks."""
 
 import random
 
@@ -24,7 +24,7 @@ _SMALL_BYTES = 2 * KIB
 
 
 async def _read(bench: CacheBench, index: int) -> bytes:
-    """Read a block as the read handler does: fetch it while it is not cached."""
+    """Fetch a block until it is cached, then read it, as the read handler does."""
     while not bench.cache.is_local(located := bench.located(index)):
         await bench.cache.fetch(located)
     return bench.cache.read_local(located, 0, located.plain_bytes)
@@ -77,7 +77,7 @@ async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> N
 async def test_damage_of_a_neighbour_does_not_fail_the_fetch_of_a_block(bench: CacheBench) -> None:
     """Only the reader of a damaged block gets an error, not the reader of its neighbour."""
     contents = await bench.store_evicted(3, _SMALL_BYTES)
-    # The flipped bit, in the middle of the range, is in block 1.
+    # The flipped bit in the middle of the range belongs to block 1.
     bench.store.corrupt("get_range", times=3)
 
     assert await _read(bench, 0) == contents[0]
@@ -90,7 +90,7 @@ async def test_damage_of_a_neighbour_does_not_fail_the_fetch_of_a_block(bench: C
 
 
 async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
-    """Read block 0, which fails; return the damage that the cache reported."""
+    """Read block 0, which is damaged, and return the damage that the cache reported."""
     bench.heard.clear()
     with pytest.raises((FormatError, ObjectMissingError)):
         await _read(bench, 0)
@@ -98,7 +98,7 @@ async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
 
 
 async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
-    """A wrong answer is requested once more, because bytes may change in transit."""
+    """If a block has a wrong hash, it is requested again before damage is reported."""
     [content] = await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     bench.store.corrupt("get_range", times=2)
@@ -108,7 +108,7 @@ async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench)
 
 
 async def test_missing_pack_is_damage_only_if_the_superblock_exists(bench: CacheBench) -> None:
-    """Without the superblock the bucket may be another one, or its disk may not be mounted."""
+    """A missing pack is no damage if the superblock is missing, too: the disk may be unmounted."""
     await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]
@@ -120,7 +120,7 @@ async def test_missing_pack_is_damage_only_if_the_superblock_exists(bench: Cache
 
 
 async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) -> None:
-    """If the newer location is damaged, too, the reader gets the error of the first location."""
+    """If both locations are damaged, the reader gets the error of the first location."""
     [content] = await bench.store_evicted(1, _SMALL_BYTES)
     bench.write(7, content)
     other = await bench.upload(7)
@@ -142,7 +142,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
 
 
 async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: CacheBench) -> None:
-    """A range past the end of a truncated pack fails, so the block is then requested alone."""
+    """If a range request exceeds a truncated pack, the wanted block is requested alone."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)
@@ -160,7 +160,7 @@ async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: Cache
 
 
 async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBench) -> None:
-    """A reader that waits for another reader's request makes its own if that request fails."""
+    """A reader that waits for another reader's failed request sends its own request."""
     contents = await bench.store_evicted(2, _SMALL_BYTES)
     gate = bench.store.hold("get_range")
     bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
@@ -186,7 +186,7 @@ async def test_failed_request_is_retried_by_readers_of_neighbours(bench: CacheBe
 async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A reader whose shared request timed out gets the error without a second timeout."""
+    """A reader of a shared request that timed out gets the error without a second timeout."""
     await bench.store_evicted(2, _SMALL_BYTES)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -206,7 +206,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_only_once(
     assert trio.current_time() - began_s < 61
 
 
-async def test_neighbours_never_evict_recently_used_blocks(bench: CacheBench) -> None:
+async def test_neighbours_do_not_evict_recently_used_blocks(bench: CacheBench) -> None:
     """Fetched neighbours that no reader has used take at most a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await bench.store_evicted(400, _SMALL_BYTES)
@@ -276,7 +276,7 @@ async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block
     bench: CacheBench,
 ) -> None:
     contents = await bench.store_evicted(3, _SMALL_BYTES)
-    # The flipped bit, in the middle of the range, is in block 1.
+    # The flipped bit in the middle of the range belongs to block 1.
     bench.store.corrupt("get_range", times=3)
 
     await _fetch_run(bench, 0, 1, 2)
@@ -288,7 +288,7 @@ async def test_damage_in_a_run_of_blocks_fails_only_readers_of_the_damaged_block
     assert await _read(bench, 1) == contents[1]
 
 
-async def test_readers_request_their_blocks_themselves_after_a_run_failed(
+async def test_readers_request_their_blocks_themselves_after_a_failed_run(
     bench: CacheBench,
 ) -> None:
     contents = await bench.store_evicted(2, 64 * KIB)
@@ -312,7 +312,7 @@ async def test_readers_request_their_blocks_themselves_after_a_run_failed(
 async def test_readers_of_a_run_wait_for_an_outage_only_once(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A reader that waits for a run of blocks gets its timeout without a second timeout."""
+    """A reader of a run that timed out gets the error without a second timeout."""
     await bench.store_evicted(2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -338,8 +338,10 @@ async def test_blocks_being_fetched_are_not_requested_again(bench: CacheBench) -
     assert len(bench.store.calls) == 1
 
 
-async def test_reader_behind_a_cancelled_reader_gets_no_error(bench: CacheBench) -> None:
-    """The end of one reader, as of an interrupted download, is no failure of the store."""
+async def test_waiting_reader_gets_no_error_if_another_reader_is_cancelled(
+    bench: CacheBench,
+) -> None:
+    """If a reader is cancelled, others that wait for the same block get no error."""
     content = b"content" * 10_000
     await bench.upload_content(content)
     bench.cache.evictor.evict_bytes(1 << 60)

@@ -1,4 +1,4 @@
-"""Empty block files that are made before blocks need them."""
+"""Block files that are created in advance, before blocks need them."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MARGIN = FILES_AHEAD_MARGIN
 
 
 class Blocks:
-    """Creates blocks one after another in a directory of block files."""
+    """A creator of blocks, one after another, in a directory of block files."""
 
     def __init__(self, home: Path) -> None:
         self.files = BlockFiles(home / "blocks", home / "tmp")
@@ -25,18 +25,18 @@ class Blocks:
         self.cached: set[int] = set()
 
     def create(self) -> bool:
-        """Create the next block; return whether its name is durable."""
+        """Create the next block, and return whether its name is durable."""
         block = BlockId(self.next)
         self.next += 1
         self.cached.add(block)
         return self.files.create(block, 0, b"content of %d" % block)
 
     async def run(self) -> None:
-        """Run the task that makes empty block files ahead."""
+        """Run the task that creates block files in advance."""
         await self.files.ahead.run(Numbers(lambda: self.next, self.cached.__contains__))
 
     async def until_made(self, count: int = 1) -> None:
-        """Wait until at least *count* files were made ahead."""
+        """Wait until at least *count* files have been created in advance."""
         with trio.fail_after(10):
             while len(self.files.ahead) < count:  # noqa: ASYNC110 - made in a thread, without an event
                 await trio.sleep(0.001)
@@ -48,8 +48,8 @@ def blocks(tmp_path: Path) -> Blocks:
     return Blocks(tmp_path)
 
 
-async def test_no_block_file_is_made_ahead_before_the_first_block(blocks: Blocks) -> None:
-    """A mount that is only read needs no block file."""
+async def test_first_block_file_is_not_created_in_advance(blocks: Blocks) -> None:
+    """A mount that is only read needs no block files."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -57,10 +57,10 @@ async def test_no_block_file_is_made_ahead_before_the_first_block(blocks: Blocks
         nursery.cancel_scope.cancel()
 
 
-async def test_blocks_of_a_stream_get_files_made_ahead_with_durable_names(
+async def test_later_blocks_use_files_created_in_advance_with_durable_names(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All blocks but the first get such files, and the directory is rarely synced."""
+    """All blocks but the first use files created in advance, and the directory is rarely synced."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -86,8 +86,8 @@ async def test_blocks_of_a_stream_get_files_made_ahead_with_durable_names(
         assert blocks.files.read(BlockId(block), 0, len(content)) == content
 
 
-async def test_unused_files_made_ahead_are_removed_at_the_end(blocks: Blocks) -> None:
-    """The files of blocks stay."""
+async def test_unused_files_created_in_advance_are_removed_at_the_end(blocks: Blocks) -> None:
+    """At the end of a mount only block files that were used remain."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()
@@ -103,7 +103,7 @@ def _pass_over(blocks: Blocks) -> None:
 
 
 def _replace(blocks: Blocks) -> None:
-    """Give the name of a file that was made ahead to the file of another block."""
+    """Give another block's file the name of a file that was created in advance."""
     blocks.next += MARGIN
     taken = BlockId(max(blocks.files.numbers()))
     blocks.files.take_over(BlockId(1), taken, 7)
@@ -112,10 +112,10 @@ def _replace(blocks: Blocks) -> None:
 
 
 @pytest.mark.parametrize("pass_over", [_pass_over, _replace])
-async def test_skipped_block_numbers_leave_no_file_made_ahead(
+async def test_skipped_block_numbers_leave_no_file_created_in_advance(
     blocks: Blocks, pass_over: Callable[[Blocks], None]
 ) -> None:
-    """A block that gets another file keeps that file."""
+    """A file that a block took over under a skipped number is not removed."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(blocks.run)
         blocks.create()
@@ -132,10 +132,10 @@ async def test_skipped_block_numbers_leave_no_file_made_ahead(
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_block_number_used_before_its_file_was_made_ahead_keeps_its_content(
+async def test_block_that_uses_a_number_before_its_file_exists_keeps_its_content(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks may get the numbers of files that a slow thread is still making."""
+    """A block may use a number whose file a slow thread is still creating in advance."""
     real = os.open
     made: list[str] = []
 
@@ -163,10 +163,10 @@ async def test_block_number_used_before_its_file_was_made_ahead_keeps_its_conten
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_leftover_block_file_is_overwritten_although_files_are_made_ahead(
+async def test_leftover_block_file_is_overwritten_beside_files_created_in_advance(
     blocks: Blocks,
 ) -> None:
-    """An existing file may have content, so it does not count as made ahead."""
+    """An existing block file may have content, so it does not count as created in advance."""
     leftover = BlockId(39)
     blocks.files.create(leftover, 0, b"x" * 1000)
     async with trio.open_nursery() as nursery:
@@ -179,10 +179,10 @@ async def test_leftover_block_file_is_overwritten_although_files_are_made_ahead(
     assert blocks.files.size(leftover) == len(b"content of 39")
 
 
-async def test_full_disk_does_not_stop_blocks_while_no_file_is_made_ahead(
+async def test_full_disk_does_not_stop_blocks_without_files_created_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without files made ahead, each block makes its own file and reports its own error."""
+    """On a full disk each block creates its own file and reports its own error."""
     real = os.open
     refused: list[str] = []
 

@@ -12,7 +12,7 @@ def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
     return index
 
 
-def test_sums_of_the_cache_index_follow_a_block_through_its_states() -> None:
+def test_sums_of_the_cache_index_follow_the_state_of_a_block() -> None:
     """The index counts a block only in its present state."""
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
 
@@ -35,7 +35,7 @@ def test_block_dropped_from_the_cache_index_is_not_counted() -> None:
     assert index.oldest_clean() is None
 
 
-def test_clean_block_used_least_recently_is_evicted_next() -> None:
+def test_least_recently_used_clean_block_is_evicted_next() -> None:
     index = index_of((1, BlockState.CLEAN, 1), (2, BlockState.CLEAN, 1), (3, BlockState.CLEAN, 1))
 
     index.used(BlockId(1))
@@ -55,8 +55,8 @@ def test_only_clean_blocks_can_be_evicted() -> None:
     assert index.oldest_clean() is None
 
 
-def test_oldest_dirty_blocks_are_offered_for_upload_within_bounds() -> None:
-    """The sum of bytes and the number of blocks are bounded, but at least one block is offered."""
+def test_oldest_dirty_blocks_are_offered_for_upload_within_limits() -> None:
+    """Dirty blocks are offered for upload up to a number and a sum of bytes, but at least one."""
     index = index_of(*((number, BlockState.DIRTY, 100) for number in range(1, 6)))
 
     assert index.dirty_before(10.0, 250) == [BlockId(1), BlockId(2)]
@@ -66,7 +66,7 @@ def test_oldest_dirty_blocks_are_offered_for_upload_within_bounds() -> None:
     assert index.dirty_before(10.0, 1000, 1) == [BlockId(1)]
 
 
-def test_cached_blocks_whose_length_changed_since_their_sync_are_listed() -> None:
+def test_blocks_whose_length_changed_since_their_sync_are_listed() -> None:
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
     both = [BlockId(1), BlockId(2), BlockId(3)]
     assert index.lengths_to_note(both) == [(1, 10), (2, 20)]
@@ -91,8 +91,8 @@ def test_unsynced_block_is_listed_once_per_write() -> None:
     assert index.take_unsynced() == []
 
 
-def test_unread_blocks_that_were_fetched_ahead_are_evicted_first() -> None:
-    """Blocks fetched ahead that no reader used are evicted first while they exceed a bound."""
+def test_unread_blocks_fetched_ahead_are_evicted_first() -> None:
+    """Blocks fetched ahead that no reader used are evicted first while they exceed a limit."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):
@@ -112,11 +112,11 @@ def test_unread_blocks_that_were_fetched_ahead_are_evicted_first() -> None:
 
 
 def test_pinned_block_is_never_the_oldest_clean_block() -> None:
-    """A pin holds in every state, for a block that is fetched later, and after a reload."""
+    """A pin applies in every state, to a block fetched later, and after a reload."""
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5), (3, BlockState.DIRTY, 7))
     for block in (1, 3, 4):
         index.pin(BlockId(block), 10)
-    index.pin(BlockId(1), 10)  # a second time
+    index.pin(BlockId(1), 10)  # pins a block that is pinned already
     index.move(BlockId(3), BlockState.CLEAN)
     index.put_unasked(BlockId(4), 2)
     index.used(BlockId(1))
@@ -139,15 +139,15 @@ def test_unpinned_block_can_be_evicted_again() -> None:
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5))
     index.pin(BlockId(1), 10)
     index.unpin(BlockId(1))
-    index.unpin(BlockId(9))  # was never pinned
+    index.unpin(BlockId(9))  # a block that was never pinned
 
     assert [index.oldest_clean(), index.kept_bytes, index.pinned_bytes] == [2, 0, 0]
     index.drop(BlockId(2))
     assert index.oldest_clean() == 1
 
 
-def test_pinned_block_that_was_spared_is_counted_once() -> None:
-    """A possible last copy that is pinned as well is kept because of the pin."""
+def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
+    """A block kept as a possible last copy counts as pinned once it is pinned."""
     index = index_of((1, BlockState.CLEAN, 10))
     index.spare(BlockId(1))
     index.pin(BlockId(1), 10)

@@ -1,4 +1,4 @@
-"""Pages that the kernel lost and dropped from memory, on a real ext4."""
+"""Pages of a file that the kernel failed to write and dropped, on a real ext4 filesystem."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[int]:
-    """Return an empty file on a new ext4."""
+    """Return an empty file on a new ext4 filesystem."""
     why = why_no_loop_disk()
     if why and "loop" not in REQUIRED:
         pytest.skip(why)
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 
 
 def test_reserved_blocks_without_a_page_in_memory_are_lost(file: int) -> None:
-    """As after a write that failed; here fallocate(2) reserves the blocks."""
+    """Reserved blocks without pages, as after a failed write, are reported as lost."""
     os.posix_fallocate(file, 0, MIB)
     assert first_lost_byte(file, 0) == 0
     assert first_lost_byte(file, 100 * KIB) == 100 * KIB
@@ -60,7 +60,7 @@ def test_written_pages_and_gaps_are_not_lost(file: int) -> None:
     assert first_lost_byte(file, 0) == 1900 * KIB
 
 
-def test_filesystem_without_extents_loses_no_page_that_is_known(tmp_path: Path) -> None:
+def test_filesystem_without_extents_reports_no_lost_page(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb+") as file:
         file.truncate(MIB)
         assert first_lost_byte(file.fileno(), 0) is None

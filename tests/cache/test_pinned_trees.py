@@ -1,4 +1,4 @@
-"""The bound on pinned blocks, and new blocks of pinned trees."""
+"""The limit on pinned blocks, and new blocks of pinned trees."""
 
 from s3fs_meta.cache.pinned_trees import pinned_bytes_max
 from s3fs_meta.limits import GIB, MIB
@@ -7,13 +7,13 @@ from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from tests.cache.conftest import INO, CacheBench
 
 
-def test_pins_leave_room_for_other_content() -> None:
-    """An eighth of the cache is left, and at least the two largest blocks."""
+def test_pins_leave_cache_space_for_other_content() -> None:
+    """Pins leave an eighth of the cache free, and at least space for the two largest blocks."""
     assert pinned_bytes_max(8 * GIB) == 7 * GIB
     assert pinned_bytes_max(64 * MIB) == 32 * MIB
 
 
-async def test_blocks_beyond_the_bound_are_not_pinned(bench: CacheBench) -> None:
+async def test_blocks_beyond_the_pin_limit_are_not_pinned(bench: CacheBench) -> None:
     pinned = bench.new_cache(bytes_max=64 * MIB).pinned
 
     assert pinned.pin(BlockId(1), 20 * MIB)
@@ -27,7 +27,7 @@ async def test_blocks_beyond_the_bound_are_not_pinned(bench: CacheBench) -> None
 
 
 async def test_new_block_below_a_pin_is_not_evicted(bench: CacheBench) -> None:
-    """It is pinned when eviction considers it."""
+    """Eviction pins a new block of a pinned tree instead of evicting it."""
     bench.db.begin()
     ino = ROOT_INO
     while ino != INO:
@@ -53,7 +53,7 @@ async def test_block_that_is_not_below_a_pin_is_evicted(bench: CacheBench) -> No
 
 
 async def test_overwritten_block_below_a_pin_is_evicted(bench: CacheBench) -> None:
-    """Only the present content of a file is adopted."""
+    """Only the present content of a pinned file stays cached."""
     bench.cache.pinned.set_roots([INO])
     block = await bench.upload_content(b"content")
     bench.db.begin()

@@ -10,8 +10,8 @@ import trio.testing
 from s3fs_meta.cache.quick_thread import QuickThread
 
 
-async def test_each_call_runs_in_a_thread_and_ends_before_its_caller() -> None:
-    """The event loop continues meanwhile."""
+async def test_each_thread_call_ends_before_its_caller_continues() -> None:
+    """The event loop continues while a call runs in the thread."""
     thread = QuickThread()
     order: list[str] = []
     for number in range(3):
@@ -35,7 +35,7 @@ async def test_each_call_runs_in_a_thread_and_ends_before_its_caller() -> None:
     assert order == [f"{who} {number}" for number in range(3) for who in ("call", "caller")]
 
 
-async def test_second_function_runs_on_the_loop_while_the_call_runs() -> None:
+async def test_second_function_runs_on_the_event_loop_during_the_thread_call() -> None:
     both = threading.Event()
     seen: list[threading.Thread] = []
 
@@ -55,7 +55,7 @@ def _fail(text: str) -> None:
     raise OSError(text)
 
 
-async def test_error_of_either_function_is_raised_after_both_have_ended() -> None:
+async def test_error_of_the_thread_or_loop_function_is_raised_after_both_ended() -> None:
     thread = QuickThread()
     done: list[str] = []
     with pytest.raises(OSError, match="call"):
@@ -68,8 +68,8 @@ async def test_error_of_either_function_is_raised_after_both_have_ended() -> Non
     assert done == ["meanwhile", "call", "next"]
 
 
-async def test_cancelled_caller_waits_for_the_end_of_its_call() -> None:
-    """Otherwise a later sync would run at the same time."""
+async def test_cancelled_caller_waits_until_its_thread_call_ends() -> None:
+    """A cancelled caller waits, because a later sync must not run at the same time."""
     done: list[bool] = []
     go_on, ended = threading.Event(), trio.Event()
 
@@ -95,7 +95,7 @@ async def test_cancelled_caller_waits_for_the_end_of_its_call() -> None:
     assert ended.is_set()
 
 
-async def test_call_of_a_cancelled_task_does_not_begin() -> None:
+async def test_thread_call_of_a_cancelled_task_does_not_begin() -> None:
     done: list[bool] = []
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -104,8 +104,8 @@ async def test_call_of_a_cancelled_task_does_not_begin() -> None:
     assert not done
 
 
-def test_interrupted_caller_waits_for_the_end_of_its_call() -> None:
-    """Trio delivers an interrupt to its main task even inside a shield; a later call must work."""
+def test_interrupted_caller_waits_until_its_thread_call_ends() -> None:
+    """An interrupt reaches trio's main task even inside a shield; later calls still work."""
     thread = QuickThread()
     order: list[str] = []
     started, go_on = threading.Event(), threading.Event()
@@ -131,7 +131,7 @@ def test_interrupted_caller_waits_for_the_end_of_its_call() -> None:
             order.append("caller")
         await thread.run(lambda: order.append("next"))
 
-    # Trio handles interrupts only if the handler is Python's own.
+    # Trio handles interrupts only with Python's default handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         trio.run(main)

@@ -1,4 +1,4 @@
-"""The choice of the blocks that one request fetches together."""
+"""The choice of blocks that one request fetches together."""
 
 from s3fs_meta.cache.read_coalescing import choose, extent, runs
 from s3fs_meta.limits import KIB, NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
@@ -22,8 +22,8 @@ def test_small_block_is_fetched_with_the_blocks_before_and_after_it() -> None:
     assert _chosen(_at(5000), _at(6000), _at(5000), _at(4000), _at(7000)) == [4000, 6000, 7000]
 
 
-def test_range_of_neighbours_is_bounded_and_prefers_following_blocks() -> None:
-    """Files are mostly read in the order in which they were written."""
+def test_fetched_neighbours_are_limited_and_prefer_following_blocks() -> None:
+    """Following blocks are preferred, because files are mostly read in the order of writing."""
     step = 50 * KIB
     rows = [_at(number * step, step, step) for number in range(100)]
 
@@ -35,46 +35,46 @@ def test_range_of_neighbours_is_bounded_and_prefers_following_blocks() -> None:
 
 
 def test_large_block_is_not_fetched_with_a_small_one() -> None:
-    """A large block is not fetched as a neighbour; its record ends the range of the request."""
+    """A large block is not fetched as a neighbour, and ends the byte range of the request."""
     assert _chosen(_at(0), _at(1000, plain=_LARGE), _at(2000)) == [2000]
     assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1001 + _LARGE)) == []
 
 
-def test_uncompressed_size_of_neighbours_is_bounded() -> None:
-    """A small download of highly compressible blocks could fill the cache."""
+def test_uncompressed_size_of_fetched_neighbours_is_limited() -> None:
+    """Without a limit, a small download of highly compressed blocks could fill the cache."""
     assert _chosen(_at(0), _at(1000), _at(2000), _at(3000), plain_bytes_max=4000) == [1000, 2000]
     assert _chosen(_at(2000), _at(1000), plain_bytes_max=-1) == []
 
 
 def block(number: int, pack: int, offset: int, *, plain: int = 10, stored: int = 10) -> Located:
-    """Return the location of a block."""
+    """Return a block with its location."""
     return Located(BlockId(number), plain, b"h", PackId(pack), offset, stored, None)
 
 
 def test_blocks_with_adjacent_records_form_a_run() -> None:
-    """Blocks are adjacent if each record in the pack begins where the one before ends."""
+    """Blocks are adjacent if each record in the pack begins where the previous record ends."""
     wanted = [block(1, 1, 0, stored=4), block(2, 1, 4, stored=7), block(3, 1, 11)]
     assert list(runs(wanted, plain_bytes_max=100)) == [wanted]
 
 
-def test_gap_another_pack_or_another_order_ends_a_run_of_blocks() -> None:
+def test_gap_or_other_pack_ends_a_run_of_blocks() -> None:
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 2, 30), block(4, 2, 20)]
     assert list(runs(wanted, plain_bytes_max=100)) == [[each] for each in wanted]
 
 
-def test_run_is_bounded_and_has_at_least_one_block() -> None:
-    """A run of blocks is bounded by its uncompressed size, which memory and cache must hold."""
+def test_run_of_blocks_is_limited_and_has_at_least_one_block() -> None:
+    """The uncompressed size of a run is limited, because memory and cache must hold the run."""
     wanted = [block(number, 1, 10 * number) for number in range(5)]
     assert [len(run) for run in runs(wanted, plain_bytes_max=20)] == [2, 2, 1]
     assert [len(run) for run in runs(wanted, plain_bytes_max=1)] == [1] * 5
 
 
-def test_no_blocks_make_no_run() -> None:
+def test_empty_list_of_blocks_has_no_run() -> None:
     assert not list(runs([], plain_bytes_max=1))
 
 
-def test_small_gap_does_not_end_a_run_if_it_is_allowed() -> None:
-    """Records between two wanted blocks are downloaded, too, if that saves a request."""
+def test_allowed_small_gap_does_not_end_a_run_of_blocks() -> None:
+    """Records in a small gap between two wanted blocks are downloaded to save a request."""
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 1, 41), block(4, 1, 40)]
     found = list(runs(wanted, plain_bytes_max=100, gap_bytes_max=10))
     assert found == [wanted[:2], wanted[2:3], wanted[3:]]

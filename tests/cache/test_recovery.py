@@ -20,8 +20,8 @@ FUTURE_NS: Final = 1 << 62
 OLD = b"synced long before"
 
 
-async def test_content_after_the_last_sync_is_an_error_after_a_power_cut(bench: CacheBench) -> None:
-    """After a power cut the size of a block file may be on the disk without the bytes."""
+async def test_unsynced_content_raises_an_error_after_a_power_cut(bench: CacheBench) -> None:
+    """After a power cut a block file may have its full size without all its bytes."""
     block = bench.write(0, b"synced")
     bench.write(1, b"whole")
     await bench.cache.sync_blocks()
@@ -50,7 +50,7 @@ async def test_block_files_shorter_than_their_synced_size_are_unchanged(bench: C
 
 
 async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
-    """A block file without a row may be the only copy if the database is an older one."""
+    """A block file without a row may be the only copy if the database is an older copy."""
     kept = bench.write(0, b"kept")
     bench.db.commit()
     unknown = bench.write(1, b"undone")
@@ -68,10 +68,10 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
     [(0, 0, 0), (1, 5, 1), (-5, -1, 1)],
     ids=["undone", "database put back", "clock set back"],
 )
-async def test_times_distinguish_a_kill_from_an_old_database(
+async def test_file_times_distinguish_a_kill_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """Files of an undone group are newer than the database; a restored database is the newest."""
+    """Files of a rolled-back group are newer than the database; a restored database is newer."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))
@@ -83,10 +83,10 @@ async def test_times_distinguish_a_kill_from_an_old_database(
     assert list(bench.files.numbers()) == []
 
 
-async def test_one_stray_file_older_than_the_database_quarantines_all(
+async def test_one_stray_file_older_than_the_database_quarantines_all_stray_files(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """One stray file older than the database proves that a kill did not leave all of them."""
+    """A stray file that is older than the database was not left by a kill."""
     older = bench.write(1, b"older")
     made_ns = max(bench.files.times_ns(older))
     indexes = itertools.count(2)
@@ -97,10 +97,10 @@ async def test_one_stray_file_older_than_the_database_quarantines_all(
     assert _let_go(bench, tmp_path, range(made_ns + 1, FUTURE_NS)) == len({older, newer})
 
 
-async def test_stray_file_whose_content_is_in_a_pack_is_removed(
+async def test_stray_block_file_whose_content_is_in_a_pack_is_removed(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A crash during an eviction or a fetch leaves such a block file without a row."""
+    """A crash during an eviction or a fetch leaves a block file without a row."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -111,7 +111,7 @@ async def test_stray_file_whose_content_is_in_a_pack_is_removed(
 
 
 @pytest.mark.parametrize("undone_ns", [None, range(FUTURE_NS)], ids=["power cut", "killed"])
-async def test_stray_file_whose_pack_is_damaged_is_quarantined(
+async def test_stray_block_file_whose_pack_is_damaged_is_quarantined(
     bench: CacheBench, tmp_path: Path, undone_ns: range | None
 ) -> None:
     """If the pack of a block is marked as damaged, a stray file may be the last copy."""
@@ -127,7 +127,7 @@ async def test_stray_file_whose_pack_is_damaged_is_quarantined(
 
 
 @pytest.mark.parametrize("content", [b"another", b"content and more", b"cont"])
-async def test_stray_file_with_other_content_than_its_pack_is_quarantined(
+async def test_stray_block_file_that_differs_from_its_pack_is_quarantined(
     bench: CacheBench, tmp_path: Path, content: bytes
 ) -> None:
     """Another host may have used the number of a stray file for other content."""
@@ -140,18 +140,18 @@ async def test_stray_file_with_other_content_than_its_pack_is_quarantined(
     assert BlockFiles(tmp_path / "aside", tmp_path).size(block) == len(content)
 
 
-async def test_empty_stray_file_is_removed(bench: CacheBench, tmp_path: Path) -> None:
-    """A kill between the creation of a block file and its first write leaves it empty."""
+async def test_empty_stray_block_file_is_removed(bench: CacheBench, tmp_path: Path) -> None:
+    """A kill between the creation of a block file and its first write leaves the file empty."""
     bench.files.create(BlockId(77), 0, b"")
 
     assert _let_go(bench, tmp_path) == 0
     assert list(bench.files.numbers()) == []
 
 
-async def test_stray_files_with_numbers_below_the_first_are_kept(
+async def test_stray_block_files_below_the_first_unused_number_are_kept(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A cleanly closed database records the number from which on no block was made."""
+    """A cleanly closed database records the first unused block number."""
     for number in (5, 0x1003, 0x1004, 0x2000):
         bench.files.create(BlockId(number), 0, b"unknown")
 
@@ -160,7 +160,7 @@ async def test_stray_files_with_numbers_below_the_first_are_kept(
 
 
 async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_path: Path) -> None:
-    """Files that are not block files are kept and do not prevent a mount."""
+    """Files that are not block files stay and do not prevent a mount."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
     (bench.files.root / "photo").write_bytes(b"photo")
@@ -169,7 +169,7 @@ async def test_files_that_are_not_block_files_are_kept(bench: CacheBench, tmp_pa
     assert (bench.files.root / "photo").exists()
 
 
-async def test_stray_file_of_a_block_in_no_pack_is_kept_for_fsck(
+async def test_stray_block_file_of_a_block_in_no_pack_is_kept_for_fsck(
     bench: CacheBench, tmp_path: Path
 ) -> None:
     """A block that has a row but is in no pack may exist only in a stray file."""
@@ -210,7 +210,7 @@ def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
 
 
 async def cut_power(bench: CacheBench, *lost: BlockId) -> None:
-    """Empty the files of *lost*, as a power cut may; then recover as a mount does."""
+    """Empty the files of *lost*, as a power cut may, and recover as a mount does."""
     bench.db.commit()
     for block in lost:
         bench.files.cut_after(block, 0)
@@ -260,7 +260,7 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_its_origin(
 
 
 async def test_removed_origin_of_a_copied_block_is_read_from_its_pack(bench: CacheBench) -> None:
-    """The block file of an unreferenced clean origin is removed before its copy is synced."""
+    """After its clean origin is removed, an unsynced copy of a block is read from the pack."""
     old = await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     assert bench.files.size(old) is None
@@ -271,7 +271,7 @@ async def test_removed_origin_of_a_copied_block_is_read_from_its_pack(bench: Cac
 
 
 async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: CacheBench) -> None:
-    """The block file of a dirty origin is kept until its copy is synced."""
+    """The file of a dirty origin is kept until the copy of the block is synced."""
     bench.write(0, OLD)
     await bench.cache.sync_blocks()
     bench.cache.write_in_place(bench.located(0), len(OLD), b" and more")
@@ -325,7 +325,7 @@ async def test_leading_hole_of_a_block_is_restored_after_a_power_cut(bench: Cach
 async def test_block_overwritten_before_a_power_cut_gets_its_former_content(
     bench: CacheBench,
 ) -> None:
-    """After a power cut, old bytes are better than none."""
+    """If a power cut loses the new bytes of a block, its old bytes are restored."""
     await bench.upload_content(OLD)
     bench.db.begin()
     new = bench.cache.write_new(INO, BlockIndex(0), 0, b"-" * len(OLD), replaced=bench.located(0))
@@ -346,7 +346,7 @@ async def test_upload_of_a_copied_block_forgets_its_origin(bench: CacheBench) ->
 async def test_unreachable_store_fails_the_mount_and_loses_no_copied_block(
     bench: CacheBench,
 ) -> None:
-    """A mount that failed to restore copied blocks can be repeated."""
+    """A mount that cannot restore copied blocks fails, and a later mount restores them."""
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     bench.store.fail("get_range", TransientStoreError("pack", "away"))
@@ -358,7 +358,7 @@ async def test_unreachable_store_fails_the_mount_and_loses_no_copied_block(
     assert content(bench) == OLD
 
 
-async def test_copied_block_whose_origin_is_deleted_gives_an_error_and_no_zeros(
+async def test_copied_block_whose_origin_is_deleted_raises_an_error(
     bench: CacheBench,
 ) -> None:
     await bench.upload_content(OLD)

@@ -1,8 +1,8 @@
-"""Splitting long work into slices."""
+"""The splitting of long work into slices."""
 
 from s3fs_meta.cache.slices import slices
 
 
-def test_every_item_is_in_one_slice_in_order() -> None:
+def test_slices_contain_every_item_once_in_order() -> None:
     assert [list(piece) for piece in slices([1, 2, 3, 4, 5], 2)] == [[1, 2], [3, 4], [5]]
     assert list(slices([], 2)) == []

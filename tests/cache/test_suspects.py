@@ -1,11 +1,11 @@
-"""Suspect blocks: marked after a power cut, verified before use (more in test_block_cache)."""
+"""Suspect blocks: marked after a power cut, verified before use; see also test_block_cache."""
 
 from s3fs_meta.cache.suspects import Suspects
 from tests.cache.conftest import CacheBench
 
 
-async def test_intact_block_is_no_longer_suspect_after_its_verification(bench: CacheBench) -> None:
-    """Dirty blocks are never suspect, as no other copy exists."""
+async def test_verified_intact_block_is_no_longer_suspect(bench: CacheBench) -> None:
+    """Dirty blocks are never suspect, because no other copy exists."""
     block = await bench.upload_content(b"content" * 1000)
     dirty = bench.write(1, b"dirty")
     suspects = bench.cache.suspects

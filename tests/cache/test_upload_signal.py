@@ -1,4 +1,4 @@
-"""The signal by which writers that wait for room wake the uploader."""
+"""The signal with which writers that wait for room wake the uploader."""
 
 import trio
 import trio.testing

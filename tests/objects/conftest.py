@@ -1,4 +1,4 @@
-"""Fixtures: a server with programmed answers, and a real server behind it."""
+"""Fixtures: a server with programmed answers, and a proxy to a real server."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def double(lasting_double: S3Double) -> Iterator[S3Double]:
 
 @pytest.fixture(scope="session")
 def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - the fixture
-    """Return one server that forwards requests to the real server."""
+    """Return a proxy that forwards requests to the real server."""
     s3_server.make_bucket(BUCKET)
     with s3_double(s3_server.endpoint_url) as double:
         yield double
@@ -42,7 +42,7 @@ def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - th
 
 @pytest.fixture
 def proxy(lasting_proxy: S3Double) -> S3Double:
-    """Return a server that forwards each request unless a test programs an answer."""
+    """Return a proxy that forwards each request unless a test programs an answer."""
     lasting_proxy.reset()
     return lasting_proxy
 
@@ -55,5 +55,5 @@ def store(double: S3Double) -> S3Store:
 
 @pytest.fixture
 def real_store(proxy: S3Double, request: pytest.FixtureRequest) -> S3Store:
-    """Return an empty store on the real server, behind the forwarding one."""
+    """Return an empty store on the real server, behind the proxy."""
     return S3Store(BUCKET, request.node.name, S3Place(proxy.url))

@@ -1,4 +1,4 @@
-"""A small HTTP server in place of an S3 server, with faults that a real server does not produce.
+"""A small HTTP server that replaces an S3 server, with faults that a real server does not have.
 
 It gives programmed answers, or forwards requests to a real server and loses, truncates or damages
 its answers. boto3 connects to it over real sockets.
@@ -30,12 +30,12 @@ AT_ONCE: Final = RetryPolicy(delay_s_min=0, delay_s_max=0)
 
 
 class Seen(NamedTuple):
-    """One received request."""
+    """A received request."""
 
     method: str
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # header names in lower case
     body: bytes
 
 
@@ -49,10 +49,10 @@ class Reply(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """The answer of the real server, which may be lost or damaged on its way."""
+    """The answer of the real server, which the proxy may lose or damage."""
 
     lose: bool = False  # Execute the request, and close the connection without an answer.
-    keep_bytes: int | None = None  # Close the connection after so many bytes of the body.
+    keep_bytes: int | None = None  # Close the connection after this number of bytes of the body.
     flip: bool = False  # Flip one bit of the body.
 
 
@@ -61,7 +61,7 @@ class Drop(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """Give no answer until the server ends."""
+    """Send no answer until the server ends."""
 
 
 class ReadSlowly(NamedTuple):
@@ -98,7 +98,7 @@ DELETED: Final = Reply(200, b"<DeleteResult/>", {"Content-Type": "application/xm
 
 
 class S3Double:
-    """A server's programmed answers, and the requests that it received."""
+    """The programmed answers of a server, and the requests that it received."""
 
     def __init__(self, upstream_url: str | None, scheme: str) -> None:
         self.url = ""
@@ -111,7 +111,7 @@ class S3Double:
         self.reset()
 
     def reset(self) -> None:
-        """Clear answers and recorded requests; release hanging requests."""
+        """Clear answers and recorded requests, and release hanging requests."""
         self.released.set()
         self.released = threading.Event()
         self.seen = []
@@ -123,14 +123,13 @@ class S3Double:
         self._plan.extend(choices)
 
     def answer_always(self, choice: Choice) -> None:
-        """Set the answer to requests for which no other is programmed."""
+        """Set the answer to all requests for which no answer is programmed."""
         self.default = choice
 
     def next_answer(self, seen: Seen) -> Answer:
-        """Record a request, and return its answer."""
+        """Record a request and return its answer."""
         choice = self._plan.popleft() if self._plan else self.default
-        # The request is recorded last, because a test that waits for it may program the next
-        # answer.
+        # The request is recorded last, because a waiting test may program the next answer.
         self.seen.append(seen)
         return choice(seen) if callable(choice) else choice
 
@@ -139,7 +138,7 @@ class S3Double:
 def s3_double(
     upstream_url: str | None = None, certificate: Certificate | None = None
 ) -> Iterator[S3Double]:
-    """Run a server; with *upstream_url* it can forward requests."""
+    """Run a server, which with *upstream_url* can forward requests to another server."""
     double = S3Double(upstream_url, "http" if certificate is None else "https")
 
     class BoundHandler(_Handler):
@@ -164,11 +163,10 @@ def s3_double(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The handler of one connection."""
+    """The handler of one connection to the server."""
 
     protocol_version = "HTTP/1.1"
-    # Header and body are one packet; the client would delay the acknowledgement of a separate
-    # header.
+    # Header and body are one packet, because the client delays the acknowledgement of a header.
     wbufsize = -1
     orders: S3Double
 

@@ -1,4 +1,4 @@
-"""Counting the requests that a store bills: classes, causes, days, attempts, pages and parts."""
+"""Counts of the requests that a store bills: classes, causes, days, attempts, pages and parts."""
 
 import pytest
 import trio
@@ -49,13 +49,13 @@ KEYS = {
 
 
 class DayClock:
-    """A clock that stands at noon of a day."""
+    """A clock that always shows noon of a day."""
 
     def __init__(self) -> None:
         self.day = DAY
 
     def now_ns(self) -> int:
-        """Return noon."""
+        """Return the time at noon of the day."""
         return self.day * DAY_NS + DAY_NS // 2
 
 
@@ -64,15 +64,15 @@ def counted(meter: Meter, day: int = DAY) -> dict[str, int]:
     return {" ".join(name): billed.requests for name, billed in meter.seen().get(day, {}).items()}
 
 
-def test_cause_of_a_write_is_the_kind_of_its_object() -> None:
-    """The cause of a write follows from the key of the object."""
+def test_cause_of_a_write_follows_from_the_object_key() -> None:
+    """The key of a written object determines the cause of the request."""
     for cause, key in KEYS.items():
         assert cause_of(RequestClass.PUT, key) is cause
     part_key = changelog.part_key(changelog.part_prefix(Txg(3), Epoch(1), bytes(8)), 0)
     assert cause_of(RequestClass.PUT, part_key) is Cause.CHANGELOGS
 
 
-def test_cause_of_a_read_is_its_object_unless_a_part_names_itself() -> None:
+def test_cause_of_a_read_follows_from_the_object_key() -> None:
     expected = {Cause.DATA: Cause.READS, Cause.LEASE: Cause.LEASE}
     for cause, key in KEYS.items():
         assert cause_of(RequestClass.GET, key) is expected.get(cause, Cause.MOUNT)
@@ -80,7 +80,7 @@ def test_cause_of_a_read_is_its_object_unless_a_part_names_itself() -> None:
     assert cause_of(RequestClass.DELETE, KEYS[Cause.DATA]) is Cause.GARBAGE
 
 
-async def test_part_is_inherited_by_its_tasks_and_threads_and_ends_with_it() -> None:
+async def test_cause_set_by_a_function_applies_to_its_tasks_and_threads() -> None:
     key = KEYS[Cause.CHANGELOGS]
     found = []
 
@@ -100,7 +100,7 @@ async def test_part_is_inherited_by_its_tasks_and_threads_and_ends_with_it() -> 
     assert found == [Cause.FOLLOWING, Cause.FOLLOWING, Cause.CHANGELOGS, Cause.MOUNT]
 
 
-async def test_calls_of_a_store_without_http_are_counted_as_a_bucket_bills_them() -> None:
+async def test_calls_of_a_local_store_are_counted_like_billed_requests() -> None:
     meter = Meter(DayClock())
     store = MeteredStore(MemoryStore(), meter)
 
@@ -125,7 +125,7 @@ async def test_calls_of_a_store_without_http_are_counted_as_a_bucket_bills_them(
     }
 
 
-async def test_each_page_of_a_listing_and_each_batch_of_deletions_is_one_request() -> None:
+async def test_each_listing_page_and_deletion_batch_is_one_request() -> None:
     meter, inner = Meter(DayClock()), MemoryStore()
     store = MeteredStore(inner, meter)
     keys = [ObjectKey(f"pack/{number:06}") for number in range(2 * LIST_PAGE_KEYS + 1)]
@@ -139,7 +139,7 @@ async def test_each_page_of_a_listing_and_each_batch_of_deletions_is_one_request
     assert counted(meter) == {"garbage delete": 3}
 
 
-async def test_attempts_and_missing_keys_are_counted() -> None:
+async def test_retries_and_requests_for_missing_keys_are_counted() -> None:
     meter = Meter(DayClock())
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(MeteredStore(faulty, meter), AT_ONCE)
@@ -151,7 +151,7 @@ async def test_attempts_and_missing_keys_are_counted() -> None:
     assert counted(meter) == {"data put": 3, "lease get": 1}
 
 
-def test_requests_are_counted_by_day_and_counts_can_be_added_again() -> None:
+def test_saved_request_counts_can_be_restored() -> None:
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.GET, KEY)
@@ -178,7 +178,7 @@ def bucket(double: S3Double, meter: Meter) -> RetryingStore:
     return RetryingStore(store, AT_ONCE)
 
 
-async def test_answers_of_a_bucket_are_counted_unless_they_are_free(double: S3Double) -> None:
+async def test_bucket_answers_are_counted_unless_they_are_free(double: S3Double) -> None:
     """Server errors and lost connections are not billed; retries and a 404 are billed."""
     meter = Meter(DayClock())
     store = bucket(double, meter)
@@ -193,7 +193,7 @@ async def test_answers_of_a_bucket_are_counted_unless_they_are_free(double: S3Do
     assert meter.seen()[DAY]["data", "put"] == Billed(1, 3, 0)
 
 
-async def test_bytes_of_a_bucket_are_those_of_bodies(double: S3Double) -> None:
+async def test_only_bytes_of_bodies_are_counted(double: S3Double) -> None:
     meter = Meter(DayClock())
     store = bucket(double, meter)
     page = listing(["a", "b"])
@@ -210,7 +210,7 @@ async def test_bytes_of_a_bucket_are_those_of_bodies(double: S3Double) -> None:
     }
 
 
-async def test_pages_and_deletions_of_a_bucket_are_counted(double: S3Double) -> None:
+async def test_listing_pages_and_deletions_of_a_bucket_are_counted(double: S3Double) -> None:
     meter = Meter(DayClock())
     store = bucket(double, meter)
     double.answer(listing(["a"], "next"), listing(["b"]), DELETED, DELETED)
@@ -221,7 +221,7 @@ async def test_pages_and_deletions_of_a_bucket_are_counted(double: S3Double) -> 
     assert counted(meter) == {"mount list": 2, "garbage delete": 2}
 
 
-async def test_parts_of_a_large_object_are_counted(double: S3Double) -> None:
+async def test_each_request_of_a_multipart_upload_is_counted(double: S3Double) -> None:
     """An upload of two parts is four requests: begin, two parts, end."""
     meter = Meter(DayClock())
     xml = {"Content-Type": "application/xml"}
@@ -234,14 +234,14 @@ async def test_parts_of_a_large_object_are_counted(double: S3Double) -> None:
     assert (billed.requests, billed.sent_bytes) == (4, 6 << 20)
 
 
-async def test_probe_of_conditional_writes_belongs_to_the_mount() -> None:
+async def test_probe_of_conditional_writes_is_counted_for_the_mount() -> None:
     meter = Meter(DayClock())
     await probe.probe(MeteredStore(MemoryStore(), meter), "0" * 32)
     assert {name.split()[0] for name in counted(meter)} == {"mount"}
 
 
-def test_totals_of_a_process_only_grow() -> None:
-    """The totals sum all days; saving or restoring counts does not change them."""
+def test_request_totals_of_a_process_never_decrease() -> None:
+    """The totals sum all days, and saving or restoring counts does not change them."""
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)

@@ -1,4 +1,4 @@
-"""Detection of a store's outages. tests/objects/test_retry.py tests outages at the start."""
+"""Detection of a store's outages; tests/objects/test_retry.py tests outages at the start."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ def contact() -> Contact:
 
 
 async def refused(after_s: float = 0.0) -> None:
-    """Fail as a request does whose connection is refused."""
+    """Fail like a request whose connection is refused."""
     await trio.sleep(after_s)
     raise TransientStoreError(KEY, "connection refused")
 
@@ -45,7 +45,7 @@ async def test_outage_begins_with_the_first_failed_request(
 async def test_any_answer_of_the_store_ends_an_outage(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An error such as a missing object is an answer, too."""
+    """An error answer, such as for a missing object, also ends an outage."""
     await attempt(contact)
 
     with pytest.raises(ObjectMissingError):
@@ -54,7 +54,7 @@ async def test_any_answer_of_the_store_ends_an_outage(
     assert contact.outage() == NO_OUTAGE
 
 
-async def test_time_without_any_answer_is_counted_while_requests_wait(
+async def test_time_without_an_answer_is_counted_while_requests_wait(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
     """An answer to any waiting request resets the time without an answer."""

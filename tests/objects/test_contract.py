@@ -1,4 +1,4 @@
-"""Keys of objects that every store can hold."""
+"""Object keys that every store can hold."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from s3fs_meta.objects.contract import check_key, listing_of
 @pytest.mark.parametrize(
     "key", ["a", "pack/3f/7-9a", "..a/b..", "a b+c%20&<>", "a/" * 249 + "ab", "c" * 255]
 )
-def test_valid_key_is_accepted(key: str) -> None:
-    """A key is printable ASCII, of limited length, with components of limited length."""
+def test_valid_object_key_is_accepted(key: str) -> None:
+    """A valid key is printable ASCII of limited length, with components of limited length."""
     check_key(key)
 
 
@@ -33,7 +33,7 @@ def test_valid_key_is_accepted(key: str) -> None:
         "a/" * (KEY_BYTES_MAX // 2) + "a",
     ],
 )
-def test_invalid_key_is_refused(key: str) -> None:
+def test_invalid_object_key_is_refused(key: str) -> None:
     """The error quotes the invalid key."""
     with pytest.raises(InvalidRequestError) as caught:
         check_key(key)
@@ -44,6 +44,6 @@ def test_invalid_key_is_refused(key: str) -> None:
 @pytest.mark.parametrize(
     ("prefix", "name"), [("", "the list of objects"), ("pack/", "the list of objects pack/*")]
 )
-def test_listing_has_a_name_for_errors(prefix: str, name: str) -> None:
-    """An error of a listing has its prefix and an asterisk, also with an empty prefix."""
+def test_error_of_a_listing_contains_its_prefix(prefix: str, name: str) -> None:
+    """The error of a listing has its prefix and an asterisk."""
     assert listing_of(prefix) == name

@@ -1,4 +1,4 @@
-"""The store in a local directory: durability, cleanup, and faults of its disk."""
+"""The store in a local directory: durability, cleanup, and disk errors."""
 
 import errno
 import fcntl
@@ -63,7 +63,7 @@ def empty_directories(root: Path) -> list[str]:
 # --- layout --------------------------------------------------------------------------------------
 
 
-async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
+async def test_object_keys_are_paths_in_the_directory(root: Path, store: LocalStore) -> None:
     """The path of an object is its key; unfinished files are in the directory tmp."""
     await store.put(KEY, b"content")
     await store.create(LEASE, b"content")
@@ -73,8 +73,8 @@ async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
     assert store.url == f"local://{root}"
 
 
-async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
-    """Requests that read create no file, even if nothing is stored."""
+async def test_reading_from_a_local_store_creates_no_file(root: Path, store: LocalStore) -> None:
+    """Requests that only read create no file in an empty store."""
     with pytest.raises(ObjectMissingError):
         await store.get(LEASE, PACK_BYTES_MAX)
     assert await keys_of(store) == []
@@ -155,8 +155,10 @@ async def test_write_returns_after_file_and_directories_are_synced(
     assert synced == DURABLE
 
 
-async def test_replacement_is_synced(store: LocalStore, synced: list[tuple[str, bool]]) -> None:
-    """The new content is synced before it replaces the old content."""
+async def test_replacement_of_an_object_is_synced_first(
+    store: LocalStore, synced: list[tuple[str, bool]]
+) -> None:
+    """New content of an object is synced before it replaces the old content."""
     etag = await store.create(KEY, b"old")
     synced.clear()
 
@@ -179,8 +181,8 @@ async def test_refused_write_makes_the_existing_object_durable(
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == etag
 
 
-async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
-    """A file of 3 GiB is refused or replaced with little memory."""
+async def test_huge_object_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
+    """A file of 3 GiB can be refused or replaced with little memory."""
     await store.put(KEY, b"content")
     os.truncate(root / KEY, 3 * GIB)
 
@@ -195,7 +197,7 @@ async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStor
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
-async def test_failed_sync_leaves_nothing(
+async def test_failed_sync_leaves_no_file(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write whose sync fails leaves no file, and can be repeated."""
@@ -216,7 +218,7 @@ async def test_failed_sync_leaves_nothing(
 async def test_request_to_an_unresponsive_disk_can_be_cancelled(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancelled request returns at once, even if a network disk does not respond."""
+    """A request to a disk that does not respond can be cancelled at once."""
     answer, stuck = threading.Event(), threading.Semaphore(0)
     fsync = os.fsync
 
@@ -237,7 +239,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
                 nursery.cancel_scope.cancel()
         finally:
             answer.set()
-        for number in range(STORE_THREADS_MAX):  # acquired only when the thread has ended
+        for number in range(STORE_THREADS_MAX):  # acquired only after the thread has ended
             await store._limiter.acquire_on_behalf_of(number)  # noqa: SLF001 - threads that no other method shows
         for number in range(STORE_THREADS_MAX):
             store._limiter.release_on_behalf_of(number)  # noqa: SLF001 - threads that no other method shows
@@ -255,10 +257,10 @@ def pack_keys(count: int) -> list[ObjectKey]:
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
-async def test_deleted_objects_leave_no_directory(
+async def test_deletion_of_the_last_object_removes_its_directory(
     root: Path, store: LocalStore, count: int
 ) -> None:
-    """Every directory is removed with its last object, so that none is empty."""
+    """A directory is removed with its last object, so that no directory is empty."""
     keys = pack_keys(count)
 
     def put_all() -> None:
@@ -275,7 +277,7 @@ async def test_deleted_objects_leave_no_directory(
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(2_000, marks=pytest.mark.slow)])
-async def test_concurrent_removals_and_creations_in_one_directory(
+async def test_parallel_removals_and_creations_in_one_directory_lose_no_object(
     root: Path, store: LocalStore, rounds: int
 ) -> None:
     """Tasks that empty and refill one directory lose no object, and leave no empty directory."""
@@ -305,7 +307,7 @@ async def leave_as_after_a_crash(root: Path) -> None:
     await store.close()
 
 
-async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
+async def test_opening_a_store_removes_leftovers_of_a_crash(root: Path) -> None:
     """A new store removes unfinished files and empty directories, but no object."""
     await leave_as_after_a_crash(root)
 
@@ -315,7 +317,7 @@ async def test_leftovers_of_a_crash_are_removed_at_opening(root: Path) -> None:
     await store.close()
 
 
-async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
+async def test_unfinished_files_of_another_open_store_are_kept(root: Path) -> None:
     """A store removes unfinished files only if no other store is open in the directory."""
     await leave_as_after_a_crash(root)
     with (root / "tmp" / "lock").open("rb") as other:
@@ -327,8 +329,8 @@ async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
     assert not (root / "tmp" / "0123456789abcdef0123456789abcdef").exists()
 
 
-async def test_files_of_a_user_in_a_directory_tmp_are_kept(root: Path) -> None:
-    """Files of a user in a directory "tmp" are listed as objects, and never removed."""
+async def test_user_files_in_a_directory_named_tmp_are_kept(root: Path) -> None:
+    """User files in a directory named "tmp" are listed as objects and never removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
     store = LocalStore(root)
@@ -341,7 +343,7 @@ async def test_files_of_a_user_in_a_directory_tmp_are_kept(root: Path) -> None:
     assert (root / "tmp" / "thesis.odt").exists()
 
 
-async def test_reading_store_does_not_change_its_directory(root: Path) -> None:
+async def test_store_opened_for_reading_does_not_change_its_directory(root: Path) -> None:
     """A store that only reads creates and removes no file."""
     await leave_as_after_a_crash(root)
     before = tree(root)
@@ -374,8 +376,8 @@ async def attempts(store: LocalStore) -> None:
         await keys_of(store)
 
 
-async def test_directory_may_appear_after_the_store_is_opened(tmp_path: Path) -> None:
-    """Requests fail until the directory exists, and create nothing."""
+async def test_requests_fail_until_the_bucket_directory_exists(tmp_path: Path) -> None:
+    """Requests to a missing bucket directory fail and create nothing."""
     root = tmp_path / "disk" / "bucket"
     store = LocalStore(root, may_be_absent=True)
     for request in (lambda: store.get(KEY, 1), lambda: store.create(KEY, b"x"), store.now_ns):
@@ -390,10 +392,10 @@ async def test_directory_may_appear_after_the_store_is_opened(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])
-async def test_vanished_directory_is_a_transient_error(
+async def test_vanished_bucket_directory_is_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
-    """While the disk is unmounted nothing is written; afterwards requests succeed."""
+    """While the disk is unmounted requests fail and write nothing."""
     await store.put(KEY, b"content")
     await trio.to_thread.run_sync(move_away, root, mount_point_stays)
 
@@ -411,7 +413,7 @@ def move_away(root: Path, mount_point_stays: bool) -> None:
 
 
 def move_back(root: Path, mount_point_stays: bool) -> None:
-    """Move the bucket back; no file may have been created in its place."""
+    """Move the bucket back; no file may have been created at its path."""
     assert root.exists() == mount_point_stays
     if mount_point_stays:
         root.rmdir()
@@ -419,7 +421,7 @@ def move_back(root: Path, mount_point_stays: bool) -> None:
 
 
 def test_missing_directory_of_the_bucket_is_refused(tmp_path: Path) -> None:
-    """A missing directory, and a file of its name, are refused."""
+    """A bucket cannot be opened if its directory is missing or is a file."""
     (tmp_path / "file").touch()
 
     for name in ("missing", "file"):
@@ -459,7 +461,7 @@ trio.run(count)
 
 
 @pytest.mark.slow
-async def test_conditions_hold_across_processes(root: Path, store: LocalStore) -> None:
+async def test_conditions_of_writes_hold_across_processes(root: Path, store: LocalStore) -> None:
     """Three processes lose no increment of a counter, and each key is created once."""
     await store.create(LEASE, b"0")
 
@@ -495,10 +497,10 @@ async def test_conditions_hold_across_processes(root: Path, store: LocalStore) -
         (errno.EXDEV, UnexpectedStoreError),
     ],
 )
-def test_system_errors_are_classified(
+def test_operating_system_errors_are_classified(
     root: Path, store: LocalStore, number: int, kind: type[S3fsError]
 ) -> None:
-    """The message has the errno and the directory."""
+    """An error of the operating system is raised with its errno and the directory."""
     error = store.translate(OSError(number, os.strerror(number)), KEY)
 
     assert type(error) is kind
@@ -522,7 +524,7 @@ async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
 
 @pytest.mark.mount
 async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
-    """A write to a read-only disk fails with a remedy, and reads work."""
+    """On a read-only disk writes fail with a remedy, and reads succeed."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
     await writer.close()
@@ -548,7 +550,7 @@ def random_key(rnd: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_listing_finds_the_keys_after_any_text(store: LocalStore, seed: int) -> None:
+async def test_listing_after_a_key_finds_all_later_keys(store: LocalStore, seed: int) -> None:
     """A listing skips directories and names before *after* without examining them."""
     rnd = random.Random(seed)
     keys: set[str] = set()
@@ -565,10 +567,10 @@ async def test_listing_finds_the_keys_after_any_text(store: LocalStore, seed: in
         assert found == expected, (prefix, after)
 
 
-async def test_listing_examines_no_file_before_its_begin(
+async def test_listing_examines_no_file_before_its_start_key(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory of 100,000 changelogs is listed often, from one of the last on."""
+    """A directory of 100,000 changelogs is often listed from one of its last names."""
     for number in range(20):
         await store.put(ObjectKey(f"changelog/{number:012d}"), b"x")
     examined: list[str] = []

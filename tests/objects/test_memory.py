@@ -1,12 +1,12 @@
-"""The store in memory, where it does more than the contract requires."""
+"""Properties that only the store in memory has."""
 
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 
 
-async def test_objects_outlive_close() -> None:
-    """A closed store can be used again, as by the second mount of a test."""
+async def test_objects_in_memory_outlive_close() -> None:
+    """A closed store in memory can be used again by the next mount of a test."""
     store = MemoryStore("memory:test")
     await store.put(ObjectKey("a"), b"content")
     await store.close()
@@ -16,7 +16,7 @@ async def test_objects_outlive_close() -> None:
 
 
 async def test_listing_is_a_consistent_snapshot() -> None:
-    """Objects that are added or deleted during a listing do not change it."""
+    """Objects that are added or deleted during a listing do not change the listing."""
     store = MemoryStore()
     store.objects = {ObjectKey(key): b"" for key in "abc"}
     keys = []

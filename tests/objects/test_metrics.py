@@ -1,4 +1,4 @@
-"""The store that counts requests."""
+"""A store that counts its requests."""
 
 import pytest
 
@@ -13,7 +13,7 @@ KEY = ObjectKey("lease")
 
 
 async def test_requests_and_bytes_are_counted_by_method() -> None:
-    """Writes count the sent bytes, reads the received bytes."""
+    """The store counts sent bytes of writes and received bytes of reads."""
     store = CountingStore(MemoryStore())
 
     etag = await store.create(KEY, b"12345")
@@ -47,8 +47,8 @@ async def test_failed_request_is_counted_without_bytes() -> None:
     assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
 
 
-async def test_refused_condition_is_no_error() -> None:
-    """A refused conditional write is a normal answer: each mount tests two of them."""
+async def test_refused_condition_is_not_counted_as_an_error() -> None:
+    """A refused condition is a normal answer, because each mount tests two conditions."""
     store = CountingStore(MemoryStore())
     first = await store.create(KEY, b"first")
     await store.replace(KEY, b"second", first)
@@ -62,8 +62,8 @@ async def test_refused_condition_is_no_error() -> None:
     assert store.counts["replace"] == MethodCounts(requests=2, errors=0, sent_bytes=6)
 
 
-async def test_missing_key_is_no_error() -> None:
-    """A get of a missing key is no error, because callers poll; a missing range is an error."""
+async def test_missing_key_is_not_counted_as_an_error() -> None:
+    """A missing key is a normal answer of get, because callers poll."""
     store = CountingStore(MemoryStore())
 
     for _ in range(2):
@@ -76,5 +76,5 @@ async def test_missing_key_is_no_error() -> None:
     assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
 
 
-def test_every_method_has_a_counter_before_its_first_request() -> None:
+def test_every_store_method_has_a_counter_before_its_first_request() -> None:
     assert tuple(CountingStore(MemoryStore()).counts) == METHODS

@@ -25,13 +25,13 @@ async def is_empty(store: FaultyStore) -> bool:
 
 
 async def test_probe_accepts_a_correct_store(faulty: FaultyStore) -> None:
-    """The probe succeeds, and leaves no object."""
+    """The probe succeeds and leaves no object."""
     assert await probe(faulty, "c0ffee")
     assert await is_empty(faulty)
 
 
 async def test_probe_rejects_a_store_that_ignores_all_conditions(faulty: FaultyStore) -> None:
-    """A second create of a key succeeds, so the probe fails."""
+    """The probe fails if the store accepts a second create of the same key."""
     faulty.ignores_conditions = True
 
     assert not await probe(faulty, "c0ffee")
@@ -50,14 +50,14 @@ async def test_probe_rejects_a_store_that_ignores_versions() -> None:
     assert not await probe(HalfHonest(), "c0ffee")
 
 
-async def test_probe_rejects_a_store_that_answers_not_implemented(faulty: FaultyStore) -> None:
+async def test_probe_rejects_a_store_that_answers_with_not_implemented(faulty: FaultyStore) -> None:
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "NotImplemented: header"))
 
     assert not await probe(faulty, "c0ffee")
 
 
-async def test_probe_raises_an_error_of_the_store(faulty: FaultyStore) -> None:
-    """An error of the store is raised, and not taken for ignored conditions."""
+async def test_probe_raises_errors_of_the_store(faulty: FaultyStore) -> None:
+    """An error of the store is raised, and not mistaken for ignored conditions."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "Teapot"))
     with pytest.raises(UnexpectedStoreError):
         await probe(faulty, "c0ffee")
@@ -71,14 +71,14 @@ async def test_probe_raises_an_error_of_the_store(faulty: FaultyStore) -> None:
 async def test_lost_reply_does_not_mislead_the_probe(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, method: str
 ) -> None:
-    """A retried write that finds its own content is no second success."""
+    """A retried write whose reply was lost does not count as a second success."""
     faulty.lose_reply(method)
 
     assert await probe(RetryingStore(faulty), "c0ffee")
 
 
 async def test_cancelled_probe_removes_its_object(faulty: FaultyStore) -> None:
-    """A cancelled probe deletes its object."""
+    """A cancelled probe deletes the object that it has created."""
     gate = faulty.hold("replace")
 
     async with trio.open_nursery() as nursery:

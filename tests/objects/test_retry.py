@@ -1,4 +1,4 @@
-"""The store that retries transient errors."""
+"""A store that retries transient errors."""
 
 import random
 import re
@@ -70,18 +70,18 @@ def faulty(memory: MemoryStore) -> FaultyStore:
 
 @pytest.fixture
 def retrying(faulty: FaultyStore) -> RetryingStore:
-    """Return the retrying store, whose random pauses are the same in each run."""
+    """Return a retrying store whose random pauses are the same in each run."""
     return RetryingStore(faulty, jitter=random.Random(1))
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_every_method_is_retried(
+async def test_every_store_method_is_retried(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The request succeeds if its last permitted attempt succeeds."""
+    """A request succeeds if its last permitted attempt succeeds."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX - 1)
 
     await REQUESTS[method](retrying)
@@ -91,7 +91,7 @@ async def test_every_method_is_retried(
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_final_error_describes_the_attempts(
+async def test_final_error_of_retries_describes_the_attempts(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,
@@ -126,7 +126,7 @@ async def test_permanent_errors_are_not_retried(
     assert retrying.retries == 0
 
 
-async def test_total_time_is_bounded(
+async def test_total_time_of_retries_is_bounded(
     autojump_clock: trio.testing.MockClock, memory: MemoryStore
 ) -> None:
     """If each attempt takes long, fewer attempts are made."""
@@ -144,8 +144,8 @@ async def test_total_time_is_bounded(
     assert caught.value.waited_s > STORE_TOTAL_S_MAX
 
 
-def test_pauses_double_up_to_a_bound_and_are_randomised() -> None:
-    """Pauses are random, so that clients that failed together do not retry together."""
+def test_pauses_between_retries_double_up_to_a_bound() -> None:
+    """Pauses are random, so that clients do not retry at the same time."""
     policy = RetryPolicy()
 
     assert policy.delay_s(1, 1.0) == STORE_DELAY_S_MIN
@@ -154,10 +154,10 @@ def test_pauses_double_up_to_a_bound_and_are_randomised() -> None:
     assert policy.delay_s(1000, 1.0) == STORE_DELAY_S_MAX
 
 
-async def test_pause_can_be_cancelled(
+async def test_pause_between_retries_can_be_cancelled(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """A caller can be cancelled during a pause."""
+    """A caller can be cancelled during the pause before a retry."""
     faulty.down = TransientStoreError(KEY, "down")
 
     with trio.move_on_after(0.2) as scope:
@@ -172,7 +172,7 @@ async def test_pause_can_be_cancelled(
 async def test_lost_reply_of_create_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The retry finds its own content in the object, so the lost attempt has succeeded."""
+    """A retried create that finds its own content has succeeded."""
     faulty.lose_reply("create")
 
     etag = await retrying.create(ObjectKey("new"), b"nonce")
@@ -183,7 +183,7 @@ async def test_lost_reply_of_create_is_recognised(
 async def test_lost_reply_of_replace_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The retry reads the object, which may fail with transient errors, too."""
+    """The retried replace reads the object, which may also fail with transient errors."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)
@@ -193,10 +193,10 @@ async def test_lost_reply_of_replace_is_recognised(
     assert await retrying.get(KEY, PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_taken_key_after_a_lost_reply_means_another_writer_was_first(
+async def test_other_content_after_a_lost_reply_means_another_writer_was_first(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The retry finds other content, so another host has created the object."""
+    """If a retried create finds other content, another host has created the object."""
     faulty.fail("create")
 
     with pytest.raises(PreconditionError):
@@ -206,7 +206,7 @@ async def test_taken_key_after_a_lost_reply_means_another_writer_was_first(
 async def test_refusal_without_a_lost_reply_means_another_writer_was_first(
     retrying: RetryingStore,
 ) -> None:
-    """Without a lost answer a refusal is trusted, even if the content is equal."""
+    """If no reply was lost, a refused write is final, even if the content is equal."""
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"content")
 
@@ -214,7 +214,7 @@ async def test_refusal_without_a_lost_reply_means_another_writer_was_first(
 async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The retry finds no object, so another host has deleted it."""
+    """If a retried replace finds no object, another host has deleted it."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     await retrying.delete([KEY])
     faulty.fail("replace")
@@ -226,10 +226,10 @@ async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
 # --- listings ------------------------------------------------------------------------------------
 
 
-async def test_interrupted_listing_resumes(
+async def test_interrupted_listing_resumes_after_the_last_key(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Every key is listed once, and each key resets the number of attempts."""
+    """Each key is listed once, and each key resets the number of attempts."""
     keys = [f"many/{number:02}" for number in range(3 * STORE_ATTEMPTS_MAX)]
     for key in keys:
         await retrying.put(ObjectKey(key), b"")
@@ -238,17 +238,17 @@ async def test_interrupted_listing_resumes(
     assert await keys_of(retrying, "many/") == keys
 
 
-async def test_error_of_a_listing_names_it(
+async def test_error_of_a_listing_names_its_prefix(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The error names the listing with an empty prefix."""
+    """The error of a listing names an empty prefix, too."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match="for the list of objects after"):
         await keys_of(retrying)
 
 
-# --- the first contact ---------------------------------------------------------------------------
+# --- first contact -------------------------------------------------------------------------------
 
 
 STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
@@ -289,7 +289,7 @@ class _Distant(MemoryStore):
 async def test_unreachable_store_is_reported_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The report has the reason and the time limit; further failures are not reported."""
+    """An unreachable store is reported once, with the reason and the time limit."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(fails=100)
@@ -328,7 +328,7 @@ async def test_first_failure_of_a_listing_is_reported_at_once(
 async def test_silent_store_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A store that has not yet answered is reported after a second; the request continues."""
+    """A store that does not answer for a second is reported, and the request continues."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
@@ -350,7 +350,7 @@ async def test_silent_store_is_reported_after_a_second(
 async def test_silent_store_is_abandoned_within_the_reported_limit(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """Each attempt may take its timeouts, but all attempts together keep the time limit."""
+    """Each attempt may use its full timeout, but all attempts together keep the time limit."""
     notices: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
@@ -364,10 +364,10 @@ async def test_silent_store_is_abandoned_within_the_reported_limit(
     assert trio.current_time() - began_s <= int(said[1])
 
 
-async def test_store_that_has_answered_is_not_reported(
+async def test_store_that_has_answered_before_is_not_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A store that has answered once is only slow; its outages are reported elsewhere."""
+    """A store that has answered before is not reported as unreachable."""
     notices: list[str] = []
     store = _Distant()
     retrying = RetryingStore(store, notify=notices.append)
@@ -380,10 +380,10 @@ async def test_store_that_has_answered_is_not_reported(
     assert notices == []
 
 
-async def test_unresolvable_name_is_tried_once(
+async def test_unresolvable_host_name_is_tried_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """If the store was reached before, an unresolvable name is retried."""
+    """An unresolvable host name is retried only if the store was reached before."""
     notices: list[str] = []
     store = _Distant(fails=2, unresolved=True)
     retrying = RetryingStore(store, notify=notices.append)
@@ -412,10 +412,10 @@ async def test_error_of_a_watched_attempt_is_not_grouped(
         await retrying.get(ObjectKey("missing"), PACK_BYTES_MAX)
 
 
-async def test_refused_connection_ends_the_first_request_within_seconds(
+async def test_refused_connection_fails_the_first_request_within_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A wrong endpoint is more likely than an outage; the limit is reported at once."""
+    """A refused first connection fails soon, because a wrong endpoint is likely."""
     notices: list[str] = []
     began_s = trio.current_time()
     store = _Distant(fails=100, unconnected=True)
@@ -424,16 +424,16 @@ async def test_refused_connection_ends_the_first_request_within_seconds(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    # The pauses are random; the one that would exceed the limit takes 1.6 s at most.
+    # The pauses are random; the pause that would exceed the limit takes at most 1.6 s.
     waited_s = trio.current_time() - began_s
     assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]
 
 
-async def test_store_that_has_answered_is_retried_longer(
+async def test_store_that_has_answered_before_is_retried_for_longer(
     autojump_clock: trio.testing.MockClock, retrying: RetryingStore
 ) -> None:
-    """A store that has answered before is retried longer, because its server may restart."""
+    """A server that has answered before may be restarting, so requests are retried longer."""
     store = _Distant(unconnected=True)
     retrying = RetryingStore(store)
     await retrying.get(KEY, PACK_BYTES_MAX)

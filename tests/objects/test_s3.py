@@ -1,4 +1,4 @@
-"""The S3 store: wrong and lost answers, listings, and uploads in parts."""
+"""The S3 store: wrong and lost answers, listings, and multipart uploads."""
 
 import io
 import os
@@ -66,8 +66,10 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
     assert scope.cancelled_caught
 
 
-async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) -> None:
-    """Requests without an answer use a bounded number of threads."""
+async def test_number_of_threads_of_hanging_requests_is_bounded(
+    double: S3Double, store: S3Store
+) -> None:
+    """Requests without an answer use a limited number of threads."""
     double.answer_always(Hang())
 
     async with trio.open_nursery() as nursery:
@@ -107,10 +109,10 @@ async def test_truncated_answer_is_retried(proxy: S3Double, real_store: S3Store)
         ("", b"0123456789"),  # the complete object, from a server that ignores ranges
     ],
 )
-async def test_wrong_range_is_a_transient_error(
+async def test_answer_with_a_wrong_byte_range_is_a_transient_error(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """Other bytes than the requested range are refused, even with a correct length."""
+    """An answer with another byte range is refused, even if its length is correct."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -118,26 +120,28 @@ async def test_wrong_range_is_a_transient_error(
         await store.get_range(KEY, 0, 10)
 
 
-async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store) -> None:
-    """A range beyond the end of the object is damage, because a retry would not help."""
+async def test_range_beyond_the_end_of_an_object_is_damage(
+    double: S3Double, store: S3Store
+) -> None:
+    """A range beyond the end of an object is damage, because a retry would not help."""
     double.answer(Reply(206, b"01234", {"Content-Range": "bytes 0-4/5"}))
 
     with pytest.raises(FormatError, match="ends at byte 5, before 10"):
         await store.get_range(KEY, 0, 10)
 
 
-async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None:
+async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: S3Store) -> None:
     """An object larger than the caller accepts is not downloaded."""
     double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))
 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
         await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
 
-    assert peak() < 64 * MIB  # boto3 takes memory when it is imported
+    assert peak() < 64 * MIB  # boto3 uses memory when it is imported.
 
 
 def test_endless_body_takes_no_memory() -> None:
-    """A body is read no further than the length in its header."""
+    """A body is read only up to the length in its header."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
@@ -156,10 +160,10 @@ def test_trickling_answer_is_abandoned() -> None:
 
 
 @pytest.mark.s3
-async def test_corrupt_answer_of_the_right_length_is_returned(
+async def test_corrupt_answer_of_correct_length_is_returned(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """Without TLS a proxy can change content, which only the codec detects."""
+    """Without TLS a proxy can change content; only the codec detects such a change."""
     await real_store.put(KEY, b"content")
     assert proxy.seen[0].body == b"content"
     proxy.answer(Forward(flip=True), Forward(flip=True))
@@ -171,7 +175,7 @@ async def test_corrupt_answer_of_the_right_length_is_returned(
 # --- conditional writes ----------------------------------------------------------------------------
 
 
-async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) -> None:
+async def test_conditions_of_writes_are_sent_as_headers(double: S3Double, store: S3Store) -> None:
     """Create sends If-None-Match: *, and replace sends If-Match with the tag of the object."""
     double.answer_always(PUT_DONE)
 
@@ -184,7 +188,7 @@ async def test_conditions_are_sent_as_headers(double: S3Double, store: S3Store) 
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The write is refused when it is retried, and then finds its own content in the object."""
+    """The retried create is refused, and then finds its own content in the object."""
     proxy.answer(Forward(lose=True))
 
     etag = await RetryingStore(real_store, AT_ONCE).create(KEY, b"nonce 1")
@@ -195,7 +199,7 @@ async def test_lost_answer_of_a_create_is_recognised(proxy: S3Double, real_store
 
 @pytest.mark.s3
 async def test_lost_answer_of_a_replace_is_recognised(proxy: S3Double, real_store: S3Store) -> None:
-    """The tag returned by the retried write is valid for the next replacement."""
+    """The tag returned by the retried replace is valid for the next replace."""
     store = RetryingStore(real_store, AT_ONCE)
     etag = await store.create(KEY, b"nonce 1")
     proxy.answer(Forward(lose=True))
@@ -232,7 +236,7 @@ async def test_store_that_ignores_conditions_is_recognised(
 # --- outages ---------------------------------------------------------------------------------------
 
 
-async def test_long_outage_does_not_exhaust_retries(double: S3Double, store: S3Store) -> None:
+async def test_long_outage_does_not_reduce_later_retries(double: S3Double, store: S3Store) -> None:
     """After hundreds of failures a request still has all its attempts."""
     retrying = RetryingStore(store, AT_ONCE)
     double.answer_always(error(503, "SlowDown"))
@@ -252,7 +256,7 @@ async def test_long_outage_does_not_exhaust_retries(double: S3Double, store: S3S
 async def test_duplicate_key_in_a_listing_is_returned_once(
     double: S3Double, store: S3Store
 ) -> None:
-    """A key that a page, or the next page, repeats is returned once."""
+    """A key that one or two pages of a listing repeat is returned once."""
     double.answer(listing(["a", "b", "b", "c"], token="t"), listing(["b", "c", "c", "d"]))
 
     assert await keys_of(store) == ["a", "b", "c", "d"]
@@ -260,7 +264,7 @@ async def test_duplicate_key_in_a_listing_is_returned_once(
 
 
 async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -> None:
-    """A reader that relies on the order would take objects for missing."""
+    """An unordered listing raises an error, because a reader would miss objects."""
     double.answer(listing(["b", "c"], token="t"), listing(["a", "d"]))
 
     with pytest.raises(UnexpectedStoreError, match="not sorted at 'a'"):
@@ -276,8 +280,10 @@ async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Sto
     assert "continuation-token" not in double.seen[2].query
 
 
-async def test_error_of_a_refused_listing_names_it(double: S3Double, store: S3Store) -> None:
-    """The error names the listing, with an empty and with another prefix."""
+async def test_error_of_a_refused_listing_names_the_prefix(
+    double: S3Double, store: S3Store
+) -> None:
+    """The error names the listing, even with an empty prefix."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
     for prefix, name in (("", "the list of objects"), ("pack/", r"the list of objects pack/\*")):
@@ -293,8 +299,8 @@ async def test_folder_object_of_a_web_console_is_ignored(double: S3Double) -> No
 
 
 @pytest.mark.s3
-async def test_stores_of_two_prefixes_are_separate(proxy: S3Double) -> None:
-    """A prefix that begins with another prefix has its own objects."""
+async def test_stores_with_different_prefixes_are_separate(proxy: S3Double) -> None:
+    """A prefix that begins with another prefix has separate objects."""
     near, far = (S3Store(BUCKET, prefix, S3Place(proxy.url)) for prefix in ("two/ab", "two/a"))
     await near.put(KEY, b"near")
 
@@ -309,7 +315,7 @@ async def test_stores_of_two_prefixes_are_separate(proxy: S3Double) -> None:
 
 
 async def test_deletes_are_batched_with_a_checksum(double: S3Double, store: S3Store) -> None:
-    """A request deletes up to 1,000 keys and has the MD5 header that older servers require."""
+    """One request deletes up to 1,000 keys, with the MD5 header that older servers require."""
     double.answer_always(DELETED)
 
     await store.delete([ObjectKey(f"a/{number}") for number in range(DELETE_BATCH_KEYS + 1)])

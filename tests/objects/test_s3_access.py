@@ -31,7 +31,7 @@ from tests.servers import Certificate
 # --- every request -------------------------------------------------------------------------------
 
 
-async def test_put_sends_without_expect_header(double: S3Double, store: S3Store) -> None:
+async def test_put_sends_no_expect_header(double: S3Double, store: S3Store) -> None:
     """A put does not wait for "100 Continue", and has an MD5 header that every server verifies."""
     double.answer(PUT_DONE)
 
@@ -44,7 +44,7 @@ async def test_put_sends_without_expect_header(double: S3Double, store: S3Store)
     assert seen.path == f"/{BUCKET}/{KEY}"
 
 
-async def test_payload_is_signed_only_without_https(
+async def test_payload_is_hashed_only_without_https(
     double: S3Double, store: S3Store, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With https the payload is not hashed, which saves time for each pack."""
@@ -60,8 +60,8 @@ async def test_payload_is_signed_only_without_https(
     assert "x-amz-trailer" not in secure.seen[0].headers
 
 
-async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
-    """boto3 retries no request, so that only RetryingStore does."""
+async def test_each_boto3_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
+    """boto3 retries no request, so that only RetryingStore retries."""
     for request in (
         store.get(KEY, PACK_BYTES_MAX),
         store.put(KEY, b""),
@@ -76,7 +76,7 @@ async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> Non
 
 @pytest.mark.slow
 async def test_slow_uplink_does_not_time_out(double: S3Double) -> None:
-    """The timeouts apply to each piece that is sent, not to a complete pack."""
+    """The timeouts apply to each sent piece, not to a complete pack."""
     double.answer_always(ReadSlowly(pause_s=0.2))
     place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=2)
 
@@ -125,7 +125,7 @@ def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
 async def test_expired_credentials_are_renewed(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """The next attempt uses the new credentials of the configuration, without a restart."""
+    """After ExpiredToken the next attempt uses new credentials of the configuration."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("OLD"))
@@ -141,7 +141,7 @@ async def test_expired_credentials_are_renewed(
 async def test_expired_credentials_without_newer_ones_are_reported(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:
-    """Expired credentials are not retried; new ones are used by the next request."""
+    """Expired credentials are not retried; the next request uses new credentials."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("NEW"))
@@ -157,7 +157,7 @@ async def test_expired_credentials_without_newer_ones_are_reported(
 async def test_missing_credentials_are_named_in_the_error(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any credentials no request is sent, and the error names the variable."""
+    """Without credentials no request is sent, and the error names the environment variable."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -175,10 +175,10 @@ async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_profile_chooses_the_credentials(
+async def test_profile_overrides_credentials_of_the_environment(
     double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The credentials of a profile override those of the environment."""
+    """The credentials of a profile are used even if the environment has others."""
     path = tmp_path / "credentials"
     path.write_text("[other]\naws_access_key_id = OTHER\naws_secret_access_key = secret\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
@@ -192,8 +192,8 @@ async def test_profile_chooses_the_credentials(
 # --- region ----------------------------------------------------------------------------------------
 
 
-async def test_region_named_by_the_server_is_used(double: S3Double) -> None:
-    """After an answer that names the region, all requests are signed for that region."""
+async def test_store_uses_the_region_that_the_server_names(double: S3Double) -> None:
+    """If an answer names another region, all later requests are signed for that region."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))
@@ -220,7 +220,7 @@ async def test_connections_are_closed_and_reopened(double: S3Double) -> None:
 
 
 @pytest.mark.slow
-def test_forked_process_makes_its_own_client() -> None:
+def test_forked_process_makes_a_new_client() -> None:
     """A daemon that forked after its first request does not share sockets with its parent."""
     script = (
         "import os, sys\n"

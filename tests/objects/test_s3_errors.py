@@ -1,4 +1,4 @@
-"""Errors of a bucket, each with one clear line."""
+"""Errors of a bucket, each reported in one clear line."""
 
 import os
 import socket
@@ -47,7 +47,7 @@ from tests.servers import Certificate, S3Server
 async def test_transient_error_is_retried(
     double: S3Double, store: S3Store, status: int, code: str
 ) -> None:
-    """The error has the code of S3, and the retried write succeeds."""
+    """The error has the S3 error code, and the retried write succeeds."""
     double.answer(error(status, code))
     with pytest.raises(TransientStoreError) as caught:
         await store.create(KEY, b"content")
@@ -70,7 +70,7 @@ async def test_transient_error_is_retried(
 async def test_permanent_error_names_a_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
-    """The error has one line with the code and a remedy, and is not retried."""
+    """A permanent error is one line with its code and a remedy, and is not retried."""
     double.answer_always(error(status, code))
 
     with pytest.raises(StoreAccessError, match=advice) as caught:
@@ -80,7 +80,7 @@ async def test_permanent_error_names_a_remedy(
     assert "\n" not in caught.value.message
 
 
-async def test_unlisted_error_is_permanent(double: S3Double, store: S3Store) -> None:
+async def test_error_with_an_unknown_code_is_permanent(double: S3Double, store: S3Store) -> None:
     """An error with an unknown code is not retried, and its text is quoted."""
     double.answer(error(418, "Teapot"))
 
@@ -91,7 +91,7 @@ async def test_unlisted_error_is_permanent(double: S3Double, store: S3Store) -> 
 
 
 async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) -> None:
-    """An answer in HTML instead of XML comes from a proxy."""
+    """An HTML answer instead of XML comes from a proxy and is retried."""
     page = b"<html><p>Please log in<br></html>"
     double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
 
@@ -102,7 +102,7 @@ async def test_answer_of_a_proxy_is_retried(double: S3Double, store: S3Store) ->
 async def test_clock_skew_is_measured_and_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str
 ) -> None:
-    """The error has the difference of the clocks; with a right clock the request succeeds."""
+    """The error of a clock skew has the difference of the clocks."""
     date = {"Date": formatdate(time() + offset_s, usegmt=True)}
     refusal = error(403, "RequestTimeTooSkewed", headers=date)
     double.answer(refusal)
@@ -113,15 +113,17 @@ async def test_clock_skew_is_measured_and_retried(
     await RetryingStore(store, AT_ONCE).put(KEY, b"content")
 
 
-async def test_clock_skew_without_a_date_is_still_named(double: S3Double, store: S3Store) -> None:
-    """The error names the clock, even if the answer has no Date."""
+async def test_clock_skew_without_a_date_is_still_reported(
+    double: S3Double, store: S3Store
+) -> None:
+    """The error names a clock skew, even if the answer has no Date header."""
     double.answer(error(403, "RequestTimeTooSkewed"))
 
     with pytest.raises(TransientStoreError, match="clock differs from the store's; set it"):
         await store.put(KEY, b"content")
 
 
-def test_unlisted_exception_is_permanent() -> None:
+def test_unknown_exception_is_permanent() -> None:
     """An unknown exception is quoted in one line with its type."""
     error = translate(boto.UnknownSignatureVersionError(signature_version="v\n9"), KEY)
 
@@ -163,10 +165,10 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
             await request
 
 
-async def test_uncorrected_region_error_names_the_right_one(
+async def test_wrong_region_error_names_the_correct_region(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error has one line with the region, and names the option --region."""
+    """The error of a wrong region is one line with the right region and the option --region."""
     double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
@@ -185,8 +187,8 @@ async def test_refused_connection_is_retried(store: S3Store) -> None:
     assert failed.value.unconnected
 
 
-async def test_unresolvable_server_is_named() -> None:
-    """The name is reserved by RFC 6761, so it cannot be resolved."""
+async def test_unresolvable_host_name_is_named_in_the_error() -> None:
+    """A host name that cannot be resolved is named in the error."""
     store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
 
     text = "the server's name in http://nowhere.invalid:9 cannot be resolved"
@@ -204,7 +206,7 @@ def _is_resolution_trouble(exc: Exception) -> bool:
 
 
 async def test_untrusted_certificate_is_named_in_the_error(certificate: Certificate) -> None:
-    """The error is not retried, no request is sent, and the advice names the variable."""
+    """The error of an untrusted certificate is not retried and names the variable to set."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))
 
@@ -214,10 +216,10 @@ async def test_untrusted_certificate_is_named_in_the_error(certificate: Certific
         assert list(secure.seen) == []
 
 
-async def test_wrong_scheme_of_an_endpoint_is_named(
+async def test_wrong_scheme_of_an_endpoint_is_named_in_the_error(
     double: S3Double, store: S3Store, certificate: Certificate
 ) -> None:
-    """HTTPS to a server without TLS is an error with advice; HTTP to one with TLS names it."""
+    """HTTPS to a plain server, or HTTP to a server with TLS, gives an error with advice."""
     place = S3Place(double.url.replace("http://", "https://"))
     with pytest.raises(StoreAccessError, match="write http:// instead of https://"):
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
@@ -228,10 +230,10 @@ async def test_wrong_scheme_of_an_endpoint_is_named(
             await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_server_that_does_not_receive_a_large_request_is_named_as_silent(
+async def test_server_that_does_not_read_a_large_request_is_reported_as_silent(
     store: S3Store,
 ) -> None:
-    """The kernel accepts the connection; the request is larger than its buffers."""
+    """A server that reads no request is reported as silent, even if the kernel accepts bytes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         place = S3Place(url, read_timeout_s=0.1, connect_timeout_s=0.1)
@@ -240,10 +242,10 @@ async def test_server_that_does_not_receive_a_large_request_is_named_as_silent(
             await S3Store(BUCKET, place=place).put(KEY, bytes(PACK_BYTES_MAX))
 
 
-async def test_refusal_names_the_server_without_a_password(
+async def test_refusal_names_the_server_without_the_password_in_its_url(
     double: S3Double, store: S3Store
 ) -> None:
-    """An endpoint URL may have a user and a password, for a proxy before the server."""
+    """An error omits the user and password that an endpoint URL may have."""
     double.answer_always(error(404, "NoSuchBucket"))
 
     with pytest.raises(StoreAccessError, match=rf"correct the URL \(endpoint {double.url}\)"):
@@ -261,7 +263,7 @@ async def test_refusal_names_the_server_without_a_password(
 async def test_failure_within_a_successful_delete_is_an_error(
     double: S3Double, store: S3Store, code: str, kind: type[StoreError]
 ) -> None:
-    """S3 answers 200 to a delete that fails, and lists the objects that remain."""
+    """A delete that S3 answers with 200 fails if it lists objects that remain."""
     inner = f"<Error><Key>{KEY}</Key><Code>{code}</Code></Error>"
     double.answer(Reply(200, f"<DeleteResult>{inner}</DeleteResult>".encode()))
 
@@ -269,7 +271,7 @@ async def test_failure_within_a_successful_delete_is_an_error(
         await store.delete([KEY])
 
 
-async def test_url_and_errors_carry_no_secrets(
+async def test_url_and_errors_contain_no_secrets(
     double: S3Double, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double.answer(error(403, "SignatureDoesNotMatch"), Drop())

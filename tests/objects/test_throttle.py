@@ -23,7 +23,7 @@ def _throttle(text: str) -> Throttle:
 
 
 async def _took_s(throttle: Throttle, *sizes: int) -> float:
-    """Return the time until transfers of these sizes, one after another, may be made."""
+    """Return the time that a sequence of transfers of these sizes takes."""
     began_s = trio.current_time()
     for size_bytes in sizes:
         await throttle.take(size_bytes)
@@ -31,14 +31,14 @@ async def _took_s(throttle: Throttle, *sizes: int) -> float:
 
 
 async def test_transfers_have_the_rate_of_the_limit(autojump_clock: trio.testing.MockClock) -> None:
-    """After a pause, only the unused bytes of one second can be used at once."""
+    """After a pause only the unused bytes of one second can be sent at once."""
     assert await _took_s(_throttle("1M"), *[MIB] * 11) == pytest.approx(10, abs=0.01)
 
 
 async def test_large_transfer_waits_before_it_begins(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A transfer of several seconds waits until the rate allows all of it."""
+    """A transfer of several seconds waits until the rate allows all of its bytes."""
     assert await _took_s(_throttle("1M"), 17 * MIB) == pytest.approx(16, abs=0.01)
 
 
@@ -49,7 +49,7 @@ async def test_transfers_do_not_wait_without_a_limit(
 
 
 async def test_long_pause_allows_no_larger_burst(autojump_clock: trio.testing.MockClock) -> None:
-    """Bytes that were not used in an hour cannot be used afterwards."""
+    """Bytes of the limit that were not used in an hour cannot be used afterwards."""
     throttle = _throttle("1M")
     await throttle.take(MIB)
     await trio.sleep(3600)
@@ -77,10 +77,10 @@ async def test_concurrent_transfers_share_one_rate(autojump_clock: trio.testing.
     assert throttle.waiting_bytes == 0
 
 
-async def test_wanted_transfer_precedes_waiting_background_transfers(
+async def test_foreground_transfer_precedes_waiting_background_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A read of a program does not wait behind read-ahead, and may use the allowance that read-ahead left unused."""
+    """A read of a program precedes waiting read-ahead, and may use its allowance."""
     throttle = _throttle("1M")
     waits_s: dict[str, float] = {}
 
@@ -98,8 +98,10 @@ async def test_wanted_transfer_precedes_waiting_background_transfers(
     assert waits_s["ahead"] - began_s == pytest.approx(8, abs=0.01)
 
 
-async def test_cancelled_transfer_takes_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """The next transfer continues as if the cancelled one had never waited."""
+async def test_cancelled_transfer_uses_no_bytes_of_the_rate_limit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The next transfer starts as if the cancelled transfer had never waited."""
     throttle = _throttle("1M")
     with trio.move_on_after(2) as scope:
         await throttle.take(100 * MIB)
@@ -109,8 +111,10 @@ async def test_cancelled_transfer_takes_nothing(autojump_clock: trio.testing.Moc
     assert await _took_s(throttle, MIB) == 0
 
 
-async def test_lift_ends_the_wait_of_transfers(autojump_clock: trio.testing.MockClock) -> None:
-    """While a program waits for uploads, no upload waits; afterwards the limit applies again."""
+async def test_lifting_the_rate_limit_ends_the_wait_of_transfers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """While a program waits for uploads, the upload limit does not apply."""
     throttle = _throttle("1K")
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -124,10 +128,10 @@ async def test_lift_ends_the_wait_of_transfers(autojump_clock: trio.testing.Mock
     assert await _took_s(throttle, 11 * KIB) == pytest.approx(10, abs=0.01)
 
 
-async def test_limit_stays_lifted_until_the_last_program_has_its_upload(
+async def test_rate_limit_stays_lifted_until_the_last_program_stops_waiting(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Several programs wait at the same time; the end of one wait does not slow down the others."""
+    """The limit applies again when the last of several programs stops waiting."""
     throttle = _throttle("1K")
     with throttle.lifted():
         with throttle.lifted():
@@ -137,17 +141,17 @@ async def test_limit_stays_lifted_until_the_last_program_has_its_upload(
     assert throttle.bytes_per_s == KIB
 
 
-async def test_strict_limit_is_never_lifted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_strict_rate_limit_is_never_lifted(autojump_clock: trio.testing.MockClock) -> None:
     throttle = _throttle("1K strict")
 
     with throttle.lifted():
         assert await _took_s(throttle, 11 * KIB) == pytest.approx(10, abs=0.01)
 
 
-async def test_new_limit_applies_to_waiting_transfers(
+async def test_new_rate_limit_applies_to_waiting_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A limit that is changed while the filesystem is mounted is effective at once."""
+    """A changed limit applies at once to transfers that already wait."""
     throttle = _throttle("1K")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(throttle.take, 100 * MIB)
@@ -164,14 +168,14 @@ class LocalTime:
         self.hour = 12
 
     def __call__(self) -> time.struct_time:
-        """Return the local time on a Monday."""
+        """Return the local time, on a Monday, that the test set."""
         return time.struct_time((2026, 11, 23, self.hour, 0, 0, 0, 327, 0))
 
 
 async def test_timetable_applies_to_waiting_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """When the next entry of the timetable begins, a waiting transfer notices it soon."""
+    """A waiting transfer uses the rate of the next timetable entry soon after its begin."""
     local_time = LocalTime()
     throttle = Throttle(rate_limit("upload_limit", "08:00,1K 19:00,off"), local_time)
     async with trio.open_nursery() as nursery:
@@ -195,10 +199,10 @@ async def test_jump_of_the_wall_clock_causes_no_burst(
     assert await _took_s(throttle, 20 * KIB) == pytest.approx(10, abs=0.6)
 
 
-async def test_bytes_of_repeated_uploads_count_against_the_limit(
+async def test_bytes_of_repeated_uploads_count_against_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The bytes of a failed attempt delay later transfers; small objects are not limited."""
+    """Bytes of a failed upload count against the limit, except those of small objects."""
     throttles = throttles_of(CacheOptions(upload_limit=rate_limit("upload_limit", "1M")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)
@@ -213,10 +217,10 @@ async def test_bytes_of_repeated_uploads_count_against_the_limit(
         await trio.sleep(60)
 
 
-async def test_bytes_of_a_repeated_download_count_against_the_limit(
+async def test_bytes_of_a_repeated_download_count_against_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The range of a repeated request delays later downloads."""
+    """Bytes of a failed download count against the limit."""
     throttles = throttles_of(CacheOptions(download_limit=rate_limit("download_limit", "1K")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)
@@ -228,7 +232,9 @@ async def test_bytes_of_a_repeated_download_count_against_the_limit(
     assert await _took_s(throttles.download, KIB) > MIB // KIB - 10
 
 
-async def test_bytes_given_back_can_be_taken_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_returned_bytes_of_the_rate_limit_can_be_used_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     throttle = _throttle("1K")
     await throttle.take(10 * KIB)
     throttle.give_back(10 * KIB)
@@ -245,7 +251,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_timetable_follows_a_change_of_the_time_zone(zone: pytest.MonkeyPatch) -> None:
-    """After a change of the machine's time zone, the timetable uses the new local time."""
+    """After a change of the host's time zone, the timetable uses the new local time."""
     zone.setenv("TZ", "XXX+00:00")
     hour = local_time().tm_hour
     limits = [f"{h:02d}:00,{h + 1}K" for h in range(24)]

@@ -34,13 +34,13 @@ from s3fs_meta.objects.urls import (
         ("s3://bucket/backups/of 2026/", S3Address("bucket", "backups/of 2026")),
     ],
 )
-def test_url_is_parsed(url: str, address: StoreAddress) -> None:
+def test_bucket_url_is_parsed(url: str, address: StoreAddress) -> None:
     """Trailing slashes are ignored, and all other characters are taken literally."""
     assert parse(url) == address
 
 
-def test_path_instead_of_a_url_is_explained_for_mountpoints_and_directories() -> None:
-    """A user may give the mountpoint, or the directory of the objects."""
+def test_path_instead_of_a_url_is_explained() -> None:
+    """The error distinguishes a mountpoint from the directory of a bucket."""
     with pytest.raises(UsageError) as raised:
         parse("/srv/home")
     assert "s3fs-meta status shows the URL of a mounted filesystem" in raised.value.message
@@ -69,7 +69,7 @@ def test_path_instead_of_a_url_is_explained_for_mountpoints_and_directories() ->
     ],
 )
 def test_wrong_url_is_refused_in_one_line(url: str) -> None:
-    """The error quotes the URL."""
+    """The error quotes the wrong URL."""
     with pytest.raises(UsageError) as caught:
         parse(url)
 
@@ -87,12 +87,12 @@ def test_wrong_url_is_refused_in_one_line(url: str) -> None:
     ],
 )
 def test_prefixes_above_a_url_are_listed(url: str, places: list[str]) -> None:
-    """The nearest prefix is the first one."""
+    """Parent prefixes of a URL are listed from the nearest to the farthest."""
     assert above(url) == places
 
 
 def test_directories_above_a_symlink_are_those_of_its_target(tmp_path: Path) -> None:
-    """A symlink to the bucket is resolved before the directories above it are listed."""
+    """A symlink to the bucket is resolved before its parent directories are listed."""
     (tmp_path / "bucket" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
 
@@ -107,7 +107,7 @@ def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
 
 
 async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: Path) -> None:
-    """A mistyped path must not look like an empty filesystem; only mkfs may create a directory."""
+    """Only mkfs may create a missing directory, because a path may be mistyped."""
     url = f"local://{tmp_path}/new/bucket"
     with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)
@@ -122,7 +122,7 @@ async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: P
     assert (tmp_path / "new" / "bucket" / "superblock").read_bytes() == b"content"
 
 
-def test_opened_store_counts_and_retries(tmp_path: Path) -> None:
+def test_opened_store_counts_and_retries_requests(tmp_path: Path) -> None:
     local = open_store(f"local://{tmp_path}")
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 

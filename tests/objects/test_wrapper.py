@@ -1,4 +1,4 @@
-"""The parts of the contract that every wrapper of a store passes on."""
+"""The methods and properties that every wrapper of a store forwards."""
 
 from typing_extensions import override
 
@@ -18,11 +18,11 @@ class Closable(MemoryStore):
 
     @override
     async def close(self) -> None:
-        """Record the call."""
+        """Record that the store is closed."""
         self.is_closed = True
 
 
-async def test_wrapper_has_url_server_and_clock_of_its_store_and_closes_it() -> None:
+async def test_wrapper_forwards_url_endpoint_clock_and_close() -> None:
     inner = Closable()
     wrapper = StoreWrapper(inner)
 

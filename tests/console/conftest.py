@@ -1,4 +1,4 @@
-"""Fixtures: the command as users run it, and its filesystems."""
+"""Fixtures: the s3fs-meta command as users run it, and filesystems for its tests."""
 
 from tests.cli.conftest import empty, mounted, place, program
 

@@ -20,13 +20,13 @@ def _raising(exc: BaseException) -> boundary.Body:
     return body
 
 
-def test_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_expected_error_is_printed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert boundary.run(_raising(HeldError("held by\n  host 'a'"))) is ExitStatus.HELD
 
     assert capsys.readouterr().err == "s3fs-meta: held by host 'a'\n"
 
 
-def test_os_error_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_os_error_names_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     """An OSError that no module converts gives one line with the file."""
     error = PermissionError(13, "Permission denied", "/x")
 
@@ -42,13 +42,13 @@ def test_unexpected_error_prints_its_traceback(capsys: pytest.CaptureFixture[str
     assert "RuntimeError: boom" in shown
 
 
-def test_interrupt_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C ends the program with the status that shells expect."""
+def test_interrupt_has_exit_status_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends the program with status 130, which shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_interrupt_prints_what_the_command_leaves(
+def test_interrupt_prints_what_the_command_leaves_behind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     body = _raising(InterruptedCommandError("nothing was changed"))
@@ -57,16 +57,16 @@ def test_interrupt_prints_what_the_command_leaves(
     assert capsys.readouterr().err == "s3fs-meta: interrupted: nothing was changed\n"
 
 
-def test_interrupt_caught_by_the_parser_has_its_own_status(
+def test_interrupt_caught_by_the_parser_has_exit_status_130(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command line parser converts Ctrl-C to status 130, without a message."""
+    """A Ctrl-C that the command line parser catches has status 130 and no message."""
     assert boundary.run(lambda: 130) is ExitStatus.INTERRUPTED
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_interrupt_in_a_nursery_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """An interrupt in a nursery decides the status, even if other errors follow it."""
+def test_interrupt_in_a_nursery_has_exit_status_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """An interrupt in a nursery decides the exit status, even if other errors follow."""
 
     async def wait() -> None:
         async with trio.open_nursery():
@@ -84,12 +84,12 @@ def test_interrupt_in_a_nursery_has_its_own_status(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
-def test_boundary_returns_zero_or_the_status_of_its_body() -> None:
+def test_error_boundary_returns_the_status_of_its_body() -> None:
     assert boundary.run(lambda: None) == 0
     assert boundary.run(lambda: 4) == 4
 
 
-def test_group_with_a_known_error_is_reported_as_that_error(
+def test_group_with_one_known_error_is_reported_as_that_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class GroupError(Exception):
@@ -111,10 +111,10 @@ def test_python_without_assertions_is_refused() -> None:
     assert "refuses to run under python -O" in done.stderr
 
 
-def test_error_with_control_characters_shows_them_escaped(
+def test_control_characters_in_an_error_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A key in a bucket or the name of a process may have control characters."""
+    """Control characters of an object key or process name are escaped in an error."""
     boundary.print_line("s3fs-meta", "used by x\x1b[2J\nsecond line")
 
     assert capsys.readouterr().err == "s3fs-meta: used by x\\x1b[2J\nsecond line\n"
@@ -123,8 +123,8 @@ def test_error_with_control_characters_shows_them_escaped(
 @pytest.mark.parametrize(
     "words", [["--help"], ["log", "--help"], ["version"], ["version", "--json"]]
 )
-def test_closed_pipe_is_no_error(words: list[str]) -> None:
-    """The reader has ended before the program writes, as ``head`` does after its lines."""
+def test_closed_pipe_causes_no_error(words: list[str]) -> None:
+    """A reader such as ``head`` may exit before the program has written its output."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:

@@ -1,4 +1,4 @@
-"""The description of what an interrupted command leaves."""
+"""The text that an interrupted command prints about its remaining work."""
 
 import pytest
 import trio
@@ -8,8 +8,8 @@ from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import UsageError
 
 
-def test_interrupt_is_raised_with_the_last_description() -> None:
-    """The command changes the description as it proceeds."""
+def test_interrupted_command_reports_its_latest_description() -> None:
+    """A command updates the description of its interruption as it proceeds."""
 
     def command() -> None:
         with interruption.explained("nothing was removed") as remains:
@@ -20,8 +20,8 @@ def test_interrupt_is_raised_with_the_last_description() -> None:
         command()
 
 
-def test_interrupt_of_a_nursery_is_found() -> None:
-    """Another task may fail because of the interrupt."""
+def test_interrupt_inside_an_exception_group_is_found() -> None:
+    """An interrupt is found in a group with errors of other tasks."""
 
     async def body() -> None:
         async with trio.open_nursery() as nursery:
@@ -35,7 +35,7 @@ def test_interrupt_of_a_nursery_is_found() -> None:
         trio.run(body, strict_exception_groups=True)
 
 
-def test_other_errors_are_not_changed() -> None:
+def test_other_errors_are_passed_on_unchanged() -> None:
     error = UsageError("no")
 
     with pytest.raises(UsageError) as caught, interruption.explained("nothing was changed"):

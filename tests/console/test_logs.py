@@ -43,16 +43,16 @@ def test_full_log_file_is_rotated_and_one_older_file_is_kept(
     assert "line 99" in (tmp_path / "mount.log").read_text()
 
 
-def test_debug_lines_of_libraries_are_not_logged() -> None:
-    """The S3 library would log headers of requests."""
+def test_debug_messages_of_libraries_are_not_logged() -> None:
+    """The S3 library would log the headers of requests at debug level."""
     logs.to_stderr(logging.DEBUG)
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
     assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)
 
 
-def test_advised_commands_are_completed(tmp_path: Path) -> None:
-    """A module that logs may not know the URL of the filesystem."""
+def test_log_completes_advised_commands_with_the_url(tmp_path: Path) -> None:
+    """The log adds the URL to advised commands of modules that do not know it."""
     logs.to_file(tmp_path / "mount.log", logging.INFO, lambda text: text.replace("fsck", "fsck x"))
 
     logging.getLogger("x").info("unmount, and run %s", "fsck")

@@ -10,18 +10,18 @@ from s3fs_meta.console import output
 
 
 class Terminal(io.StringIO):
-    """A terminal that records what it shows."""
+    """A terminal that records its output."""
 
     @override
     def isatty(self) -> bool:
-        """Return that it is a terminal."""
+        """Return true, as the method of a terminal does."""
         return True
 
 
-def test_terminal_shows_no_control_characters_and_a_program_gets_the_text(
+def test_control_characters_are_escaped_only_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names of files may be of other users; a script needs them unchanged."""
+    """Names of files are escaped only on a terminal, because scripts need them unchanged."""
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         monkeypatch.setattr(sys, "stdout", stream)
@@ -31,7 +31,7 @@ def test_terminal_shows_no_control_characters_and_a_program_gets_the_text(
     assert pipe.getvalue() == "/a\x1b[2J\n"
 
 
-def test_tables_show_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table({"na\x1bme": "value\x1b"})
     output.print_columns(("a", "b"), [("cell\x1b", "1\x1b")])
 
@@ -46,7 +46,7 @@ def test_sizes_are_printed_with_binary_units(size_bytes: int, expected: str) -> 
     assert output.human_bytes(size_bytes) == expected
 
 
-def test_table_prints_texts_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_prints_brackets_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets in a table cell are not markup."""
     output.print_table({"name": "[red]x"})
 

@@ -41,7 +41,7 @@ def test_unreadable_passphrase_file_is_named_with_the_reason(tmp_path: Path) -> 
 
 
 def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
-    """A file, the environment and the terminal may not give an empty passphrase."""
+    """An empty passphrase is refused from a file, the environment and the terminal."""
     file = tmp_path / "p"
     file.write_bytes(b"\nx\n")
 
@@ -53,15 +53,15 @@ def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
         passphrase_source.new(None, None, _typing("", ""))
 
 
-def test_new_passphrase_is_typed_twice() -> None:
-    """If both inputs of a new passphrase differ, it is refused."""
+def test_new_passphrase_must_be_typed_twice() -> None:
+    """A new passphrase is refused if the two inputs differ."""
     assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
     with pytest.raises(PassphraseError, match="differ"):
         passphrase_source.new(None, None, _typing("a", "b"))
 
 
 def test_missing_terminal_is_an_error_if_a_passphrase_is_needed() -> None:
-    """The error says that there is no terminal, instead of waiting for an answer."""
+    """Without a terminal, a missing passphrase is an error and not a wait for input."""
     done = subprocess.run(
         [
             sys.executable,

@@ -21,5 +21,5 @@ from s3fs_meta.console.printable import printable
         (os.fsdecode(b"\xff\x1b"), r"\xff\x1b"),
     ],
 )
-def test_only_printable_characters_are_kept(text: str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown

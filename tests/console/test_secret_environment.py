@@ -1,4 +1,4 @@
-"""A passphrase in the environment, which other processes neither see nor inherit."""
+"""A passphrase in the environment, which other processes can neither read nor inherit."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ os.waitpid(pid, 0)
 
 
 def test_passphrase_is_overwritten_in_proc_environ() -> None:
-    """Child processes do not inherit the passphrase, but all other variables."""
+    """Child processes inherit all variables except the passphrase."""
     done = subprocess.run(
         [sys.executable, "-u", "-c", _TAKES],
         capture_output=True,
@@ -51,8 +51,8 @@ def test_passphrase_is_overwritten_in_proc_environ() -> None:
     ]
 
 
-def test_only_the_passphrase_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the variable, /proc/self/environ stays as it is."""
+def test_environment_without_a_passphrase_stays_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable of the passphrase, /proc/self/environ stays as it is."""
     before = Path("/proc/self/environ").read_bytes()
     take()
     assert Path("/proc/self/environ").read_bytes() == before
@@ -84,11 +84,9 @@ def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, m
 
 
 @pytest.mark.mount
-def test_daemon_keeps_credentials_of_the_bucket_in_its_environment(
-    place: Place, program: Program
-) -> None:
+def test_daemon_keeps_bucket_credentials_in_its_environment(place: Place, program: Program) -> None:
     """The daemon reads the credentials again when the store refuses them; see SECURITY.md."""
-    program.executes = True  # a forked process would show the environment of the tests
+    program.executes = True  # A forked process would show the environment of the tests.
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
     try:

@@ -7,8 +7,8 @@ import pytest
 from s3fs_meta.console.ui import TerminalFront
 
 
-def test_notice_is_one_line_with_the_programs_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """The program's name distinguishes a notice from other output of a script."""
+def test_notice_is_one_line_with_the_program_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name of the program distinguishes a notice from other output of a script."""
     with TerminalFront() as front:
         front.notice("waiting [red]")
 
@@ -39,10 +39,10 @@ def test_progress_bars_and_notices_are_shown_on_a_terminal(
     assert "s3fs-meta: hello" in shown
 
 
-def test_progress_bar_without_work_is_full(
+def test_progress_bar_without_work_shows_100_percent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A progress bar of nothing to do shows 100 %, as if it was done."""
+    """A progress bar for zero items is full."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:
@@ -52,10 +52,10 @@ def test_progress_bar_without_work_is_full(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_progress_bar_is_full_at_the_end_of_a_successful_command(
+def test_progress_bar_is_full_after_a_successful_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """Progress is reported at intervals, so that the last report of a fast command is missing."""
+    """A fast command skips its last progress report, but its bar is full."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with contextlib.suppress(KeyboardInterrupt), TerminalFront() as front:
@@ -69,7 +69,7 @@ def test_progress_bar_is_full_at_the_end_of_a_successful_command(
 def test_notice_above_progress_bars_is_not_broken_into_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A URL or command in the notice can be copied."""
+    """A long URL or command in a notice stays on one line, so that it can be copied."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     text = "to wait for the upload, run: s3fs-meta flush /mnt/" + "home/" * 40

@@ -26,14 +26,13 @@ class Pieces(trio.abc.ReceiveStream):
         await trio.lowlevel.checkpoint()
 
 
-async def test_lines_are_joined_and_split() -> None:
-    """Two pieces form one line, and one piece contains the end of a line and another line."""
+async def test_line_reader_joins_pieces_and_splits_lines() -> None:
+    """A line may arrive in two pieces, and a piece may contain two lines."""
     lines = LineReader(Pieces(b"on", b"e\ntwo\nthr", b"ee\n"))
 
     assert [await lines.next_line() for _ in range(4)] == [b"one", b"two", b"three", b""]
 
 
-async def test_unfinished_line_is_an_error() -> None:
-    """A stream that ends within a line raises ControlError."""
+async def test_stream_that_ends_within_a_line_raises_control_error() -> None:
     with pytest.raises(ControlError, match="middle"):
         await LineReader(Pieces(b"half")).next_line()

@@ -15,8 +15,10 @@ from s3fs_meta.errors import ControlError, NotPermittedError
 from s3fs_meta.mount_errors import NotMountedError
 
 
-async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The call skips progress events of the server, and returns the result."""
+async def test_plain_call_skips_progress_and_returns_the_result(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """A plain call ignores progress events that the server sends before the result."""
 
     async def handler(arguments: Message, report: Report) -> Message:
         report({"what": "half", "done": 1, "total": 2})
@@ -29,8 +31,8 @@ async def test_answer_follows_the_progress_events(tmp_path: Path, nursery: trio.
     assert found == {"twice": 42}
 
 
-async def test_error_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The error has the class raised in the mount, which determines the exit status."""
+async def test_error_of_a_plain_call_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """An error keeps the class that was raised in the mount, for the exit status."""
 
     async def refuse(_arguments: Message, _report: Report) -> Message:
         raise NotPermittedError("a word")
@@ -42,7 +44,7 @@ async def test_error_keeps_its_class(tmp_path: Path, nursery: trio.Nursery) -> N
     assert caught.value.kind == "NotPermittedError"
 
 
-def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
+def test_plain_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
     """Without a state directory, a socket or a listener the call raises NotMountedError."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):
@@ -72,7 +74,7 @@ def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path
         thread.join()
 
 
-def test_daemon_that_dies_before_its_answer_is_an_error(dying_mount: Path) -> None:
+def test_plain_call_to_a_dying_daemon_raises_control_error(dying_mount: Path) -> None:
     """A connection closed without a result raises ControlError."""
     with pytest.raises(ControlError):
         plain_call.call(dying_mount, "flush", {})

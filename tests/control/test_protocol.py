@@ -17,7 +17,7 @@ _values = st.recursive(
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), _values))
-def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
+def test_encoded_message_is_one_line_and_decodes_unchanged(message: dict[str, object]) -> None:
     """The only newline of an encoded message is its last byte."""
     line = encode(message)
 
@@ -25,7 +25,7 @@ def test_message_round_trips_as_one_line(message: dict[str, object]) -> None:
     assert decode(line) == message
 
 
-def test_request_may_omit_arguments() -> None:
+def test_control_request_may_omit_arguments() -> None:
     assert decode_request(b'{"command":"status"}') == Request("status", {})
 
 
@@ -37,7 +37,7 @@ def test_invalid_control_request_is_refused(line: bytes) -> None:
         decode_request(line)
 
 
-def test_message_that_is_too_long_is_refused() -> None:
-    """The sender of a message that is too long gets the error."""
+def test_control_message_above_the_size_limit_is_refused() -> None:
+    """A message above the size limit raises an error at its sender."""
     with pytest.raises(ControlError, match="too long"):
         encode({"text": "x" * CONTROL_MESSAGE_BYTES_MAX})

@@ -24,7 +24,7 @@ from s3fs_meta.limits import (
 
 
 class Commands:
-    """Command handlers, with events by which a test controls and observes them."""
+    """Command handlers with events with which a test controls and observes them."""
 
     def __init__(self) -> None:
         self.started = trio.Event()
@@ -37,7 +37,7 @@ class Commands:
         return dict(arguments)
 
     async def count(self, _arguments: Message, report: Report) -> Message:
-        """Send twice as many events as fit into the queue."""
+        """Send twice as many progress events as fit into the queue."""
         for number in range(2 * CONTROL_EVENTS_MAX):
             report({"done": number})
         return {"last": 2 * CONTROL_EVENTS_MAX}
@@ -49,14 +49,14 @@ class Commands:
         raise NoSpaceLeftError("disk")
 
     async def wait(self, _arguments: Message, _report: Report) -> Message:
-        """Return when the test sets the event ``gate``."""
+        """Wait until the test sets the event ``gate``."""
         self.started.set()
         await self.gate.wait()
         self.finished.append("wait")
         return {}
 
     async def hold(self, _arguments: Message, report: Report) -> Message:
-        """Wait until the test sets ``gate``; note if the handler is cancelled."""
+        """Wait until the test sets ``gate``, and record a cancellation of the handler."""
         try:
             report({"held": 1})
             await self.gate.wait()
@@ -66,7 +66,7 @@ class Commands:
         return {}
 
     async def tell(self, _arguments: Message, report: Report) -> Message:
-        """Report progress after ``gate`` is set, and note the end."""
+        """Report progress after ``gate`` is set, and record the end."""
         self.started.set()
         await self.gate.wait()
         for number in range(3):
@@ -76,7 +76,7 @@ class Commands:
         return {}
 
     async def big(self, _arguments: Message, _report: Report) -> Message:
-        """Return a result larger than a message may be."""
+        """Return a result that is too long for a message."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
 
 
@@ -90,7 +90,7 @@ def commands() -> Commands:
 async def directory(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> AsyncIterator[Path]:
-    """Serve in a directory whose path is longer than the address of a socket may be."""
+    """Serve in a directory whose path is longer than a socket address may be."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     names = ("echo", "count", "fail", "wait", "hold", "tell", "big")
@@ -111,12 +111,12 @@ async def _one_line(stream: trio.SocketStream) -> Any:
     return json.loads(await stream.receive_some(CONTROL_MESSAGE_BYTES_MAX))
 
 
-async def test_result_is_returned_to_the_caller(directory: Path) -> None:
+async def test_result_of_a_handler_is_returned_to_the_caller(directory: Path) -> None:
     assert await client.call(directory, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
 
 
-async def test_socket_has_mode_0600(directory: Path) -> None:
-    """Only the owner of the socket may connect."""
+async def test_control_socket_has_mode_0600(directory: Path) -> None:
+    """Only the owner of the control socket may connect."""
     mode = (directory / "control.sock").stat().st_mode
 
     assert stat.S_ISSOCK(mode)
@@ -126,7 +126,7 @@ async def test_socket_has_mode_0600(directory: Path) -> None:
 def _ask_as_other_user(directory: Path) -> int:
     """Connect as another user; return 0 if the server closes the connection."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child only makes system calls
+        warnings.simplefilter("ignore", DeprecationWarning)  # The child only makes system calls.
         pid = os.fork()
     if pid == 0:
         status = 1
@@ -142,7 +142,7 @@ def _ask_as_other_user(directory: Path) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-async def test_another_user_is_disconnected(directory: Path) -> None:
+async def test_control_server_disconnects_another_user(directory: Path) -> None:
     """The server checks the user of a client, even if the socket file is accessible to all."""
     for path in (directory, *directory.parents):
         if path.stat().st_mode & 0o055 != 0o055:
@@ -152,7 +152,7 @@ async def test_another_user_is_disconnected(directory: Path) -> None:
     assert await trio.to_thread.run_sync(_ask_as_other_user, directory) == 0
 
 
-async def test_events_are_ordered_and_never_block_the_handler(directory: Path) -> None:
+async def test_progress_events_are_ordered_and_never_block_the_handler(directory: Path) -> None:
     """A slow client may miss events, but receives the result."""
     events: list[Message] = []
 
@@ -163,7 +163,7 @@ async def test_events_are_ordered_and_never_block_the_handler(directory: Path) -
     assert events == sorted(events, key=lambda event: int(event["done"]))
 
 
-async def test_error_keeps_its_class_and_text(directory: Path) -> None:
+async def test_error_of_a_handler_keeps_its_class_and_text(directory: Path) -> None:
     with pytest.raises(ControlError, match="no space left: disk") as caught:
         await client.call(directory, "fail")
 
@@ -173,7 +173,7 @@ async def test_error_keeps_its_class_and_text(directory: Path) -> None:
 async def test_bug_in_a_handler_does_not_end_the_server(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the traceback, the client gets one sentence, and the next request succeeds."""
+    """A bug in a handler is logged, and the client gets one sentence as the error."""
     with pytest.raises(ControlError, match="see its log"):
         await client.call(directory, "fail", {"bug": True})
 
@@ -181,15 +181,17 @@ async def test_bug_in_a_handler_does_not_end_the_server(
     assert await client.call(directory, "echo", {}) == {}
 
 
-async def test_unknown_command_is_named(directory: Path) -> None:
+async def test_unknown_command_is_named_in_the_error(directory: Path) -> None:
     """An older mount answers the unknown command of a newer client with an error."""
     with pytest.raises(ControlError, match="unknown control command 'levitate'"):
         await client.call(directory, "levitate")
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
-async def test_invalid_request_is_answered_and_disconnected(directory: Path, line: bytes) -> None:
-    """The client of an invalid request receives an error, then the end of the connection."""
+async def test_invalid_request_is_answered_and_its_client_disconnected(
+    directory: Path, line: bytes
+) -> None:
+    """The client of an invalid request gets an error, and the connection is closed."""
     async with await _raw(directory) as stream:
         await stream.send_all(line + b"\n")
 
@@ -197,21 +199,20 @@ async def test_invalid_request_is_answered_and_disconnected(directory: Path, lin
         assert await stream.receive_some(1) == b""
 
 
-async def test_endless_line_is_disconnected(directory: Path) -> None:
-    """A request without a newline is refused when it exceeds the size of a message."""
+async def test_client_that_sends_an_endless_line_is_disconnected(directory: Path) -> None:
+    """A request without a newline is refused when it exceeds the size limit of a message."""
     async with await _raw(directory) as stream:
         await stream.send_all(b"x" * (CONTROL_MESSAGE_BYTES_MAX + 1))
 
         assert "too long" in (await _one_line(stream))["error"]["message"]
 
 
-async def test_result_that_is_too_long_is_an_error(directory: Path) -> None:
+async def test_result_above_the_message_size_limit_is_an_error(directory: Path) -> None:
     with pytest.raises(ControlError, match="too long"):
         await client.call(directory, "big")
 
 
-async def test_two_requests_on_one_connection(directory: Path) -> None:
-    """Answers to two requests on one connection arrive in the order of the requests."""
+async def test_two_requests_on_one_connection_are_answered_in_order(directory: Path) -> None:
     async with await _raw(directory) as stream:
         for number in range(2):
             await stream.send_all(
@@ -220,7 +221,7 @@ async def test_two_requests_on_one_connection(directory: Path) -> None:
             assert await _one_line(stream) == {"result": {"n": number}}
 
 
-async def test_command_continues_when_its_client_disconnects(
+async def test_command_continues_after_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
     async with await _raw(directory) as stream:
@@ -232,7 +233,7 @@ async def test_command_continues_when_its_client_disconnects(
     assert commands.finished == ["wait"]
 
 
-async def test_silent_client_is_disconnected(
+async def test_silent_control_client_is_disconnected(
     directory: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A client that sends no request is disconnected after a timeout."""
@@ -240,8 +241,8 @@ async def test_silent_client_is_disconnected(
         assert await stream.receive_some(1) == b""
 
 
-async def test_clients_beyond_the_bound_wait(directory: Path, commands: Commands) -> None:
-    """More clients than the server has connections all get an answer."""
+async def test_clients_above_the_connection_limit_wait(directory: Path, commands: Commands) -> None:
+    """Clients above the connection limit wait and then get an answer."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_CONNECTIONS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")

@@ -1,4 +1,4 @@
-"""Fixtures: the command as users run it, and an empty filesystem to copy from."""
+"""Fixtures: the s3fs-meta command as users run it, and an empty filesystem to copy from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 class Nothing:
-    """A source of content that has no content."""
+    """A source whose blocks have no content."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return empty content for each block."""
@@ -35,6 +35,6 @@ def db(tmp_path: Path) -> Database:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """Return an empty directory."""
+    """Return an empty directory to copy into."""
     (tmp_path / "new" / "out").mkdir(0o700, parents=True)
     return tmp_path / "new" / "out"

@@ -15,11 +15,11 @@ from tests.export.conftest import Nothing
 
 
 def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
-    """Make an inode without a name; return its attributes."""
+    """Create an inode without a name and return its attributes."""
     return inodes.create(db, mode, 0, 0, ROOT_INO, 10**18 + 5, rdev=rdev, nlink=nlink)
 
 
-async def test_file_has_the_metadata_of_its_inode(db: Database, target: Path) -> None:
+async def test_copied_file_has_the_metadata_of_its_inode(db: Database, target: Path) -> None:
     """A copied file has the mode, extended attributes, size and times of its inode."""
     ino = inode(db, stat.S_IFREG | 0o4555).ino
     db.inodes.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
@@ -39,8 +39,8 @@ async def test_file_has_the_metadata_of_its_inode(db: Database, target: Path) ->
     assert not copier.refused
 
 
-def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
-    """A second name of a FIFO becomes a hard link."""
+def test_copier_creates_special_files_and_hard_links(db: Database, target: Path) -> None:
+    """A copied FIFO with two names becomes one FIFO with a hard link."""
     fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
     copier = Copier(db, Nothing(), target)
 
@@ -52,10 +52,10 @@ def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
     assert (target / "one").stat().st_mtime_ns == 10**18 + 5
 
 
-def test_metadata_that_the_target_refuses_is_counted(
+def test_copier_counts_metadata_that_the_target_refuses(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attributes and device nodes that the target refuses are counted by kind."""
+    """The copier counts attributes and device nodes that the target refuses, by kind."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
@@ -76,10 +76,10 @@ def test_metadata_that_the_target_refuses_is_counted(
 
 
 @pytest.mark.parametrize("privileges", [False, True])
-async def test_privileges_can_be_omitted(
+async def test_copier_can_omit_privileges(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
 ) -> None:
-    """Without privileges, set-ID bits, file capabilities and devices are not copied."""
+    """Without privileges the copier omits set-ID bits, file capabilities and devices."""
     capability = b"\1\0\0\2" + bytes(16)
     set_attributes: list[bytes] = []
     monkeypatch.setattr(
@@ -125,7 +125,7 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
 def test_mode_of_an_inaccessible_directory_is_set_last(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mode without permission to enter is set when no more entries are made in the directory."""
+    """The mode of a directory is set after all its entries are made."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)
@@ -138,7 +138,9 @@ def test_mode_of_an_inaccessible_directory_is_set_last(
     assert stat.S_IMODE((target / "d").stat().st_mode) == 0o300
 
 
-def test_existing_files_are_not_overwritten(db: Database, target: Path, tmp_path: Path) -> None:
+def test_copier_does_not_overwrite_existing_files(
+    db: Database, target: Path, tmp_path: Path
+) -> None:
     """The copier does not replace an existing name, and does not follow a symlink."""
     copier = Copier(db, Nothing(), target)
     (target / "link").symlink_to(tmp_path)
@@ -152,7 +154,7 @@ def test_existing_files_are_not_overwritten(db: Database, target: Path, tmp_path
         copier.finish_directory(inode(db, stat.S_IFDIR | 0o777), b"link")
 
 
-def test_target_must_be_an_empty_directory(tmp_path: Path) -> None:
+def test_target_of_a_copy_must_be_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
 
     with pytest.raises(UsageError, match="is not empty"):
@@ -162,13 +164,14 @@ def test_target_must_be_an_empty_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
-def test_invalid_names_are_rejected(name: bytes) -> None:
-    """Rows of a forged bucket may have names such as ".."."""
+def test_copier_rejects_invalid_names(name: bytes) -> None:
+    """The copier refuses names such as "..", which a forged bucket may contain."""
     assert not is_name(name)
 
 
-def test_report_lists_twenty_incomplete_files_and_counts_all(db: Database, target: Path) -> None:
-    """The report lists the first twenty incomplete files, and counts all of them."""
+def test_copy_report_lists_twenty_incomplete_files_and_counts_all(
+    db: Database, target: Path
+) -> None:
     tally = Tally()
     for number in range(25):
         tally.add(CopiedFile(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))

@@ -1,4 +1,4 @@
-"""Files copied out of quarantined state."""
+"""Files copied from quarantined state."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def _cut_power(session: Session, *lost: BlockId) -> None:
 
 
 class _KeepingCopier(Copier):
-    """A copier that remembers every copied file."""
+    """A copier that records every copied file."""
 
     def __init__(self, db: Database, source: Source, target: Path) -> None:
         super().__init__(db, source, target)
@@ -93,8 +93,10 @@ async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> lis
     return copier.copied
 
 
-async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) -> None:
-    """A copied file has its names, mode, times, extended attributes and unshipped content."""
+async def test_file_of_quarantined_state_is_copied_with_its_metadata(
+    power: Power, tmp_path: Path
+) -> None:
+    """A file is copied with its names, mode, times, extended attributes and unshipped content."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         folder = inodes.create(session.db, 0o40750, 0, 0, ROOT_INO, 5 * 10**9, nlink=2).ino
@@ -125,9 +127,7 @@ async def test_file_is_copied_with_its_metadata(power: Power, tmp_path: Path) ->
     assert (target / "folder" / "empty").stat().st_mtime_ns == 6 * 10**9
 
 
-async def test_content_that_the_bucket_lost_is_found_by_its_hash(
-    power: Power, tmp_path: Path
-) -> None:
+async def test_content_of_a_missing_pack_is_found_by_its_hash(power: Power, tmp_path: Path) -> None:
     """A block whose pack is missing is found in another pack by its hash."""
     content = b"written again" * 1000
     async with power.session("a", tasks=False) as session:
@@ -158,7 +158,7 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
 
 
 async def test_evicted_content_is_read_from_the_bucket(power: Power, tmp_path: Path) -> None:
-    """An evicted block, and a block whose cache file is damaged, are read from their pack."""
+    """Evicted blocks and blocks with a damaged cache file are read from their pack."""
     async with power.session("a") as session:
         gone = _name(session, write_file(session, b"evicted" * 1000), b"gone")
         rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
@@ -179,7 +179,9 @@ async def test_evicted_content_is_read_from_the_bucket(power: Power, tmp_path: P
     assert gone != rotten
 
 
-async def test_unsynced_content_is_unsure_after_a_power_loss(power: Power, tmp_path: Path) -> None:
+async def test_unsynced_content_is_reported_as_unsure_after_a_power_loss(
+    power: Power, tmp_path: Path
+) -> None:
     """After a power loss, content that was not synced is copied and reported as unsure."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"synced"), b"synced")
@@ -195,8 +197,10 @@ async def test_unsynced_content_is_unsure_after_a_power_loss(power: Power, tmp_p
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
 
 
-async def test_content_is_unsure_until_a_mount_has_checked_it(power: Power, tmp_path: Path) -> None:
-    """The first mount after a power loss may end before it checks the cached blocks."""
+async def test_content_is_reported_as_unsure_until_a_mount_has_verified_it(
+    power: Power, tmp_path: Path
+) -> None:
+    """Content is reported as unsure if no mount has verified it after a power loss."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "power_lost", "1")
@@ -208,7 +212,7 @@ async def test_content_is_unsure_until_a_mount_has_checked_it(power: Power, tmp_
     assert copied.unsure == [(0, 4)]
 
 
-async def test_unsynced_sealed_content_is_unsure_after_a_power_loss(
+async def test_unsynced_sealed_block_is_reported_as_unsure_after_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
     """A sealed block that was not synced before a power loss is copied and reported as unsure."""
@@ -226,10 +230,10 @@ async def test_unsynced_sealed_content_is_unsure_after_a_power_loss(
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
-async def test_torn_change_falls_back_to_the_uploaded_block(
+async def test_torn_copy_of_an_uploaded_block_is_replaced_by_the_uploaded_block(
     power: Power, tmp_path: Path, torn: bool
 ) -> None:
-    """If a copied block lost its bytes, the uploaded block is used, and later bytes are missing."""
+    """If a copied block has lost its bytes, the uploaded block is used instead."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
@@ -249,10 +253,10 @@ async def test_torn_change_falls_back_to_the_uploaded_block(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + bytes(46 - len(OLD))
 
 
-async def test_torn_change_of_a_dirty_block_falls_back_to_synced_content(
+async def test_torn_copy_of_a_dirty_block_is_replaced_by_synced_content(
     power: Power, tmp_path: Path
 ) -> None:
-    """If a copied block lost its bytes, the synced block is copied; later bytes are unsure."""
+    """If a copied block has lost its bytes, the synced part of its origin is used instead."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.durability.sync_all()
@@ -267,8 +271,10 @@ async def test_torn_change_of_a_dirty_block_falls_back_to_synced_content(
     assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
 
 
-async def test_lost_write_into_a_hole_leaves_the_hole(power: Power, tmp_path: Path) -> None:
-    """Zeros of the hole are content; only the written range is missing."""
+async def test_lost_write_into_a_hole_is_reported_and_the_hole_stays(
+    power: Power, tmp_path: Path
+) -> None:
+    """After a lost write into a hole, only the written range is reported as missing."""
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
@@ -282,8 +288,10 @@ async def test_lost_write_into_a_hole_leaves_the_hole(power: Power, tmp_path: Pa
     assert (copied.missing, copied.unsure) == ([(100, 102)], [])
 
 
-async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path) -> None:
-    """If the old block's pack is missing, only the file of the changed block has its content."""
+async def test_changed_copy_of_a_deleted_block_is_reported_as_unsure(
+    power: Power, tmp_path: Path
+) -> None:
+    """If its origin's pack is missing, a changed block is copied from its cache file."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
@@ -299,8 +307,8 @@ async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path)
     assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
 
 
-async def test_lost_block_becomes_a_reported_hole(power: Power, tmp_path: Path) -> None:
-    """A cache file that is short or missing gives a range of missing bytes."""
+async def test_lost_block_is_copied_as_a_hole_and_reported(power: Power, tmp_path: Path) -> None:
+    """A short or missing cache file of a block gives a range of missing bytes."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"short" * 100), b"short")
         _name(session, write_file(session, b"gone!" * 100), b"gone")

@@ -1,4 +1,4 @@
-"""Files copied out of a snapshot."""
+"""Files copied from a snapshot."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ FILE = stat.S_IFREG | 0o644
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
-    """Make an inode with a name; return its number."""
+    """Create an inode with a name and return its number."""
     nlink = 2 if stat.S_ISDIR(mode) else 1
     ino = inodes.create(db, mode, 0, 0, parent, 10**18, nlink=nlink).ino
     dentries.add(db, parent, name, ino)
@@ -36,7 +36,7 @@ def root(db: Database) -> Step:
 
 
 def tree(db: Database) -> None:
-    """Make the files a/b/c/f, a/g and h, and a symlink to a."""
+    """Create the files a/b/c/f, a/g and h, and a symlink to a."""
     a = add(db, ROOT_INO, b"a", DIRECTORY)
     b = add(db, a, b"b", DIRECTORY)
     add(db, add(db, b, b"c", DIRECTORY), b"f")
@@ -52,10 +52,10 @@ def found(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [1, 2, 256])
-def test_walk_visits_each_name_once_and_leaves_directories_last(
+def test_tree_walk_visits_each_name_once_and_directories_last(
     db: Database, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names are read in pages of any size, and a directory is left after its entries."""
+    """A walk reads names in pages of any size, and leaves a directory after its entries."""
     monkeypatch.setattr(from_snapshot, "_PAGE", page)
     tree(db)
     for number in range(7):
@@ -80,7 +80,7 @@ async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
 
 
 async def test_copy_without_paths_copies_everything(db: Database, target: Path) -> None:
-    """The target gets the entries and the times of the root."""
+    """A copy without paths has all entries and the times of the root directory."""
     tree(db)
     inodes.set_times(db, ROOT_INO, ctime_ns=1, mtime_ns=10**18 + 1, atime_ns=2)
 
@@ -105,7 +105,7 @@ async def test_copy_without_paths_copies_everything(db: Database, target: Path) 
 async def test_paths_are_copied_with_their_parents(
     db: Database, target: Path, paths: list[bytes], expected: set[str]
 ) -> None:
-    """Paths that are repeated or contain each other are copied once; their parents get times."""
+    """Repeated or nested paths are copied once, and their parent directories get their times."""
     tree(db)
 
     await copy(db, target, *paths)
@@ -118,7 +118,7 @@ async def test_paths_are_copied_with_their_parents(
 
 
 @pytest.mark.parametrize("path", [b"nothing", b"h/x", b"link/g", b"a/../h"])
-async def test_missing_path_is_refused_before_anything_is_copied(
+async def test_missing_path_is_refused_before_any_copy(
     db: Database, target: Path, path: bytes
 ) -> None:
     """If one path is missing, no path is copied; symlinks are not followed."""
@@ -130,8 +130,8 @@ async def test_missing_path_is_refused_before_anything_is_copied(
     assert os.listdir(target) == []
 
 
-async def test_names_that_lead_out_of_the_target_are_skipped(db: Database, target: Path) -> None:
-    """Names such as ".." in rows of a forged bucket are skipped."""
+async def test_copy_skips_names_that_point_outside_the_target(db: Database, target: Path) -> None:
+    """Names such as ".." in rows of a forged bucket are not copied."""
     outside = add(db, ROOT_INO, b"..", DIRECTORY)
     add(db, outside, b"evil")
     add(db, ROOT_INO, b"../evil")
@@ -143,7 +143,7 @@ async def test_names_that_lead_out_of_the_target_are_skipped(db: Database, targe
     assert os.listdir(target.parent) == ["out"]
 
 
-async def test_names_of_one_file_are_linked(db: Database, target: Path) -> None:
+async def test_names_of_one_file_are_copied_as_hard_links(db: Database, target: Path) -> None:
     """Two names of a file in different directories become hard links."""
     a = add(db, ROOT_INO, b"a", DIRECTORY)
     ino = add(db, a, b"one")

@@ -36,7 +36,7 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = REGULAR) -> Ino:
 
 
 def test_quarantined_directories_are_listed_oldest_first(tmp_path: Path) -> None:
-    """The name of a quarantined directory is its time; other directories are ignored."""
+    """The name of a quarantined directory is the time of its quarantine."""
     for name in ("kept-20", "kept-10", "blocks"):
         (tmp_path / name).mkdir()
 
@@ -45,7 +45,7 @@ def test_quarantined_directories_are_listed_oldest_first(tmp_path: Path) -> None
 
 
 def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
-    """A state without a database, or with a corrupt one, is listed with the reason."""
+    """A state without a database, or with a corrupt database, is listed with the reason."""
     (tmp_path / "kept-1" / "blocks" / "xxx").mkdir(parents=True)
     (tmp_path / "kept-1" / "blocks" / "xxx" / "1f").write_bytes(b"content")
     (tmp_path / "kept-2").mkdir()
@@ -58,8 +58,8 @@ def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
     assert "1 block file, 7 bytes" in found[0]["why_unreadable"]
 
 
-def test_summary_needs_only_the_rows(db: Database, tmp_path: Path) -> None:
-    """The summary of a state without dirty blocks says 0 bytes, and needs no bucket."""
+def test_summary_of_quarantined_state_needs_only_its_rows(db: Database, tmp_path: Path) -> None:
+    """The summary of quarantined state without dirty blocks needs no bucket."""
     db.commit()
     db.close()
 
@@ -68,8 +68,10 @@ def test_summary_needs_only_the_rows(db: Database, tmp_path: Path) -> None:
     assert (found["only_here_bytes"], found["why_unreadable"]) == (0, "")
 
 
-def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path) -> None:
-    """New or changed files and new directories are listed, but not directories with new entries."""
+def test_only_differences_of_quarantined_state_from_its_base_are_listed(
+    db: Database, tmp_path: Path
+) -> None:
+    """Changed files and new directories are listed, but not the parents of new entries."""
     old = _make(db, ROOT_INO, b"old")
     folder = _make(db, ROOT_INO, b"folder", DIRECTORY)
     changed = _make(db, ROOT_INO, b"changed")
@@ -86,8 +88,8 @@ def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path)
     assert set(quarantine_list.changed(db, None)) == {old, folder, changed, new, empty}
 
 
-def test_every_name_of_a_file_has_its_path(db: Database) -> None:
-    """A file with two names has two paths."""
+def test_every_name_of_a_changed_file_is_listed(db: Database) -> None:
+    """A changed file with two names is listed with both paths."""
     outer = _make(db, ROOT_INO, b"outer", DIRECTORY)
     inner = _make(db, outer, b"inner", DIRECTORY)
     file = _make(db, inner, b"file")
@@ -100,7 +102,7 @@ def test_every_name_of_a_file_has_its_path(db: Database) -> None:
 
 
 def test_inodes_with_damaged_names_are_placed_in_lost_found(db: Database) -> None:
-    """Names in a cycle, below a missing directory or with a slash become lost+found/#INO."""
+    """Inodes whose names are damaged get the path lost+found/#INO."""
     one = _make(db, ROOT_INO, b"one", DIRECTORY)
     two = _make(db, one, b"two", DIRECTORY)
     db.run("UPDATE dentries SET parent = ? WHERE ino = ?", (two, one))

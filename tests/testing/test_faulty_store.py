@@ -34,8 +34,8 @@ async def test_programmed_calls_of_one_method_fail(faulty: FaultyStore) -> None:
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
-async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> None:
-    """The next call, of whatever method, raises the programmed error."""
+async def test_failure_of_any_method_applies_to_the_next_call(faulty: FaultyStore) -> None:
+    """The next call of any method raises the programmed error."""
     faulty.fail(ANY, StoreAccessError(KEY, "AccessDenied", "ask"))
 
     with pytest.raises(StoreAccessError):
@@ -54,7 +54,7 @@ async def test_request_with_a_lost_reply_is_executed(faulty: FaultyStore) -> Non
 
 
 async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
-    """One bit of the object or range is flipped, and its length is right."""
+    """One bit of the object or range is flipped, and its length is correct."""
     faulty.corrupt("get")
     faulty.corrupt("get_range")
 
@@ -62,7 +62,7 @@ async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
     assert await faulty.get_range(KEY, 0, 1) == b"1"
 
 
-async def test_short_answer_has_half_of_its_bytes(faulty: FaultyStore) -> None:
+async def test_truncated_answer_has_half_of_its_bytes(faulty: FaultyStore) -> None:
     faulty.shorten("get")
 
     assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"01234"
@@ -82,7 +82,7 @@ async def test_damaged_answers_are_refused_by_the_codec(faulty: FaultyStore) -> 
     assert decode(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
 
 
-async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:
+async def test_outage_lasts_until_the_test_ends_it(faulty: FaultyStore) -> None:
     """Every method fails with the same error until the outage is ended."""
     faulty.down = TransientStoreError(KEY, "down")
     for request in (faulty.get(KEY, PACK_BYTES_MAX), faulty.put(KEY, b""), faulty.delete([KEY])):
@@ -107,7 +107,7 @@ async def test_gate_blocks_a_call_before_its_effect(faulty: FaultyStore) -> None
 
 
 async def test_store_that_ignores_conditions_accepts_every_write(faulty: FaultyStore) -> None:
-    """With *ignores_conditions* every conditional write succeeds, as on some real servers."""
+    """With *ignores_conditions* every conditional write succeeds."""
     faulty.ignores_conditions = True
 
     etag = await faulty.create(KEY, b"1")
@@ -116,7 +116,7 @@ async def test_store_that_ignores_conditions_accepts_every_write(faulty: FaultyS
     assert await faulty.replace(KEY, b"1", "a third") == etag
 
 
-async def test_calls_are_recorded_in_order(faulty: FaultyStore) -> None:
+async def test_store_calls_are_recorded_in_order(faulty: FaultyStore) -> None:
     """The list of calls has methods and keys, also of failed calls."""
     faulty.fail("get")
     with pytest.raises(TransientStoreError):

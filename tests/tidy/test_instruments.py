@@ -1,4 +1,4 @@
-"""The tools of the tests: a tool that fails silently would let every test pass that uses it."""
+"""The tools of the tests; a tool that failed silently would let every test that uses it pass."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 
 @pytest.mark.parametrize("every", [1, 3, 4])
-def test_sampled_values_are_all_either_fast_or_slow(every: int) -> None:
-    """Fast and slow values together are all values, in their order."""
+def test_sampled_values_are_divided_into_fast_and_slow(every: int) -> None:
+    """Each sampled value is either fast or slow, in the given order."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
 
@@ -42,7 +42,7 @@ def _run(
     return forked.run(script.stem, words, ENVIRONMENT | {"FOLDER": str(script.parent)}, text, s_max)
 
 
-def test_forked_command_has_its_own_streams_environment_and_status(
+def test_forked_command_has_separate_streams_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_forked_command_has_its_own_streams_environment_and_status(
 def test_forked_command_that_raises_or_is_killed_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception gives a traceback and status 1; a signal its number; a timeout an error."""
+    """A forked command that raises an exception or is killed has a failure status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     raises, dies, hangs = (
@@ -85,8 +85,8 @@ def test_forked_command_that_raises_or_is_killed_fails(
 # --- tests.calls -----------------------------------------------------------------------------------
 
 
-def test_calls_and_moves_are_counted() -> None:
-    """Only calls within the package count, and a generator that resumes is not counted again."""
+def test_function_calls_and_moves_between_files_are_counted() -> None:
+    """Only calls in the package count, and a resumed generator is not counted again."""
     with counting() as none:
         prose.offences("x", "text")
     assert (none.calls, none.moves, none.trip) == (0, 0, [])
@@ -105,7 +105,7 @@ def test_calls_and_moves_are_counted() -> None:
 
 
 def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[str]) -> None:
-    """Words are found in texts, in names of tests and in summaries, but not in good sentences."""
+    """Avoided words are found in texts, in names of tests and in summaries."""
     bad = {
         "x = 1  # some" + "body else": "the caller",
         "def test_no" + "body_hears_it(): pass": "the passive",
@@ -120,7 +120,7 @@ def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[
 
 
 def test_lint_applies_both_engines_of_flake8_async(tmp_path: Path) -> None:
-    """A rule of each engine of flake8-async is reported: abstract and concrete syntax trees."""
+    """Lint reports a rule of each engine of flake8-async."""
     (tmp_path / "bad.py").write_text(
         "import time\nimport trio\n\n\nasync def f():\n    time.sleep(1)\n    await g()\n\n\n"
         "def h():\n    with trio.fail_after(1):\n        yield 1\n"

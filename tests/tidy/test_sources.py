@@ -1,4 +1,4 @@
-"""Sources stay readable: the budgets of docs/design/testing.md, and rules that no linter has.
+"""Limits of docs/design/testing.md for the sources, and rules that no linter has.
 
 Each test lists every offender. Imports are checked by import-linter, with the contracts in
 setup.cfg.
@@ -18,10 +18,10 @@ FUNCTION_LINES_MAX = 70
 TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
-# CPython before the fix of its issue 77894 (3.10, 3.11, 3.12.1) crashes when the garbage collector
-# clears a memoryview while an object still holds its buffer. The results of these functions hold a
-# buffer, so they must get an immutable copy. A call that holds a buffer only until it returns is
-# safe.
+# CPython before the fix of issue 77894 (3.10, 3.11, 3.12.1) crashes if the garbage collector
+# clears a memoryview while an object still holds its buffer. The results of these
+# functions hold a buffer, so they must get an immutable copy.
+# A call that holds a buffer only until it returns is safe.
 KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
 
 SOURCES = sorted((ROOT / "s3fs_meta").rglob("*.py"))
@@ -36,8 +36,8 @@ FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"
     r"|(de)?compressors?$|trio$"
 )
-# Records that another module changes, each by one task and without a callback, such as the totals
-# of the open group and the findings of fsck.
+# Records that another module changes, each by one task and without a callback,
+# such as the totals of the open group and the findings of fsck.
 EDITED_RECORDS: Final = re.compile(
     r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"
     r"|^exam\.block_hash$|^record\.|^exc\.changed_nothing$|^points\.notices$|^chooser\.left$"
@@ -126,7 +126,7 @@ def _late_wiring(
 
 
 def test_no_module_assigns_an_attribute_of_another_object() -> None:
-    """Parts are complete when they are made; later changes are methods of their owner."""
+    """Attributes of an object are changed only by its own methods."""
     assert [
         f"{_relative(path)}:{found}"
         for path in SOURCES
@@ -142,7 +142,7 @@ def test_assignments_to_attributes_of_other_objects_are_found() -> None:
     assert list(_late_wiring([], _nodes(own, ast.Attribute))) == []
 
 
-def test_files_have_at_most_600_lines_and_a_specific_name() -> None:
+def test_files_have_at_most_600_lines_and_no_banned_name() -> None:
     paths = SOURCES + TESTS
     assert [
         _relative(path)
@@ -152,7 +152,7 @@ def test_files_have_at_most_600_lines_and_a_specific_name() -> None:
 
 
 def test_functions_have_a_limited_length() -> None:
-    """A function of the package has at most 70 lines, a test at most 40."""
+    """A function of the package has at most 70 lines, and a test at most 40."""
     assert _long_functions(SOURCES, FUNCTION_LINES_MAX) == []
     assert _long_functions(TESTS, TEST_FUNCTION_LINES_MAX) == []
 
@@ -168,7 +168,7 @@ def _undocumented(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def test_public_helpers_of_tests_have_docstrings() -> None:
+def test_public_test_helpers_have_docstrings() -> None:
     assert [
         f"{_relative(path)}: {name}" for path in TESTS for name in _undocumented(tree_of(path))
     ] == []
@@ -176,8 +176,8 @@ def test_public_helpers_of_tests_have_docstrings() -> None:
     assert list(_undocumented(ast.parse(code))) == ["helper"]
 
 
-def test_package_init_is_only_a_glossary() -> None:
-    """The file is a docstring of 10 to 25 lines, so importing a package imports no module."""
+def test_package_init_contains_only_a_docstring() -> None:
+    """The docstring of a package has 10 to 25 lines, and the package imports no module."""
     wrong = []
     for path in SOURCES:
         if path.name == "__init__.py" and path.parent.name != "s3fs_meta":
@@ -208,7 +208,7 @@ def test_every_module_is_tested() -> None:
 
 
 def test_functions_that_keep_a_buffer_get_a_copy() -> None:
-    """A copy of an object that is already ``bytes`` costs nothing."""
+    """Functions whose result keeps a buffer get an immutable copy of the bytes."""
     assert [
         f"{_relative(path)}:{line}"
         for path in SOURCES
@@ -216,13 +216,13 @@ def test_functions_that_keep_a_buffer_get_a_copy() -> None:
     ] == []
 
 
-def test_memoryview_passed_to_such_a_function_is_found() -> None:
+def test_memoryview_passed_to_a_buffer_keeping_function_is_found() -> None:
     bad, good = "rows = ONE.iter_unpack(memoryview(data)[4:end])", "ONE.iter_unpack(bytes(view))"
     assert list(_kept_buffers(_nodes(bad, ast.Call))) == [1]
     assert list(_kept_buffers(_nodes(good, ast.Call))) == []
 
 
-def test_tests_import_no_test_module() -> None:
+def test_modules_with_tests_import_no_test_module() -> None:
     """Shared fixtures are in plain modules, so that each test module can be moved alone."""
     assert [
         f"{_relative(path)}: {name}"

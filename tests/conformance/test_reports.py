@@ -40,8 +40,8 @@ def _cases(text: str, size: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_each_xfstests_test_is_a_case(size: int) -> None:
-    """The parser finds all cases, whatever the size of the pieces, and ignores other lines."""
+def test_parser_finds_each_xfstests_test(size: int) -> None:
+    """The parser finds each case, whatever the size of the pieces of the report."""
     found = _cases(PRINTED, size)
 
     assert [(one.name, one.outcome) for one in found] == [
@@ -58,7 +58,7 @@ def test_each_xfstests_test_is_a_case(size: int) -> None:
 
 
 def test_dangerous_xfstests_are_excluded() -> None:
-    """Tests of xfstests in a group "dangerous" are not run."""
+    """Tests of xfstests in the group "dangerous" are not run."""
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
     assert xfstests.members(groups) == ["generic/001", "generic/004"]
@@ -74,7 +74,7 @@ def test_dangerous_xfstests_are_excluded() -> None:
         (None, "", Outcome.FAILED),
     ],
 )
-def test_status_of_an_ltp_case_combines_its_parts(
+def test_ltp_case_fails_if_one_of_its_parts_fails(
     status: int | None, output: str, outcome: Outcome
 ) -> None:
     """An LTP case fails if one of its parts fails, even if another part is skipped."""
@@ -85,7 +85,7 @@ def test_status_of_an_ltp_case_combines_its_parts(
 
 
 def test_skipped_ltp_case_has_its_reason() -> None:
-    """The detail is the reason that LTP prints, without the counts below it."""
+    """The detail of a skipped case is the reason that LTP prints."""
     output = "x.c:1: TCONF: not supported here\n\nSummary:\nskipped  1\nwarnings 0\n"
 
     _, detail = ltp.judge(programs.Finished(32, output, 1.0))
@@ -93,7 +93,7 @@ def test_skipped_ltp_case_has_its_reason() -> None:
     assert detail == "x.c:1: TCONF: not supported here"
 
 
-def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
+def test_only_file_related_ltp_system_calls_are_run(tmp_path: Path) -> None:
     """LTP cases come from a list of file-related calls in its scenario "syscalls".
 
     All other scenarios are run completely.
@@ -111,7 +111,7 @@ def test_only_filesystem_system_calls_are_chosen(tmp_path: Path) -> None:
 
 
 def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
-    """A reason has at least three words; an excluded case is no expected failure."""
+    """Each reason has at least three words, and no excluded case is an expected failure."""
     for suite in ("xfstests", "ltp"):
         excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
         for reason in [*excluded.values(), *expected.values()]:
@@ -119,8 +119,8 @@ def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
         assert not [name for name in expected if cases.is_excluded(name, excluded)]
 
 
-def test_pjdfstest_refuses_a_directory_too_long_for_its_sockets(tmp_path: Path) -> None:
-    """The run reports one failure, because sockets need short paths."""
+def test_pjdfstest_refuses_a_directory_with_a_long_path(tmp_path: Path) -> None:
+    """A run of pjdfstest in a directory with a long path reports one failure."""
     place = Place(tmp_path / ("x" * 60), tmp_path, own_mount=False)
 
     found = list(pjdfstest.run(place, None))
@@ -129,8 +129,8 @@ def test_pjdfstest_refuses_a_directory_too_long_for_its_sockets(tmp_path: Path) 
     assert "--scratch" in found[0].detail
 
 
-def test_program_is_killed_with_its_children() -> None:
-    """When its output is closed, a hanging program is killed with its child."""
+def test_hanging_program_is_killed_with_its_children() -> None:
+    """A hanging program and its child are killed when the program's output is closed."""
     script = "sleep 1000 & echo $!; sleep 1000"
     pieces = programs.pieces(
         ["/bin/sh", "-c", script], directory=Path("/"), seconds_max=60.0, environment=os.environ
@@ -139,13 +139,13 @@ def test_program_is_killed_with_its_children() -> None:
 
     pieces.close()
 
-    # the pidfd is readable, because the child has exited
+    # The pidfd is readable after the child has exited.
     assert select.select([child], [], [], 60.0)[0]
     os.close(child)
 
 
 def test_silent_program_is_reported_as_hanging() -> None:
-    """A program without output for too long gives None as its last piece."""
+    """After a silence that is too long, the last piece of the output is None."""
     pieces = programs.pieces(
         ["sleep", "1000"], directory=Path("/"), seconds_max=0.0, environment=os.environ
     )
@@ -153,8 +153,8 @@ def test_silent_program_is_reported_as_hanging() -> None:
     assert list(pieces) == [None]
 
 
-def test_output_is_read_to_its_end() -> None:
-    """The complete output of a program is read, including the part before its exit."""
+def test_output_of_a_program_is_read_to_its_end() -> None:
+    """The output of a program is read completely, including the part just before its exit."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 
     pieces = list(

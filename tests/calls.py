@@ -1,4 +1,4 @@
-"""Counts calls of functions of the package, and moves between its files.
+"""Counts of function calls in the package, and of moves between its files.
 
 A *move* is a call of a function in another file than that of its caller. Functions outside the
 package do not count, but the functions of the package that they call do. Only the current thread is
@@ -28,11 +28,11 @@ class Counted:
 
     @property
     def files(self) -> int:
-        """Return the number of files that have a called function."""
+        """Return the number of files with a called function."""
         return len({file for file, _function in self.trip})
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Count a call; this is the function for ``sys.setprofile``."""
+        """Count a function call, as reported to ``sys.setprofile``."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(_PACKAGE):
             return

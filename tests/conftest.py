@@ -17,7 +17,7 @@ from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
 
-TEMPORARY_BYTES_MIN = 4 << 30  # more than four times what two workers use
+TEMPORARY_BYTES_MIN = 4 << 30  # more than four times the space that two test workers use
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
 
 
@@ -32,7 +32,7 @@ def _why_no_mount() -> str:
 def pytest_configure() -> None:
     """Make the mounts of the tests private, and let commands that tests start receive Ctrl-C.
 
-    A shell makes background jobs ignore it.
+    A shell makes background jobs ignore SIGINT.
     """
     make_private()
     apsw.connection_hooks.append(watch)
@@ -42,7 +42,7 @@ def pytest_configure() -> None:
 
 
 def _keep_temporary_files_in_memory() -> None:
-    """Put ``tmp_path`` into memory, where fsync is fast; on a disk it takes most of the time.
+    """Put ``tmp_path`` into memory, because fsync on a disk takes most of the test time.
 
     The options ``--basetemp`` and PYTEST_DEBUG_TEMPROOT select another directory.
     """
@@ -51,12 +51,12 @@ def _keep_temporary_files_in_memory() -> None:
 
 
 def pytest_collection() -> None:
-    """Do not search for garbage while tests are collected: there is little, among many objects."""
+    """Disable garbage collection while tests are collected, which makes many objects."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from all later searches for garbage, which then are fast."""
+    """Exempt the collected tests from later garbage collections, to make them fast."""
     gc.enable()
     gc.freeze()
 
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set $XDG_STATE_HOME to a directory of the test; return that directory."""
+    """Set $XDG_STATE_HOME to a directory of the test, and return the directory."""
     home = tmp_path / "state-home"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     return home

@@ -1,4 +1,4 @@
-"""Damage to bytes of objects."""
+"""Damage to the bytes of objects."""
 
 
 def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""Commands in processes that are forked from one that has imported the program.
+"""Commands in processes that are forked from a process that has imported the program.
 
 The import takes several times as long as most commands, and the tests run thousands of them.
 """
@@ -21,7 +21,7 @@ _CONTEXT.set_forkserver_preload(["tests.loaded_program"])
 def run(
     module: str, words: Sequence[str], environment: Mapping[str, str], text: str, s_max: float
 ) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m module words…`` in its own session; return its output and status.
+    """Run ``python -m module words…`` in its own session, and return output and status.
 
     Raises TimeoutExpired after *s_max* seconds.
     """

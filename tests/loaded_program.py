@@ -1,4 +1,4 @@
-"""Imports of all modules that commands use, so that a process has them before it forks."""
+"""Imports of all modules of the commands, which a process needs before it forks."""
 
 import importlib
 import pkgutil

@@ -36,4 +36,4 @@ def make_private() -> None:
     are_private = True
     for mounted in reversed(mount_table.read()):
         if mounted.fs_type == mount_table.FS_TYPE:
-            libc.umount2(os.fsencode(mounted.mountpoint), _MNT_DETACH)  # a hidden one stays
+            libc.umount2(os.fsencode(mounted.mountpoint), _MNT_DETACH)  # a hidden mount stays

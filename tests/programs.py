@@ -1,4 +1,4 @@
-"""The command, run in a separate process or in this one."""
+"""The s3fs-meta command, run in a separate process or in this process."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ PROCESS_S_MAX: Final = 50
 
 
 class Program:
-    """Runs ``s3fs-meta`` in separate processes, with its own local state.
+    """A runner of ``s3fs-meta`` in separate processes, with its own local state.
 
     A process is forked from one that has imported the program. If ``executes`` is true, it is
     started with execve(2), for tests of its command line and of its first environment.
@@ -52,7 +52,7 @@ class Program:
         )
 
     def ok(self, *words: str | Path, here: bool = True) -> str:
-        """Run one command, which must succeed; return its output."""
+        """Run one command, which must succeed, and return its output."""
         done = self.run(*words, here=here)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -65,7 +65,7 @@ class Program:
 
 
 class QuickProgram(Program):
-    """Runs commands in this process, which is faster than a separate one.
+    """A runner of commands in this process, which is faster than a separate process.
 
     The command mount is run in a separate process, because it forks and must do so before this
     process has threads.

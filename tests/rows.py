@@ -1,4 +1,4 @@
-"""Rows of a database, to be compared with those of another database."""
+"""Rows of a database, compared with those of another database."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +25,7 @@ def contents(
 
 
 def contents_at(path: Path) -> dict[str, list[object]]:
-    """Return all rows of a closed database that are equal on all hosts."""
+    """Return the rows of a closed database that must be equal on all hosts."""
     db = Database.open(path, Pragmas(), read_only=True)
     try:
         return contents(db.connection, ON_ALL_HOSTS)
@@ -34,7 +34,7 @@ def contents_at(path: Path) -> dict[str, list[object]]:
 
 
 def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
-    """Require equal rows; only the txg of death of a pack may be later."""
+    """Require equal rows, except that a pack may have died in a later txg."""
     deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
     for one in (merged, single):
         one["packs"] = [row[:5] for row in one["packs"]]

@@ -1,4 +1,4 @@
-"""Parameters of which fast tests use a sample, and slow tests all."""
+"""Parameters that fast tests sample and slow tests use completely."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def sampled(values: Iterable[Any], every: int) -> list[Any]:
-    """Return *values* as parameters, with the mark slow on all but each *every*-th one."""
+    """Return *values* as parameters; all but each *every*-th one are marked slow."""
     return [
         value
         if number % every == 0

@@ -43,13 +43,13 @@ class S3Server(NamedTuple):
 
     make: str
     endpoint_url: str
-    data: Path | None  # the directory of its objects, if they are files
+    data: Path | None  # directory of the stored objects, if they are files
     certificate: Certificate | None
-    # The server's process, for tests that stop it.
+    # the server process, for tests that stop it
     process: "subprocess.Popen[bytes] | None" = None
 
     def environment(self) -> dict[str, str]:
-        """Return variables from which boto3 reads the credentials."""
+        """Return the environment variables from which boto3 reads the credentials."""
         variables = {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -63,7 +63,7 @@ class S3Server(NamedTuple):
         return variables
 
     def make_bucket(self, name: str) -> None:
-        """Create a bucket."""
+        """Create a bucket on the server."""
         client = boto3.client(
             "s3",
             endpoint_url=self.endpoint_url,
@@ -83,7 +83,7 @@ def versitygw_program() -> str | None:
 
 
 def minio_program() -> str | None:
-    """Return the path of MinIO's server on PATH, or in the directory of ``go install``."""
+    """Return the path of the MinIO server on PATH, or in the directory of ``go install``."""
     return _program("minio")
 
 
@@ -157,7 +157,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
-        "MINIO_CI_CD": "1",  # lets MinIO use folders of the root disk
+        "MINIO_CI_CD": "1",  # lets MinIO use directories of the root disk
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
@@ -255,7 +255,7 @@ def s3_tls_server(server_folder: Path, certificate: Certificate) -> Iterator[S3S
 
 @pytest.fixture(scope="session")
 def s3_second_server(server_folder: Path) -> Iterator[S3Server]:
-    """Return a server of another implementation: MinIO if installed, otherwise moto's."""
+    """Return a server of another implementation: MinIO if installed, otherwise moto."""
     start = running_moto if minio_program() is None else running_minio
     with start(_made(server_folder / "second")) as server:
         yield server
@@ -267,7 +267,7 @@ def _made(folder: Path) -> Path:
 
 
 def _takes_attributes(folder: Path) -> bool:
-    """Return whether files in *folder* can have user attributes, in which versitygw keeps etags."""
+    """Return whether files in *folder* can have user attributes, where versitygw stores etags."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             os.setxattr(file.name, "user.test", b"")

@@ -1,4 +1,4 @@
-"""A guard for every test: only certain modules execute statements on the table ``inodes``.
+"""A check of every test: only certain modules execute statements on the table ``inodes``.
 
 Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite
 reports which tables a statement uses, whatever its text. A statement on ``inodes`` fails its test,
@@ -25,7 +25,7 @@ OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tab
 
 
 def watch(connection: apsw.Connection) -> None:
-    """Check all statements of a connection."""
+    """Check all statements of a database connection."""
     connection.exec_trace = _check
 
 
@@ -50,7 +50,7 @@ def _is_declared(door: FrameType) -> bool:
 
 
 def _file(frame: FrameType) -> str | None:
-    """Return the file of the package that has the code, or None for other code."""
+    """Return the file of the package that contains the code, or None for other code."""
     name = frame.f_code.co_filename
     return name.removeprefix(_PACKAGE) if name.startswith(_PACKAGE) else None
 
@@ -74,7 +74,7 @@ def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> b
     connection.authorizer = authorize
     try:
         cursor = connection.cursor()
-        cursor.exec_trace = lambda *_: False  # The statement is compiled, and not executed.
+        cursor.exec_trace = lambda *_: False  # The statement is compiled and not executed.
         cursor.execute(sql, bindings, can_cache=False)
     except apsw.ExecTraceAbort:
         pass

@@ -10,7 +10,7 @@ from s3fs_meta.clock import SystemClock
 
 
 def test_clock_and_kernel_timestamps_are_monotonic(tmp_path: Path) -> None:
-    """A reading is never before an earlier one, even within one tick of the kernel's clock."""
+    """No reading of the clock is before an earlier reading."""
     clock, file = SystemClock(), tmp_path / "file"
     file.touch()
     seen = []

@@ -1,4 +1,4 @@
-"""Numbers with nouns, in messages."""
+"""Numbers with nouns in messages."""
 
 from s3fs_meta.counted import counted
 

@@ -1,4 +1,4 @@
-"""Messages of errors about names."""
+"""Names in messages of errors."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from s3fs_meta.errors import EntryExistsError, NoAttributeError, NoEntryError, S
         (NoEntryError(1, b"\xff"), r"no entry b'\xff' in directory 1"),
     ],
 )
-def test_names_are_text_unless_they_are_no_utf8(error: S3fsError, message: str) -> None:
+def test_only_names_that_are_not_utf8_are_shown_as_bytes(error: S3fsError, message: str) -> None:
     assert error.message == message

@@ -40,7 +40,7 @@ def numbered(tmp_path: Path) -> NumberedDir:
 
 
 def put(files: PrunedTree, name: str, content: bytes = b"content") -> None:
-    """Create a file."""
+    """Create a file in a tree."""
     fd = files.open(name, CREATE | os.O_EXCL)
     os.write(fd, content)
     os.close(fd)
@@ -52,7 +52,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
-    """A file is opened by its name, and the method path returns its location."""
+    """A file is opened by its name, and the method ``path`` returns its location."""
     put(files, "17")
 
     fd = files.open("17", os.O_RDONLY)
@@ -62,8 +62,8 @@ def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
     assert list(files.names()) == ["17"]
 
 
-def test_file_is_moved_to_another_tree(files: PrunedTree, tmp_path: Path) -> None:
-    """The empty source directory is removed, and an existing file of the target is not replaced."""
+def test_file_can_be_moved_to_another_tree(files: PrunedTree, tmp_path: Path) -> None:
+    """Moving a file removes its empty directory, and replaces no file of the target tree."""
     (tmp_path / "other").mkdir()
     other = type(files)(tmp_path / "other")
     put(files, "17")
@@ -77,7 +77,7 @@ def test_file_is_moved_to_another_tree(files: PrunedTree, tmp_path: Path) -> Non
     assert files.path("17").read_bytes() == b"another"
 
 
-def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
+def test_new_file_is_readable_only_by_its_owner(files: PrunedTree) -> None:
     """A file has mode 0600, and directories have mode 0700."""
     put(files, "17")
 
@@ -95,7 +95,7 @@ def test_opening_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
 
 
 def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> None:
-    """The root remains, and is empty."""
+    """Removing the last file leaves only the empty root of the tree."""
     put(files, "17")
 
     assert files.remove("17")
@@ -107,7 +107,7 @@ def test_removing_a_missing_file_returns_false(files: PrunedTree) -> None:
     assert not files.remove("17")
 
 
-def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> None:
+def test_directory_with_another_file_is_not_removed(numbered: NumberedDir) -> None:
     other = "18"
     put(numbered, "17")
     put(numbered, other)
@@ -117,8 +117,8 @@ def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> N
     assert list(numbered.names()) == [other]
 
 
-def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
-    """The source file replaces the target, and no longer exists at its old path."""
+def test_put_from_moves_a_file_and_replaces_the_target(files: PrunedTree, tmp_path: Path) -> None:
+    """After a move the source file no longer exists at its old path."""
     put(files, "17", b"old")
     source = tmp_path / "source"
     source.write_bytes(b"new")
@@ -130,7 +130,7 @@ def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
 
 
 def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_path: Path) -> None:
-    """Directories that were created for the file are removed."""
+    """If the source is missing, directories that were created for the file are removed."""
     with pytest.raises(FileNotFoundError):
         files.put_from(tmp_path / "nothing", "17")
 
@@ -138,8 +138,10 @@ def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_pa
 
 
 @pytest.mark.parametrize(("new", "left"), [("18", ["xxx"]), ("1018", ["1xxx"])])
-def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left: list[str]) -> None:
-    """A rename replaces a file in any directory, and removes the directory that it empties."""
+def test_renamed_file_leaves_no_empty_directory(
+    numbered: NumberedDir, new: str, left: list[str]
+) -> None:
+    """A rename removes the directory that it empties."""
     put(numbered, "17", b"content")
     put(numbered, new, b"replaced")
 
@@ -150,7 +152,7 @@ def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left:
     assert os.listdir(numbered.root) == left
 
 
-def test_renaming_a_missing_file_makes_no_directory(files: PrunedTree) -> None:
+def test_renaming_a_missing_file_creates_no_directory(files: PrunedTree) -> None:
     """A rename of a missing file raises an error and creates no directory."""
     with pytest.raises(FileNotFoundError):
         files.rename("17", "1018")
@@ -158,8 +160,8 @@ def test_renaming_a_missing_file_makes_no_directory(files: PrunedTree) -> None:
     assert os.listdir(files.root) == []
 
 
-def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> None:
-    """A link to an existing name fails, and the content of that name stays."""
+def test_link_new_refuses_an_existing_name(files: PrunedTree, tmp_path: Path) -> None:
+    """A hard link to an existing name fails and keeps the content at that name."""
     source = tmp_path / "source"
     source.write_bytes(b"first")
     files.link_new(source, "17")
@@ -178,8 +180,8 @@ def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
     assert os.listdir(numbered.root) == []
 
 
-def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> None:
-    """If the root is missing, nothing is written to the directory in which it was mounted."""
+def test_missing_root_is_not_created_again(files: PrunedTree, tmp_path: Path) -> None:
+    """If the disk of the root is unmounted, no file is written below its mountpoint."""
     source = tmp_path / "source"
     source.write_bytes(b"content")
     files.root.rmdir()
@@ -194,7 +196,7 @@ def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> N
     assert not files.root.exists()
 
 
-def test_tree_keeps_names_as_paths(tmp_path: Path) -> None:
+def test_tree_named_by_keys_uses_them_as_paths(tmp_path: Path) -> None:
     """The path of an object is its key."""
     tree = PrunedTree(tmp_path)
     put(tree, "pack/3f/7-9a")
@@ -206,8 +208,8 @@ def test_tree_keeps_names_as_paths(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "pack") == ["40"]
 
 
-def test_names_ignore_symlinks_to_directories(tmp_path: Path) -> None:
-    """A symlink to a directory is not followed."""
+def test_listed_names_exclude_symlinks_to_directories(tmp_path: Path) -> None:
+    """Names are listed without following symlinks to directories."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").touch()
@@ -218,8 +220,8 @@ def test_names_ignore_symlinks_to_directories(tmp_path: Path) -> None:
     assert list(PrunedTree(root).names()) == []
 
 
-def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None:
-    """Files and their directories stay."""
+def test_prune_all_removes_only_empty_directories(numbered: NumberedDir) -> None:
+    """Pruning a tree keeps files and their directories."""
     put(numbered, "17")
     (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)
     (numbered.root / "zy").mkdir()
@@ -233,7 +235,7 @@ def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None
 def test_removing_many_files_prunes_each_directory_once(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The removal continues after a missing name; other files and directories stay."""
+    """The removal of several files continues after a missing name."""
     for number in (0x17, 0x18, 0x1001, 0x1002, 0x2001):
         put(numbered, f"{number:x}")
     tried: list[str] = []
@@ -252,7 +254,7 @@ def test_removing_many_files_prunes_each_directory_once(
 
 
 def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: NumberedDir) -> None:
-    """If a removal fails, the files removed before leave no empty directory."""
+    """If a removal of several files fails, no empty directory is left."""
     put(numbered, "17")
     numbered.path("1001").mkdir(parents=True)
 
@@ -265,7 +267,7 @@ def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: Number
 def test_root_is_synced_only_after_a_directory_was_made(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root is synced after a new directory in it, also after a failed sync; never otherwise."""
+    """The root is synced after a new directory was made in it, again after a failed sync."""
     synced: list[str] = []
 
     def note(path: str) -> None:
@@ -354,14 +356,14 @@ def test_files_in_wrong_directories_are_moved(numbered: NumberedDir) -> None:
 
 @pytest.fixture
 def memory_disk() -> Iterator[Path]:
-    """Return a directory in memory if possible."""
+    """Return a directory in memory if possible, otherwise on a disk."""
     with fast_folder() as folder:
         yield folder
 
 
 @pytest.mark.slow
-def test_removal_of_a_hundred_thousand_files_leaves_nothing(memory_disk: Path) -> None:
-    """The files use few directories, which are removed with their last files."""
+def test_removal_of_100000_files_leaves_no_directory(memory_disk: Path) -> None:
+    """The removal of 100,000 files also removes all directories of the tree."""
     numbered = NumberedDir(memory_disk)
     for number in range(100_000):
         put(numbered, f"{number:x}", b"")
@@ -374,8 +376,8 @@ def test_removal_of_a_hundred_thousand_files_leaves_nothing(memory_disk: Path) -
     assert os.listdir(memory_disk) == []
 
 
-def test_durable_write_is_private_and_follows_no_link(tmp_path: Path) -> None:
-    """An existing file is replaced completely, and a symlink is refused."""
+def test_durable_write_is_private_and_follows_no_symlink(tmp_path: Path) -> None:
+    """A durable write replaces an existing file completely, and refuses a symlink."""
     path = tmp_path / "file"
     for data in (b"long" * 1000, b"short", b""):
         write_durably(path, data)
@@ -388,8 +390,8 @@ def test_durable_write_is_private_and_follows_no_link(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_replaced_file_is_the_former_one_after_an_error(tmp_path: Path) -> None:
-    """The new content goes to another file first, which an error removes."""
+def test_failed_replacement_keeps_the_previous_file(tmp_path: Path) -> None:
+    """A failed replacement removes its temporary file and keeps the previous file."""
     path = tmp_path / "file"
     replace_durably(path, b"former")
     replace_durably(path, b"new")
@@ -404,10 +406,10 @@ def test_replaced_file_is_the_former_one_after_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 2500])
-def test_every_byte_of_a_file_is_written_again(
+def test_rewriting_a_file_writes_every_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """A byte that is left out may differ from the disk."""
+    """Rewriting a file writes every byte, as any byte may differ from the disk."""
     monkeypatch.setattr(hashed_dir, "WRITTEN_AGAIN_BYTES", 1000)
     content = os.urandom(size_bytes)
     path = tmp_path / "file"
@@ -416,7 +418,7 @@ def test_every_byte_of_a_file_is_written_again(
     pwrite = os.pwrite
 
     def note(fd: int, data: bytes, offset: int) -> int:
-        data = data[:300]  # as a system call may write less than it was given
+        data = data[:300]  # A system call may write less than it was given.
         written[offset : offset + len(data)] = data
         return pwrite(fd, data, offset)
 
@@ -427,8 +429,10 @@ def test_every_byte_of_a_file_is_written_again(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_failed_copy_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk may be full; the file itself is unchanged."""
+def test_failed_rewrite_of_a_file_leaves_no_copy_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a rewrite fails on a full disk, the file is unchanged and no copy remains."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
 

@@ -49,15 +49,14 @@ def test_missing_identity_files_give_no_identity(files: Path) -> None:
     ids=repr,
 )
 def test_placeholder_identities_are_ignored(files: Path, text: bytes) -> None:
-    """Identities that many machines have count as none."""
+    """An identity that many machines share counts as missing."""
     (files / "machine-id").write_bytes(text)
     (files / "product_uuid").write_bytes(text)
 
     assert this_machine() == UNKNOWN
 
 
-def test_size_of_identity_is_bounded(files: Path) -> None:
-    """A large identity file is not read completely."""
+def test_large_identity_file_is_not_read_completely(files: Path) -> None:
     (files / "machine-id").write_bytes(b"a" * 1000)
 
     assert len(this_machine().machine_id or "") == 128
@@ -78,13 +77,13 @@ def test_container_has_no_machine_identity(
     assert this_machine() == UNKNOWN
 
 
-def test_boot_id_is_stable() -> None:
+def test_boot_id_stays_the_same_until_a_reboot() -> None:
     """The boot id is the same in two calls, and has no line end."""
     assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
 
 
-def test_another_boot_has_another_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each call reads the file of the boot id."""
+def test_boot_id_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The boot id is read from its file at each call."""
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")
 
@@ -92,7 +91,7 @@ def test_another_boot_has_another_id(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def _attach(devices: Path, directory: Path, sequence: str, *, partition: bool = False) -> None:
-    """Make the entry in sysfs of the disk with a directory."""
+    """Create the sysfs entry of the disk that contains a directory."""
     device = directory.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     disk = devices / "devices" / "disk"
@@ -104,10 +103,10 @@ def _attach(devices: Path, directory: Path, sequence: str, *, partition: bool = 
 
 
 @pytest.mark.parametrize("partition", [False, True])
-def test_memory_of_a_disk_that_was_attached_again_is_another(
+def test_reattached_disk_counts_as_having_lost_unwritten_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: bool
 ) -> None:
-    """Its unwritten pages were lost, although the machine was not restarted."""
+    """A disk that was detached and attached again has lost its unwritten pages."""
     monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")
     state, copy = tmp_path / "state", tmp_path / "copy"
     state.mkdir()
@@ -121,10 +120,10 @@ def test_memory_of_a_disk_that_was_attached_again_is_another(
     assert not machine.has_forgotten(before, machine.memory_of(copy)), "copied from the memory"
 
 
-def test_memory_without_a_known_disk_is_that_of_the_boot(
+def test_memory_of_an_unknown_disk_is_identified_by_the_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of network filesystems, and of states of earlier programs."""
+    """Without a known disk, as on network filesystems, the memory lasts until a reboot."""
     monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")
     alone = machine.memory_of(tmp_path)
     assert alone == machine.this_boot()

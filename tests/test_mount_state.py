@@ -37,7 +37,7 @@ def test_unlisted_transitions_are_rejected(before: MountState) -> None:
                 status.enter(after)
 
 
-def test_only_starting_and_following_mounts_begin_to_serve() -> None:
+def test_mount_can_begin_to_serve_only_while_starting_or_following() -> None:
     """No state except starting and following can change to serving."""
     before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(
@@ -59,8 +59,8 @@ def test_changes_are_accepted_only_while_serving(state: MountState) -> None:
         status.require_writable()
 
 
-def test_first_reason_of_degradation_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Refused changes name the first reason, which is logged once."""
+def test_first_reason_for_degrading_a_mount_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Refused changes name the first reason for a degraded mount, which is logged once."""
     status = _in_state(MountState.SERVING)
     status.degrade("the disk failed")
     status.degrade("and again")
@@ -89,8 +89,8 @@ def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
     assert status.state in {MountState.FENCED, MountState.STOPPING}
 
 
-def test_failure_before_serving_degrades_the_mount() -> None:
-    """A background task may fail before the filesystem is mounted."""
+def test_background_failure_before_serving_degrades_the_mount() -> None:
+    """A background task that fails before the filesystem is mounted degrades the mount."""
     status = MountStatus()
 
     status.degrade("the disk failed")
@@ -100,7 +100,7 @@ def test_failure_before_serving_degrades_the_mount() -> None:
 
 
 def test_read_only_remount_refuses_new_changes() -> None:
-    """New changes are refused; writes that the kernel accepted before are still written."""
+    """After a read-only remount only writes that the kernel accepted before are written."""
     status = _in_state(MountState.SERVING)
     status.require_kernel_writable()
     status.kernel_read_only = True

@@ -23,7 +23,7 @@ from s3fs_meta.option_syntax import (
     ("text", "expected"),
     [("0", 0), ("512", 512), ("4K", 4096), ("1.5M", 3 << 19), ("2GiB", 2 << 30), ("1t", 1 << 40)],
 )
-def test_sizes_have_binary_units(text: str, expected: int) -> None:
+def test_size_options_have_binary_units(text: str, expected: int) -> None:
     """K, M, G and T stand for powers of 1024, in upper or lower case, with or without iB."""
     assert parse_size("x", text) == expected
 
@@ -34,7 +34,7 @@ def test_invalid_size_is_refused(text: str) -> None:
         parse_size("x", text)
 
 
-def test_distant_word_gets_no_suggestion() -> None:
+def test_unknown_word_without_a_similar_word_gets_no_suggestion() -> None:
     """An unknown word is refused without a suggestion if no known word is similar."""
     assert nearest("qqq", ["journal_mode"]) == ""
     assert nearest("Comit", ["commit"]) == "; did you mean 'commit'?"
@@ -48,7 +48,7 @@ NOW_NS = 1_700_000_000 * 10**9
     [("10m ago", 600), ("2h", 7200), ("1h30m", 5400), ("90 s ago", 90), ("1.5 min", 90), ("0s", 0)],
 )
 def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
-    """A duration is subtracted from now, with or without "ago", in one unit or several."""
+    """A duration such as 10m is subtracted from the current time."""
     assert option_syntax.parse_point_in_time(text, NOW_NS) == PointInTime(
         text, NOW_NS - back_s * 10**9, is_ago=True
     )
@@ -60,7 +60,7 @@ def test_point_in_time_may_be_relative(text: str, back_s: int) -> None:
         ("2023-11-14T22:13:20Z", NOW_NS),
         ("2023-11-14 22:13:20.25+00:00", NOW_NS + 250_000_000),
         ("2023-11-15T00:13:20+02:00", NOW_NS),
-        ("2023-11-14T18:13:20", NOW_NS),  # the time zone of this test is UTC-4
+        ("2023-11-14T18:13:20", NOW_NS),  # The time zone of this test is UTC-4.
         ("2023-11-15", NOW_NS - NOW_NS % (86_400 * 10**9) + 28 * 3600 * 10**9),
     ],
 )
@@ -77,8 +77,10 @@ def test_point_in_time_may_be_a_date_or_time(
         time.tzset()
 
 
-def test_fractions_of_a_second_are_exact_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Txgs have times in nanoseconds, so rounding could select another txg."""
+def test_fractions_of_a_second_in_a_time_are_exact_to_the_nanosecond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Times of txgs are in nanoseconds, so rounding could select another txg."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
@@ -108,7 +110,7 @@ def test_point_in_time_may_be_a_txg() -> None:
 
 @pytest.mark.parametrize("text", ["then", "ago", "m", "before-upgrade", "auto-2026-11-20T02:00"])
 def test_point_in_time_may_be_the_name_of_a_kept_point(text: str) -> None:
-    """The parser reads no bucket, so it accepts any name."""
+    """Any name is accepted as a kept point, because the parser reads no bucket."""
     assert point_in_time("at", text) == PointInTime(text, kept=text)
 
 
@@ -116,14 +118,14 @@ def test_point_in_time_may_be_the_name_of_a_kept_point(text: str) -> None:
     "text", ["", "a b", "10", "10x", "now", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
 )
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
-    """The error has an example of a point in time."""
+    """The error about an invalid point in time shows an example."""
     with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
         point_in_time("at", text)
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
-def test_printed_time_is_not_parsed_as_an_earlier_one(time_ns: int) -> None:
-    """A time copied from the output selects no earlier state."""
+def test_printed_time_selects_no_earlier_state(time_ns: int) -> None:
+    """A printed time is never parsed as an earlier time."""
     read = point_in_time("at", format_time(time_ns))
 
     assert read.time_ns is not None
@@ -131,14 +133,14 @@ def test_printed_time_is_not_parsed_as_an_earlier_one(time_ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
-def test_invalid_at_least_mark_is_refused(text: str) -> None:
-    """A mark is TXG:HASH; its hash must have a minimum length."""
+def test_invalid_at_least_value_is_refused(text: str) -> None:
+    """The value of at_least is TXG:HASH with a minimum length of the hash."""
     with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
 
-def test_at_least_mark_may_have_a_shortened_hash() -> None:
-    """The hash of a mark may be shortened, and have digits in upper or lower case."""
+def test_at_least_value_may_have_a_shortened_hash() -> None:
+    """The hash of at_least may be shortened and have upper or lower case."""
     assert mark("at_least", "7:" + "AB" * 8) == Mark(Txg(7), "ab" * 8)
 
 
@@ -152,36 +154,36 @@ def test_at_least_mark_may_have_a_shortened_hash() -> None:
         ("[::1]:9105", "[::1]:9105"),
     ],
 )
-def test_address_to_listen_on_is_loopback_unless_one_is_given(text: str, expected: str) -> None:
+def test_listen_address_is_loopback_by_default(text: str, expected: str) -> None:
     assert str(listen_address("metrics", text)) == expected
     assert listen_address("metrics", text).is_loopback == (not text.startswith("0"))
 
 
 @pytest.mark.parametrize("text", ["", "x", "host:80", "127.0.0.1", "127.0.0.1:65536", "1:-1"])
-def test_invalid_address_is_refused(text: str) -> None:
-    """Names are not looked up, because a name may have several addresses."""
+def test_invalid_listen_address_is_refused(text: str) -> None:
+    """A listen address must be numeric, because a name may have several addresses."""
     with pytest.raises(UsageError, match="must be an IP address and a port"):
         listen_address("metrics", text)
 
 
-def test_address_of_loopback_is_known() -> None:
+def test_loopback_addresses_are_recognised() -> None:
     assert Address("127.1.2.3", 1).is_loopback
     assert not Address("::", 1).is_loopback
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 300 + "T", "8388608T"])
 def test_size_that_no_file_can_have_is_refused(text: str) -> None:
-    """It would not fit into a number of the database, or not even into a float."""
+    """A size that exceeds the integers of the database is refused."""
     with pytest.raises(UsageError, match="is not a size"):
         parse_size("cachesize", text)
     assert parse_size("cachesize", "4194304T") == 1 << 62
 
 
 @pytest.mark.parametrize("text", ["txg=٣", "٣h", "２ d ago"])
-def test_digits_of_other_scripts_are_no_point_in_time(text: str) -> None:
+def test_point_in_time_refuses_digits_of_other_scripts(text: str) -> None:
     assert parse_point_in_time(text, 10**18) is None
 
 
-def test_digits_of_other_scripts_are_no_size() -> None:
+def test_size_refuses_digits_of_other_scripts() -> None:
     with pytest.raises(UsageError):
         parse_size("cachesize", "٣G", "10G")

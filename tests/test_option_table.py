@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_documented_defaults_are_those_of_the_options(option: Option) -> None:
+def test_documented_defaults_equal_those_of_the_options(option: Option) -> None:
     """A default in the table is that of MountOptions; a default in words stands for None."""
     actual = getattr(MountOptions(), option.field)
 
@@ -45,21 +45,21 @@ def _defaults(path: Path) -> Iterator[str]:
 
 
 def test_defaults_of_options_are_only_in_the_table() -> None:
-    """No other class has a default of its own for an option, except None and False."""
+    """No other class has its own default for an option, except None and False."""
     found = {one for path in (ROOT / "s3fs_meta").rglob("*.py") for one in _defaults(path)}
     taken = re.compile(r"settings\.(\w+): .* = default_of\('\1'\)")
 
     assert {one for one in found if not taken.fullmatch(one)} == {
-        # a new database takes this default; a mount takes that of the option
+        # A new database uses this default; a mount uses the option.
         "pragmas.page_size: int = 4096",
-        # the timeout of one answer, which is no option
+        # timeout of one answer, which is no option
         "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",
         "model_fs.uid: int = 0",
         "model_fs.gid: int = 0",
     }
 
 
-def test_every_option_has_a_field_and_every_field_an_option() -> None:
+def test_option_table_and_option_fields_correspond() -> None:
     assert {option.field for option in OPTIONS} == {
         field.name for field in dataclasses.fields(MountOptions)
     }
@@ -70,5 +70,5 @@ def test_option_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
-def test_every_option_documents_effect_cost_and_crash_loss(option: Option) -> None:
+def test_every_option_documents_effect_cost_and_loss_after_a_crash(option: Option) -> None:
     assert all(text.endswith(".") for text in (option.does, option.costs, option.crash))

@@ -26,7 +26,7 @@ def _at(limit: RateLimit, when: str) -> int | None:
     ("text", "rate"),
     [("512K", 512 * KIB), ("1.5M", 3 * MIB // 2), ("4096", 4096), ("off", None), ("0", None)],
 )
-def test_rate_applies_at_every_time(text: str, rate: int | None) -> None:
+def test_single_rate_applies_at_all_times(text: str, rate: int | None) -> None:
     """A single rate applies always; the units are those of sizes."""
     limit = rate_limit("upload_limit", text)
 
@@ -43,8 +43,8 @@ def test_rate_applies_at_every_time(text: str, rate: int | None) -> None:
         "  23:00,OFF ; 08:00=512k  19:00,10m",
     ],
 )
-def test_timetable_is_that_of_rclone(text: str) -> None:
-    """An entry applies from its time to the next one; before the first the last one applies."""
+def test_timetable_has_the_syntax_of_rclone(text: str) -> None:
+    """An entry of a timetable applies until the next entry, also over midnight."""
     limit = rate_limit("upload_limit", text)
 
     assert _at(limit, "tue 07:59") is None
@@ -56,7 +56,7 @@ def test_timetable_is_that_of_rclone(text: str) -> None:
 
 
 def test_weekday_limits_an_entry_to_one_day() -> None:
-    """An entry without a weekday applies every day, and one with a weekday replaces it."""
+    """An entry without a weekday applies every day unless that day has its own entry."""
     limit = rate_limit("upload_limit", "Mon-00:00,4K 12:00,1M Saturday-12:00,2M sun-20:00,off")
 
     assert _at(limit, "mon 11:59") == 4 * KIB
@@ -68,8 +68,8 @@ def test_weekday_limits_an_entry_to_one_day() -> None:
 
 
 @pytest.mark.parametrize("text", ["1M strict", "strict;1M", "08:00=1M;20:00=off;STRICT"])
-def test_strict_stands_beside_a_rate(text: str) -> None:
-    """The word may precede or follow the rate; it is shown at the end."""
+def test_word_strict_may_stand_before_or_after_a_rate(text: str) -> None:
+    """The word strict is printed at the end."""
     limit = rate_limit("upload_limit", text)
 
     assert limit.strict
@@ -85,15 +85,15 @@ def test_strict_stands_beside_a_rate(text: str) -> None:
         *("Mo-08:00,1M", "Xyz-08:00,1M"),
     ],
 )
-def test_text_that_is_no_rate_is_refused(text: str) -> None:
-    """The message has examples of a rate and of a timetable."""
+def test_invalid_rate_is_refused_with_examples(text: str) -> None:
+    """The error about an invalid rate shows examples of a rate and of a timetable."""
     with pytest.raises(UsageError, match=r"is not a rate; write for example upload_limit=512K"):
         rate_limit("upload_limit", text)
 
 
 @pytest.mark.parametrize("text", ["512", "08:00,1023 20:00,off"])
 def test_rate_below_the_minimum_is_refused(text: str) -> None:
-    """A rate at which nothing would be transferred in practice is probably a lacking unit."""
+    """A rate that would transfer almost nothing is probably missing a unit."""
     with pytest.raises(UsageError, match="below the minimum, 1K bytes per second"):
         rate_limit("upload_limit", text)
 
@@ -109,8 +109,8 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_entry_in_the_hour_that_daylight_saving_time_skips_applies_after_it() -> None:
-    """The local time jumps from 02:00 to 03:00, and an entry at 02:30 applies from then on."""
+def test_entry_in_an_hour_skipped_by_daylight_saving_applies_afterwards() -> None:
+    """When the local time jumps from 02:00 to 03:00, an entry at 02:30 applies."""
     limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
     change_s = calendar.timegm((2026, 3, 29, 1, 0, 0))
     rates = [limit.bytes_per_s(time.localtime(change_s + s)) for s in (-1, 0, 3599, 3600)]
@@ -119,8 +119,8 @@ def test_entry_in_the_hour_that_daylight_saving_time_skips_applies_after_it() ->
 
 
 @pytest.mark.usefixtures("berlin")
-def test_hour_that_daylight_saving_time_repeats_has_its_entries_twice() -> None:
-    """The local time jumps from 03:00 to 02:00: the entry at 02:30 applies, ends, and applies."""
+def test_entry_in_an_hour_repeated_by_daylight_saving_applies_twice() -> None:
+    """When the local time jumps from 03:00 to 02:00, the entry at 02:30 ends and starts again."""
     limit = rate_limit("upload_limit", "01:00,1K 02:30,2K 04:00,3K")
     change_s = calendar.timegm((2026, 10, 25, 1, 0, 0))
     rates = [
@@ -130,8 +130,8 @@ def test_hour_that_daylight_saving_time_repeats_has_its_entries_twice() -> None:
     assert rates == [KIB, 2 * KIB, 2 * KIB, KIB, KIB, 2 * KIB]
 
 
-def test_timetable_continues_over_midnight_and_the_week() -> None:
-    """Sunday's last entry applies until the first one of Monday; an entry may be at midnight."""
+def test_timetable_continues_past_midnight_and_the_end_of_the_week() -> None:
+    """Sunday's last entry applies until Monday's first entry; an entry may be at midnight."""
     limit = rate_limit("upload_limit", "Sun-23:30,1K Mon-00:15,2K Tue-00:00,3K")
 
     assert _at(limit, "sun 23:29") == 3 * KIB

@@ -20,12 +20,12 @@ from s3fs_meta.settings import (
 )
 
 
-def test_no_options_give_the_defaults() -> None:
+def test_empty_options_give_the_defaults() -> None:
     """An empty string, and no string, give the default options."""
     assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
 
 
-def test_values_are_parsed_by_their_kind() -> None:
+def test_option_values_are_parsed_by_their_type() -> None:
     """Sizes, times, paths, masks and words become Python values."""
     options = parse_mount_options(
         ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
@@ -42,7 +42,7 @@ def test_values_are_parsed_by_their_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
 )
-def test_page_cache_is_a_number_of_sqlite_or_a_size(text: str, expected: int) -> None:
+def test_sqlite_cache_size_is_a_number_or_a_size(text: str, expected: int) -> None:
     """A number without a unit is passed to SQLite unchanged; a size is converted to KiB."""
     assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
 
@@ -53,7 +53,7 @@ def test_atime_options_select_the_policy(word: AccessTime) -> None:
     assert parse_mount_options([word.value]).access_time is word
 
 
-def test_last_of_contradicting_options_wins() -> None:
+def test_last_of_contradicting_options_applies() -> None:
     """An option of the command line, which is last, overrides that of fstab."""
     assert parse_mount_options(["ro,nodev", "rw,dev"]) == MountOptions(nodev=False)
 
@@ -68,7 +68,7 @@ def test_last_of_contradicting_options_wins() -> None:
         "noatime,atime,nodiratime,diratime,strictatime,atime",
     ],
 )
-def test_options_for_mount_8_and_systemd_are_ignored(text: str) -> None:
+def test_options_meant_for_mount_or_systemd_are_ignored(text: str) -> None:
     """Options for mount(8) and systemd are accepted without effect."""
     assert parse_mount_options([text]) == MountOptions()
 
@@ -102,7 +102,7 @@ def test_unknown_option_is_refused_with_a_suggestion() -> None:
         "journal_mode",
     ],
 )
-def test_bad_value_is_refused_by_name(text: str) -> None:
+def test_invalid_option_value_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match=text.partition("=")[0]):
         parse_mount_options([text])
 
@@ -126,7 +126,7 @@ def test_contradicting_options_are_refused(text: str) -> None:
         parse_mount_options([text])
 
 
-def test_backslash_keeps_a_comma() -> None:
+def test_backslash_escapes_a_comma_in_an_option_value() -> None:
     """A comma or a backslash in a value is written with a backslash before it."""
     assert split_options(r"cachedir=/a\,b,ro,profile=c\\d") == [
         "cachedir=/a,b",
@@ -137,17 +137,17 @@ def test_backslash_keeps_a_comma() -> None:
 
 def test_parsed_options_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        MountOptions().commit_interval_s = 1.0  # type: ignore[misc]  # that is the test
+        MountOptions().commit_interval_s = 1.0  # type: ignore[misc]  # The assignment is the test.
 
 
 @pytest.mark.parametrize("word", sorted(REFUSED_WORDS))
-def test_unsupported_option_is_refused_by_name(word: str) -> None:
+def test_unsupported_linux_option_is_refused_by_name(word: str) -> None:
     """An option of Linux that is not supported is refused with a reason."""
     with pytest.raises(UsageError, match=f"option '{word}': "):
         parse_mount_options([f"noatime,{word}"])
 
 
-def test_no_option_is_in_two_of_ignored_refused_and_supported() -> None:
+def test_ignored_refused_and_supported_options_are_disjoint() -> None:
     words = [*BY_WORD, *REFUSED_WORDS, *IGNORED_WORDS]
     assert len(words) == len(set(words))
 
@@ -175,8 +175,8 @@ def test_written_options_are_parsed_to_the_same_options(text: str) -> None:
     assert again == options
 
 
-def test_every_option_with_a_value_can_be_written() -> None:
-    """Each field is examined with a value that is not its default."""
+def test_every_option_value_can_be_written_as_text() -> None:
+    """Each option is tested with a value that is not its default."""
     texts = ["", "7", "1024", "64M", "delete", "full", "file", "remote", "none", "x", "9105"]
     texts += ["1:" + "a" * 16, "/x", "2026-05-09T14:30"]
     missing = []
@@ -188,9 +188,9 @@ def test_every_option_with_a_value_can_be_written() -> None:
                     changed = dataclasses.replace(MountOptions(), **{row.field: value})
                     missing += [] if option_words(changed) else [row.word]
                     break
-    assert missing == ["at_least"]  # a command to mount again does not have it
+    assert missing == ["at_least"]  # The command that mounts again omits this option.
 
 
-def test_options_are_left_out_on_request() -> None:
+def test_written_options_can_omit_some_options() -> None:
     options = parse_mount_options(["ro,region=x"])
     assert option_words(options, {"region"}) == ["ro"]

@@ -16,14 +16,14 @@ def test_state_location_follows_xdg() -> None:
 
 
 def test_mount_notes_are_in_the_runtime_directory() -> None:
-    """A boot removes the runtime directory. Without one, notes are beside the local state."""
+    """Notes of mounts are in the runtime directory, or else beside the local state."""
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
 
 
 def test_two_urls_have_different_state_directories(tmp_path: Path) -> None:
-    """Names of state directories differ in their hash if their readable parts are equal."""
+    """Names of state directories differ in their hash even if their readable parts are equal."""
     one = locate("s3://bucket/a-b", tmp_path)
     other = locate("s3://bucket/a/b", tmp_path)
 
@@ -32,7 +32,7 @@ def test_two_urls_have_different_state_directories(tmp_path: Path) -> None:
 
 
 def test_trailing_slash_does_not_change_the_state_directory(tmp_path: Path) -> None:
-    """A URL with a slash at its end names the filesystem without that slash."""
+    """A URL with a trailing slash names the filesystem of the URL without it."""
     assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The record that a sync of a state directory has failed."""
+"""The record of a failed sync of a state directory."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ def _fill(disk: Path) -> None:
             file.write(bytes(512))
 
 
-def test_failure_is_noted_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_sync_failure_is_recorded_until_it_is_forgotten(tmp_path: Path) -> None:
     assert not sync_failures.is_noted(tmp_path)
     sync_failures.prepare(tmp_path)
     assert not sync_failures.is_noted(tmp_path)
@@ -30,23 +30,23 @@ def test_failure_is_noted_until_it_is_forgotten(tmp_path: Path) -> None:
     assert not sync_failures.is_noted(tmp_path)
 
 
-def test_failure_is_noted_without_preparation(tmp_path: Path) -> None:
+def test_sync_failure_is_recorded_without_preparation(tmp_path: Path) -> None:
     sync_failures.note(tmp_path)
     assert sync_failures.is_noted(tmp_path)
 
 
-def test_failure_of_an_earlier_boot_is_not_noted(
+def test_sync_failure_before_a_reboot_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory with the lost pages is gone."""
+    """A sync failure does not count after a reboot, which clears the memory."""
     sync_failures.note(tmp_path)
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another")
     assert not sync_failures.is_noted(tmp_path)
 
 
-def test_failure_is_noted_in_a_copy_of_the_directory(tmp_path: Path) -> None:
-    """The copy was read from the memory; it may be on its way to a disk that works."""
+def test_sync_failure_is_also_recorded_in_a_copy_of_the_directory(tmp_path: Path) -> None:
+    """A copy of a state directory may contain pages that are not on a disk."""
     state = tmp_path / "state"
     state.mkdir()
     sync_failures.note(state)
@@ -55,8 +55,8 @@ def test_failure_is_noted_in_a_copy_of_the_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_failure_is_noted_on_a_full_disk(small_disk: Path) -> None:
-    """A full disk often is why a sync fails."""
+def test_sync_failure_can_be_recorded_on_a_full_disk(small_disk: Path) -> None:
+    """A sync often fails because the disk is full."""
     sync_failures.prepare(small_disk)
     _fill(small_disk)
     with pytest.raises(OSError, match="No space"):
@@ -65,20 +65,20 @@ def test_failure_is_noted_on_a_full_disk(small_disk: Path) -> None:
     assert sync_failures.is_noted(small_disk)
 
 
-def test_record_that_cannot_be_made_is_reported(
+def test_failure_to_make_the_record_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the user can help then; the error of the sync itself must still reach its caller."""
+    """If no record can be made, the log advises a reboot."""
     gone = tmp_path / "gone"
     sync_failures.prepare(gone)
     sync_failures.note(gone)
     assert "reboot before the next mount" in caplog.text
 
 
-def test_record_is_written_through_no_link(
+def test_record_of_a_sync_failure_follows_no_symlink(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another user could have planted it before the directory was made private."""
+    """The record is not written through a symlink that another user may have made."""
     (tmp_path / "other").write_bytes(b"other")
     os.symlink(tmp_path / "other", tmp_path / sync_failures.NAME)
     sync_failures.note(tmp_path)

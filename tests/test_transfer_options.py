@@ -6,13 +6,13 @@ from s3fs_meta.settings import parse_mount_options
 from s3fs_meta.transfer_options import TRANSFER_OPTIONS
 
 
-def test_rows_are_part_of_the_table() -> None:
-    """Every option of this module can be given with -o."""
+def test_cache_and_transfer_options_are_in_the_table() -> None:
+    """Every cache and transfer option can be given with -o."""
     assert set(TRANSFER_OPTIONS) <= set(OPTIONS)
 
 
 def test_timetable_can_be_written_in_a_list_of_options() -> None:
-    """With = and ; in place of comma and space a timetable needs no quoting in fstab(5)."""
+    """With = and ; instead of comma and space a timetable needs no quoting in fstab(5)."""
     text = r"noatime,upload_limit=08:00=512K;23:00=off,download_limit=08:00\,1M 23:00\,off"
     options = parse_mount_options([text])
 

@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem in a memory store, without FUSE, with a clock that tests set."""
+"""Fixtures that mount a filesystem in a memory store, without FUSE, with a clock that tests set."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ USER = Caller(1000, 100, 0o022, 1)
 
 
 class HandClock:
-    """A clock that stands still until it is set."""
+    """A clock whose time changes only when a test sets it."""
 
     def __init__(self) -> None:
         self.time_ns = T0
@@ -45,7 +45,7 @@ class HandClock:
         return self.time_ns
 
     def later(self) -> int:
-        """Advance by a second and return the new time."""
+        """Advance the clock by one second and return the new time."""
         self.time_ns += SECOND_NS
         return self.time_ns
 
@@ -60,7 +60,7 @@ class Volume:
         self.session: Session  # the session of the current mount
 
     async def make(self) -> None:
-        """Make the filesystem with mkfs."""
+        """Create the filesystem with mkfs."""
         wanted = NewFilesystem(
             label="test", block_bytes=BLOCK_BYTES, page_size=4096, passphrase=None
         )
@@ -75,7 +75,7 @@ class Volume:
         notices: KernelNotices = NO_KERNEL,
         slices: Slices = DEFAULT_SLICES,
     ) -> AsyncIterator[Filesystem]:
-        """Mount without background tasks; the end of the context has the effect of SIGKILL."""
+        """Mount the filesystem without background tasks; leaving the context acts like SIGKILL."""
         opened = await open_filesystem(
             self.store,
             StateDir(self.home / "a"),
@@ -107,13 +107,13 @@ class Volume:
         self.session.durability.commit()
 
     async def upload(self) -> None:
-        """Upload everything, so that all blocks are clean."""
+        """Upload all dirty blocks, so that every block is clean."""
         await self.session.flush()
         await self.session.durability.sync_all()
         assert not self.session.cache.blocks_in(BlockState.DIRTY)
 
     async def evict(self) -> None:
-        """Upload everything and evict every cached block."""
+        """Upload all dirty blocks and evict every cached block."""
         await self.upload()
         self.session.cache.evictor.evict_bytes(1 << 60)
         self.commit()
@@ -129,12 +129,12 @@ async def volume(tmp_path: Path) -> Volume:
 
 @pytest.fixture
 def slices() -> Slices:
-    """Return the sizes of slices for ``fs``; a test with the mark ``sliced`` replaces them."""
+    """Return the slice sizes of the ``fs`` fixture; the mark ``sliced`` replaces them."""
     return DEFAULT_SLICES
 
 
 def sliced(**bounds: int) -> pytest.MarkDecorator:
-    """Mark a test whose ``fs`` cuts long operations into slices of these sizes."""
+    """Mark a test whose ``fs`` fixture splits long operations into slices of these sizes."""
     return pytest.mark.parametrize("slices", [Slices(**bounds)], ids=["small slices"])
 
 
@@ -146,24 +146,24 @@ async def fs(volume: Volume, slices: Slices) -> AsyncIterator[Filesystem]:
 
 
 def make_file(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO, *, mode: int = 0o644) -> Ino:
-    """Make a regular file."""
+    """Create a regular file and return its inode number."""
     return fs.namespace.make_node(parent, name, 0o100000 | mode, USER).ino
 
 
 def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
-    """Make a directory."""
+    """Create a directory and return its inode number."""
     return fs.namespace.make_directory(parent, name, 0o755, USER).ino
 
 
 def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
-    """Return the attributes of an existing name."""
+    """Return the attributes of the inode behind an existing name."""
     found = fs.lookup(parent, name)
     assert found is not None
     return found
 
 
 def exists(fs: Filesystem, ino: Ino) -> bool:
-    """Return whether an inode has a row."""
+    """Return whether the inode has a row in the database."""
     return inodes.find(fs.db, ino) is not None
 
 

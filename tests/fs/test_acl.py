@@ -20,11 +20,11 @@ NAMED = (
 
 
 @pytest.mark.parametrize("entries", [MINIMAL, NAMED, ()])
-def test_decode_inverts_encode(entries: acl.Acl) -> None:
+def test_decoding_inverts_encoding_of_acls(entries: acl.Acl) -> None:
     assert acl.decode(acl.encode(entries)) == entries
 
 
-def test_acl_is_encoded_as_by_the_kernel() -> None:
+def test_acl_is_encoded_as_in_the_kernel() -> None:
     """An ACL is version 2, then tag, permissions and id of each entry, in little endian."""
     assert acl.encode((AclEntry(USER, 6, 1000),)).hex() == "02000000" + "0200" + "0600" + "e8030000"
 
@@ -44,38 +44,38 @@ def test_acl_is_encoded_as_by_the_kernel() -> None:
     ids=["no other", "two others", "order", "no mask", "no id", "perm", "tag", "two masks"],
 )
 def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
-    """The cases are those of posix_acl_valid() in Linux."""
+    """Decoding refuses each ACL that posix_acl_valid() in Linux refuses."""
     with pytest.raises(InvalidRequestError):
         acl.decode(acl.encode(entries))
 
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decode_refuses_malformed_acls(value: bytes) -> None:
-    """Too few bytes, another version and a partial entry are refused."""
+    """Decoding refuses too few bytes, another version and a partial entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 
 
 @given(st.binary(max_size=64))
-def test_decode_of_any_bytes_returns_an_acl_or_refuses_it(value: bytes) -> None:
+def test_decoding_any_bytes_gives_an_acl_or_an_error(value: bytes) -> None:
     try:
         assert acl.encode(acl.decode(value)) == value
     except InvalidRequestError:
         pass
 
 
-def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
+def test_minimal_acl_is_stored_only_as_the_mode() -> None:
     """An ACL that contains only the permissions of the mode is not stored."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
 
-def test_setting_a_named_acl_puts_the_mask_into_the_group_bits() -> None:
-    """With a mask, the group bits of the mode are those of the mask."""
+def test_setting_an_acl_puts_its_mask_into_the_group_bits() -> None:
+    """If an ACL has a mask, the group bits of the mode equal the mask."""
     assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
 
 
-def test_chmod_changes_the_mask_and_not_the_owning_group() -> None:
-    """Chmod of a file with an ACL sets the mask, as posix_acl_chmod() in Linux."""
+def test_chmod_changes_the_acl_mask_and_not_the_owning_group() -> None:
+    """Chmod of a file whose ACL has a mask sets the mask, as posix_acl_chmod() in Linux does."""
     after = acl.after_chmod(NAMED, 0o100610)
     assert [entry.perm for entry in after] == [6, 5, 6, 7, 1, 0]
 
@@ -84,7 +84,7 @@ def test_chmod_of_an_acl_without_mask_changes_the_owning_group() -> None:
     assert [entry.perm for entry in acl.after_chmod(MINIMAL, 0o123)] == [1, 2, 3]
 
 
-def test_inheriting_is_limited_by_the_requested_mode() -> None:
+def test_inherited_acl_is_limited_by_the_requested_mode() -> None:
     """Owner, mask and other are ANDed with the mode, as in posix_acl_create_masq() of Linux."""
     mode, value = acl.inherit(NAMED, 0o100640)
     assert mode == 0o100640
@@ -92,6 +92,6 @@ def test_inheriting_is_limited_by_the_requested_mode() -> None:
     assert [entry.perm for entry in acl.decode(value)] == [6, 5, 6, 7, 4, 0]
 
 
-def test_inheriting_a_minimal_default_gives_a_mode_only() -> None:
+def test_inheriting_a_minimal_default_acl_sets_only_the_mode() -> None:
     """A default ACL without named entries acts like a umask."""
     assert acl.inherit(MINIMAL, 0o100777) == (0o100640, None)

@@ -22,14 +22,14 @@ FILE = Attributes(Ino(5), 0o106755, 1, 10, 20, 0, 0, T0, T0, T0, 0, Ino(1), 0, T
 DAY_NS = 86_400 * SECOND_NS
 
 
-def test_chmod_keeps_the_type() -> None:
+def test_chmod_keeps_the_file_type() -> None:
     """Chmod sets the lower twelve bits of the mode, and ctime."""
     after = changed(FILE, SetAttributes(mode=0o040600), T0 + 1)
     assert after == FILE._replace(mode=0o100600, ctime_ns=T0 + 1)
 
 
-def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
-    """If the kernel sends no ctime, ctime becomes the current time."""
+def test_times_before_1970_are_stored_to_the_nanosecond() -> None:
+    """Times before 1970 are stored to the nanosecond; a missing ctime becomes the present."""
     wanted = SetAttributes(atime_ns=-1, mtime_ns=123_456_789)
     after = changed(FILE, wanted, T0 + 1)
     assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (-1, 123_456_789, T0 + 1)
@@ -42,14 +42,14 @@ def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
     [(0o106755, 0o100755), (0o106745, 0o102745), (0o046755, 0o046755)],
 )
 def test_chown_clears_privilege_bits(mode: int, expected: int) -> None:
-    """A chown clears suid, and sgid if the group may execute; a directory keeps both."""
+    """Chown clears suid, and sgid if the group may execute; a directory keeps both bits."""
     before = FILE._replace(mode=mode)
     after = changed(before, SetAttributes(gid=30), T0)
     assert (after.mode, after.gid) == (expected, 30)
 
 
-def test_clearing_privileges_keeps_other_bits() -> None:
-    """The function clears suid and sgid, and keeps the sticky bit and all permissions."""
+def test_clearing_privilege_bits_keeps_other_bits() -> None:
+    """Clearing suid and sgid keeps the sticky bit and all permissions."""
     assert without_privileges(0o107777) == 0o101777
 
 
@@ -64,15 +64,15 @@ def test_clearing_privileges_keeps_other_bits() -> None:
         (AccessTime.RELATIVE, 10 - DAY_NS, 10 - 2 * DAY_NS, 10 - 2 * DAY_NS, True),
     ],
 )
-def test_access_time_is_due_as_the_mount_option_says(
+def test_atime_update_follows_the_mount_option(
     policy: AccessTime, atime: int, mtime: int, ctime: int, due: bool
 ) -> None:
-    """Relatime is due once after a change, and once a day, as mount(8) documents."""
+    """Relatime updates atime once after a change and once a day, as mount(8) documents."""
     row = FILE._replace(atime_ns=atime, mtime_ns=mtime, ctime_ns=ctime)
     assert access_time_due(policy, row, 10) is due
 
 
-async def test_atime_of_a_file_read_constantly_changes_daily(volume: Volume) -> None:
+async def test_relatime_updates_atime_of_a_constantly_read_file_daily(volume: Volume) -> None:
     """Under relatime a file that is read all the time gets a new atime after a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
@@ -99,8 +99,8 @@ async def test_getattr_returns_the_result_of_setattr(fs: Filesystem, volume: Vol
         await fs.setattr(Ino(999), wanted, ROOT)
 
 
-async def test_kernel_can_store_times_alone(fs: Filesystem) -> None:
-    """The kernel sends the times that it keeps, without other attributes."""
+async def test_kernel_can_set_times_without_other_attributes(fs: Filesystem) -> None:
+    """Times that the kernel sends without other attributes are stored."""
     ino = make_file(fs, b"f")
     after = await fs.setattr(ino, SetAttributes(mtime_ns=T0 - 5, ctime_ns=T0 - 3), ROOT)
     assert fs.getattr(ino) == after
@@ -108,7 +108,7 @@ async def test_kernel_can_store_times_alone(fs: Filesystem) -> None:
 
 
 async def test_times_sent_for_an_orphan_are_not_stored(fs: Filesystem) -> None:
-    """The kernel sends the times of a file after each unlink."""
+    """Times that the kernel sends for a file after its last unlink are not stored."""
     ino = make_file(fs, b"f")
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")
@@ -118,8 +118,8 @@ async def test_times_sent_for_an_orphan_are_not_stored(fs: Filesystem) -> None:
     assert fs.getattr(ino) == before
 
 
-async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
-    """The group bits of a file with an ACL are its mask."""
+async def test_chmod_sets_the_mask_of_an_acl(fs: Filesystem) -> None:
+    """The group bits of a file with an ACL equal the mask of the ACL."""
     ino = make_file(fs, b"f")
     entries = (
         AclEntry(USER_OBJ, 6),
@@ -135,7 +135,7 @@ async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
     assert [entry.perm for entry in stored] == [7, 7, 4, 5, 1]
 
 
-async def test_atime_follows_the_policy(volume: Volume) -> None:
+async def test_reading_sets_atime_only_on_a_writable_mount(volume: Volume) -> None:
     """Reads of files, directories and symlinks set atime, but not on a degraded mount."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
@@ -155,8 +155,8 @@ async def test_atime_follows_the_policy(volume: Volume) -> None:
         assert fs.getattr(file).atime_ns == now_ns
 
 
-async def test_clearing_privilege_bits_changes_no_time(fs: Filesystem, volume: Volume) -> None:
-    """Clearing suid and sgid changes no time, because the following change sets the times."""
+async def test_clearing_privilege_bits_keeps_all_times(fs: Filesystem, volume: Volume) -> None:
+    """Clearing suid and sgid changes no time, because the following write sets the times."""
     ino = make_file(fs, b"f", mode=0o6755)
     before = fs.getattr(ino)
     volume.clock.later()
@@ -165,8 +165,8 @@ async def test_clearing_privilege_bits_changes_no_time(fs: Filesystem, volume: V
     assert not fs.attributes.clear_privileges(ino)
 
 
-async def test_privilege_bits_of_a_locked_file_stay(fs: Filesystem) -> None:
-    """The bits of a locked file cannot be cleared; the following change is refused, too."""
+async def test_privilege_bits_of_a_locked_file_cannot_be_cleared(fs: Filesystem) -> None:
+    """Suid and sgid of a locked file cannot be cleared, and the write is refused."""
     ino = make_file(fs, b"f", mode=0o4755)
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     with pytest.raises(NotPermittedError):

@@ -14,7 +14,7 @@ from tests.fs.trees.samples import assert_sound, clone, settled
 
 
 def counted(fs: Filesystem) -> int:
-    """Return the counter of extended attributes, which must equal a scan of the rows."""
+    """Return the counter of extended attributes after comparing it with a scan of the rows."""
     kept = fs.db.counters.xattr_bytes
     assert kept is not None
     xattrs.count_bytes(fs.db)
@@ -23,7 +23,7 @@ def counted(fs: Filesystem) -> int:
 
 
 async def test_extended_attributes_count_against_the_capacity(fs: Filesystem) -> None:
-    """Name and value count. A refused attribute changes nothing, and a removal frees its space."""
+    """Attribute names and values count against the capacity; a removal frees their space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(4 * KIB)
 
@@ -45,7 +45,7 @@ async def test_extended_attributes_count_against_the_capacity(fs: Filesystem) ->
 async def test_existing_extended_attributes_count_against_a_new_capacity(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Attributes that exist when the capacity is set count from then on, also after a remount."""
+    """Attributes that exist when a capacity is set count against it, also after a remount."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
     assert fs.db.counters.xattr_bytes is None
@@ -62,8 +62,8 @@ async def test_existing_extended_attributes_count_against_a_new_capacity(
         assert counted(again) == 3006
 
 
-async def test_stored_content_takes_no_space_again(fs: Filesystem, volume: Volume) -> None:
-    """After the upload of equal content, ``df`` shows no less free space; see SECURITY.md."""
+async def test_duplicate_content_uses_no_space_after_upload(fs: Filesystem, volume: Volume) -> None:
+    """After its upload, duplicate content uses no space in ``df``; see SECURITY.md."""
     await fs.write(make_file(fs, b"secret"), 0, b"x" * 3000)
     await volume.upload()
     before = fs.statfs().free_bytes
@@ -94,7 +94,7 @@ async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None
 
 
 async def test_extended_attributes_of_copied_and_removed_trees_are_counted(fs: Filesystem) -> None:
-    """A tree that does not fit is not copied, and a removed tree frees its space."""
+    """A tree whose attributes exceed the capacity is not copied; a removed tree frees them."""
     top = make_directory(fs, b"d")
     for number in range(5):
         ino = make_file(fs, b"%d" % number, top)

@@ -1,4 +1,4 @@
-"""Each operation executes a fixed number of SQL statements; a higher number is a regression."""
+"""The number of SQL statements of each operation; a higher number is a regression."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ COUNT = 50
 
 
 class Counted:
-    """The number of executed statements."""
+    """A count of executed SQL statements."""
 
     count = 0
 
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count the statements of one group, without those that begin and end it."""
+    """Count the statements of one group, except those that begin and end it."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:
@@ -44,7 +44,7 @@ def name_of(number: int) -> bytes:
 
 
 def create(fs: Filesystem, number: int) -> None:
-    """Create a file, after a lookup of its name as by the kernel."""
+    """Create a file after a lookup of its name, as the kernel does."""
     assert fs.lookup(ROOT_INO, name_of(number)) is None
     make_file(fs, name_of(number))
 
@@ -55,13 +55,13 @@ def find(fs: Filesystem, number: int) -> None:
 
 
 def set_times(fs: Filesystem, number: int) -> None:
-    """Look up a name, and set the times of its inode."""
+    """Look up a name and set the times of its inode."""
     ino = look(fs, name_of(number)).ino
     fs.attributes.set_attributes(ino, SetAttributes(ctime_ns=T0 + 5))
 
 
 def rename(fs: Filesystem, number: int) -> None:
-    """Move a name within its directory."""
+    """Rename an entry within its directory."""
     fs.namespace.rename(ROOT_INO, name_of(number), ROOT_INO, b"new-%d" % number)
 
 
@@ -70,22 +70,22 @@ def unlink(fs: Filesystem, number: int) -> None:
     fs.namespace.unlink(ROOT_INO, b"new-%d" % number)
 
 
-# The highest number of statements of each operation. SQLite's recorder of changes adds one for each
-# row that it reads.
+# highest number of statements of each operation
+# The session extension of SQLite records changes with one statement for each row that it reads.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
-    (create, 5),  # a lookup, two inserts, two of the recorder
+    (create, 5),  # a lookup, two inserts, two for the session extension
     (find, 1),
-    (set_times, 3),  # a lookup, an update at the end of the group, one statement of the recorder
-    (rename, 7),  # two lookups, two updates, three of the recorder
-    (unlink, 5),  # a lookup, two deletes, two of the recorder
+    (set_times, 3),  # a lookup, an update when the group ends, one for the session extension
+    (rename, 7),  # two lookups, two updates, three for the session extension
+    (unlink, 5),  # a lookup, two deletes, two for the session extension
 ]
-OF_A_GROUP = 25  # the directory, the counters, COMMIT, and the table definitions for the recorder
+OF_A_GROUP = 25  # directory, counters, COMMIT, and table definitions for the session extension
 
 
-async def test_each_operation_executes_its_number_of_statements(
+async def test_operations_execute_a_limited_number_of_sql_statements(
     volume: Volume, fs: Filesystem
 ) -> None:
-    """In a group each inode is written once, including the common directory."""
+    """Within a group each inode is written once, including the common directory."""
     found = {}
     for operation, _most in STEPS:
         with counting(volume) as counted:
@@ -102,7 +102,7 @@ async def test_each_operation_executes_its_number_of_statements(
 
 
 @pytest.mark.parametrize(("is_uploaded", "most"), [(False, 11.5), (True, 14.5)])
-async def test_statements_of_removing_small_files(
+async def test_removing_a_small_file_reads_and_deletes_each_row_once(
     volume: Volume, fs: Filesystem, is_uploaded: bool, most: float
 ) -> None:
     """Each row of a file with one block is read once and deleted once."""
@@ -119,11 +119,13 @@ async def test_statements_of_removing_small_files(
     assert volume.session.db.counters.inodes == 1
 
 
-async def test_cached_attributes_cost_no_statement(volume: Volume, fs: Filesystem) -> None:
-    """Attributes of a file and of its directory are cached after they were read."""
+async def test_reading_cached_attributes_executes_no_sql_statement(
+    volume: Volume, fs: Filesystem
+) -> None:
+    """Attributes of a file and of its directory are cached after the first read."""
     ino = make_file(fs, b"f")
     with counting(volume) as counted:
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # statements at the end of the group
+    assert counted.count <= 5  # statements when the group ends

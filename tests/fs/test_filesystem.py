@@ -1,4 +1,4 @@
-"""The filesystem as a whole: opening, truncating opens, figures, listings."""
+"""Operations of the complete filesystem: open, O_TRUNC, statfs and directory listings."""
 
 from collections.abc import Awaitable, Callable
 
@@ -25,10 +25,10 @@ from tests.fs.conftest import (
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(0, 0o106755), (1000, 0o100755)])
-async def test_truncating_open_empties_the_file(
+async def test_open_with_o_trunc_empties_the_file(
     fs: Filesystem, volume: Volume, uid: int, mode: int
 ) -> None:
-    """The open sets size and times, and clears suid and sgid unless root opens the file."""
+    """Open with O_TRUNC sets size and times, and clears suid and sgid unless root opens."""
     ino = make_file(fs, b"f", mode=0o6755)
     await fs.write(ino, 0, b"abc")
     now_ns = volume.clock.later()
@@ -51,8 +51,8 @@ async def test_open_of_a_missing_inode_fails_and_opens_nothing(fs: Filesystem) -
     assert len(fs.open_files) == 0
 
 
-async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None:
-    """On a degraded mount an open with O_TRUNC fails, and the file is not open."""
+async def test_open_with_refused_o_trunc_leaves_the_file_closed(fs: Filesystem) -> None:
+    """On a degraded mount an open with O_TRUNC fails and leaves the file closed."""
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):
@@ -60,7 +60,7 @@ async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None
     assert len(fs.open_files) == 0
 
 
-async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> None:
+async def test_setting_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
     """A change of the size sets mtime and ctime, unless the kernel sends times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
@@ -74,8 +74,8 @@ async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> No
     assert fs.getattr(ino) == after
 
 
-async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) -> None:
-    """The birth time of files and directories is the same after every kind of change."""
+async def test_birth_time_never_changes(fs: Filesystem, volume: Volume) -> None:
+    """The birth time of files and directories stays the same after every kind of change."""
     born = volume.clock.now_ns()
     directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", directory)
@@ -105,8 +105,8 @@ async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) 
     assert {fs.getattr(one).btime_ns for one in (ino, directory, other)} == {born}
 
 
-async def test_statfs_counts_bytes_and_inodes(fs: Filesystem) -> None:
-    """Without a capacity statfs shows an unlimited one; with one, bytes and inodes count."""
+async def test_statfs_reports_used_bytes_and_inodes(fs: Filesystem) -> None:
+    """Statfs counts bytes and inodes, and without a capacity reports an unlimited size."""
     empty = fs.statfs()
     assert (empty.capacity_bytes, empty.inodes) == (UNLIMITED_CAPACITY_BYTES, 1)
     assert empty.free_bytes == empty.capacity_bytes
@@ -116,8 +116,8 @@ async def test_statfs_counts_bytes_and_inodes(fs: Filesystem) -> None:
     assert (figures.capacity_bytes, figures.free_bytes, figures.inodes) == (4000, 3000, 2)
 
 
-async def test_listing_in_pages_has_every_name_once(fs: Filesystem) -> None:
-    """The pages of a listing have every name once, although names are removed between pages."""
+async def test_paged_listing_has_every_name_once(fs: Filesystem) -> None:
+    """A listing in pages has every name once, even if names are removed between pages."""
     directory = make_directory(fs, b"d")
     made = {b"n%d" % number for number in range(50)}
     for name in made:
@@ -132,7 +132,7 @@ async def test_listing_in_pages_has_every_name_once(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """After a kill the file has the content and the name that it had at the fsync."""
+    """After a kill a file has the content and the name of its last fsync."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
@@ -143,8 +143,8 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
         assert again.lookup(ROOT_INO, b"f") is not None
 
 
-async def test_mode_owner_and_size_are_changed_by_one_request(fs: Filesystem) -> None:
-    """A request with mode, owner and size changes all three."""
+async def test_one_request_changes_mode_owner_and_size(fs: Filesystem) -> None:
+    """A request with mode, owner and size changes all three attributes."""
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
     after = await fs.setattr(ino, wanted, ROOT)
@@ -152,10 +152,8 @@ async def test_mode_owner_and_size_are_changed_by_one_request(fs: Filesystem) ->
 
 
 @pytest.mark.parametrize("counts", [False, True])
-async def test_nodiratime_keeps_the_access_time_of_directories(
-    volume: Volume, counts: bool
-) -> None:
-    """With nodiratime, atime of a directory stays, and atime of a file changes."""
+async def test_nodiratime_keeps_the_atime_of_directories(volume: Volume, counts: bool) -> None:
+    """With nodiratime, reads keep the atime of a directory and update the atime of a file."""
     options = FilesystemOptions(access_time=AccessTime.ALWAYS, directory_times=counts)
     async with volume.mounted(options) as fs:
         directory, file = make_directory(fs, b"d"), make_file(fs, b"f")

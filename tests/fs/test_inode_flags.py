@@ -1,4 +1,4 @@
-"""The flags immutable and append-only: who may set them, and which operations they refuse."""
+"""The flags immutable and append-only: who may set them, and which operations they prevent."""
 
 import struct
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
 
 
 async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
-    """Make a file with content and a directory with one name, and set a flag on both."""
+    """Create a file with content and a directory with one name, and set a flag on both."""
     file, directory = make_file(fs, b"file"), make_directory(fs, b"d")
     await fs.write(file, 0, b"content")
     make_file(fs, b"in", directory)
@@ -38,7 +38,7 @@ async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
 
 
 def _refused(fs: Filesystem) -> list[Callable[[], object]]:
-    """Return operations, refused with both flags, that never wait."""
+    """Return operations that the immutable and append-only flags refuse without waiting."""
     file, directory, names = look(fs, b"file").ino, look(fs, b"d").ino, fs.namespace
     return [
         lambda: names.unlink(ROOT_INO, b"file"),
@@ -62,7 +62,7 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
-    """Return operations, refused with both flags, that may wait."""
+    """Return operations that the immutable and append-only flags refuse and that may wait."""
     file = look(fs, b"file").ino
     return [
         lambda: fs.open(file, ROOT, writes=True),
@@ -76,7 +76,7 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 @pytest.mark.parametrize("flag", BOTH)
 async def test_flagged_inodes_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
-    """Changes by root are refused until root clears the flag."""
+    """Changes of a flagged inode are refused, even for root, until root clears the flag."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
 
@@ -97,8 +97,8 @@ async def test_flagged_inodes_refuse_changes_of_every_user(fs: Filesystem, flag:
     fs.namespace.unlink(ROOT_INO, b"file")
 
 
-async def test_append_only_file_accepts_only_the_current_time(fs: Filesystem) -> None:
-    """The current time and times that the kernel keeps are accepted, other times are refused."""
+async def test_append_only_file_accepts_only_the_current_time_as_new_time(fs: Filesystem) -> None:
+    """An append-only file accepts the current time, but no other new time."""
     for ino in await _with_flag(fs, FS_APPEND_FL):
         before = fs.attributes.get(ino)
         now_ns = before.ctime_ns
@@ -115,8 +115,8 @@ async def test_append_only_file_accepts_only_the_current_time(fs: Filesystem) ->
             fs.attributes.set_attributes(ino, SetAttributes(atime_ns=now_ns))
 
 
-async def test_append_only_inode_can_grow_and_an_immutable_inode_cannot(fs: Filesystem) -> None:
-    """An append-only file can be opened to append; an append-only directory gets new names."""
+async def test_append_only_inode_can_grow_and_immutable_inode_cannot(fs: Filesystem) -> None:
+    """An append-only file can be opened to append; an append-only directory accepts new names."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)
     await fs.open(file, ROOT, writes=True, appends=True)
     await fs.write(file, 7, b", more")
@@ -141,7 +141,7 @@ async def test_append_only_inode_can_grow_and_an_immutable_inode_cannot(fs: File
 
 
 async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> None:
-    """The flag of a directory protects its names, not the content of its files."""
+    """The immutable flag of a directory protects its names, not the content of its files."""
     _file, directory = await _with_flag(fs, FS_IMMUTABLE_FL)
     ino = look(fs, b"in", directory).ino
     await fs.open(ino, USER, writes=True)
@@ -149,8 +149,8 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_only_root_sets_flags_and_only_the_supported_ones(fs: Filesystem) -> None:
-    """Only root may set a flag. Other flags than these two are not supported."""
+async def test_only_root_sets_flags_and_only_supported_flags(fs: Filesystem) -> None:
+    """Only root may set the flags immutable and append-only; other flags are refused."""
     ino = make_file(fs, b"f")
     with pytest.raises(NotPermittedError):
         await fs.flags.set(ino, FS_APPEND_FL, is_root=False)
@@ -161,8 +161,8 @@ async def test_only_root_sets_flags_and_only_the_supported_ones(fs: Filesystem) 
     assert fs.getattr(ino) == before
 
 
-async def test_file_open_for_writing_may_become_immutable(fs: Filesystem) -> None:
-    """Writes by a process that has the file open are accepted until the process closes it."""
+async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem) -> None:
+    """A process with the file open for writing can write to it until it closes the file."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
     await fs.write(ino, 0, b"before")
@@ -188,8 +188,8 @@ async def test_file_open_for_writing_may_become_immutable(fs: Filesystem) -> Non
         fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=7))
 
 
-async def test_file_open_for_reading_is_protected_at_once(fs: Filesystem) -> None:
-    """A file that is open only for reading is protected at once, and writable without the flag."""
+async def test_immutable_flag_protects_a_file_open_for_reading_at_once(fs: Filesystem) -> None:
+    """An immutable file that is open only for reading cannot be changed."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER)
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -201,7 +201,7 @@ async def test_file_open_for_reading_is_protected_at_once(fs: Filesystem) -> Non
 
 
 async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
-    """The flag of ``s3fs-meta lock`` looks immutable, and chattr(1) cannot clear it."""
+    """The flag of ``s3fs-meta lock`` is shown as immutable, and chattr(1) cannot clear it."""
     ino = make_file(fs, b"f")
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     assert fs.flags.get(ino) == FS_IMMUTABLE_FL
@@ -210,10 +210,10 @@ async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
             await fs.flags.set(ino, wanted, is_root=True)
 
 
-async def test_directory_with_a_protected_entry_is_removed_only_on_request(
+async def test_tree_with_an_immutable_file_is_removed_only_on_request(
     fs: Filesystem,
 ) -> None:
-    """The removal of a directory with an immutable file needs *locked*."""
+    """Removing a directory with an immutable file requires the argument *locked*."""
     above, other = make_directory(fs, b"above"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", make_directory(fs, b"d", above))
     fs.namespace.link(ino, other, b"g")
@@ -233,8 +233,8 @@ async def test_directory_with_a_protected_entry_is_removed_only_on_request(
     assert_sound(fs)
 
 
-async def test_one_name_of_a_protected_file_can_be_removed(fs: Filesystem) -> None:
-    """With *locked*, one name of an immutable file is removed, and its other name stays."""
+async def test_one_of_two_names_of_an_immutable_file_can_be_removed(fs: Filesystem) -> None:
+    """With *locked*, one of two names of an immutable file can be removed."""
     ino = make_file(fs, b"f")
     fs.namespace.link(ino, ROOT_INO, b"g")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
@@ -245,10 +245,10 @@ async def test_one_name_of_a_protected_file_can_be_removed(fs: Filesystem) -> No
 
 
 @pytest.mark.parametrize("name", [b"file", b"d"])
-async def test_failed_removal_keeps_the_flags(
+async def test_failed_removal_keeps_the_inode_flags(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch, name: bytes
 ) -> None:
-    """A removal with *locked* on a full disk fails, and the inode keeps its flags."""
+    """If a removal with *locked* fails on a full disk, the inode keeps its flags."""
     for ino in await _with_flag(fs, FS_IMMUTABLE_FL):
         before = fs.getattr(ino)
         monkeypatch.setattr(fs.changes, "begin_removal", _refuse)
@@ -262,8 +262,8 @@ def _refuse(_parent: Ino, _name: bytes) -> None:
     raise NoSpaceLeftError("the disk is full")
 
 
-async def test_copy_into_an_append_only_file_must_be_at_its_end(fs: Filesystem) -> None:
-    """A copy to another position than the end of an append-only file is refused."""
+async def test_copy_into_an_append_only_file_must_start_at_its_end(fs: Filesystem) -> None:
+    """A copy to any position before the end of an append-only file is refused."""
     file, _directory = await _with_flag(fs, FS_APPEND_FL)
     other = look(fs, b"other").ino
     await fs.write(other, 0, b"new")
@@ -273,7 +273,7 @@ async def test_copy_into_an_append_only_file_must_be_at_its_end(fs: Filesystem) 
     assert await fs.read(file, 0, 99) == b"contentnew"
 
 
-async def test_flags_survive_a_remount(volume: Volume) -> None:
+async def test_inode_flags_survive_a_remount(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await fs.flags.set(make_file(fs, b"f"), FS_APPEND_FL, is_root=True)
         volume.commit()
@@ -281,13 +281,13 @@ async def test_flags_survive_a_remount(volume: Volume) -> None:
         assert look(fs, b"f").flags == InodeFlag.APPEND_ONLY
 
 
-def test_flags_are_converted_to_the_extended_form() -> None:
-    """The flags of chattr(1) and those of struct fsxattr in linux/fs.h correspond."""
+def test_inode_flags_are_converted_to_struct_fsxattr_and_back() -> None:
+    """The flags of chattr(1) correspond to those of struct fsxattr in linux/fs.h."""
     assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]
 
 
-async def test_extended_ioctl_sets_flags(fs: Filesystem) -> None:
-    """The extended form, as used by xfs_io(8), sets flags; other fields must be zero."""
+async def test_extended_ioctl_sets_inode_flags(fs: Filesystem) -> None:
+    """FS_IOC_FSSETXATTR, as in xfs_io(8), sets flags; all other fields must be zero."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):
         given = struct.pack("=I24x", extended(flags))

@@ -1,4 +1,4 @@
-"""Lookup counts of inodes, kept in little memory."""
+"""Lookup counts of inodes, stored in little memory."""
 
 import tracemalloc
 
@@ -16,7 +16,7 @@ def test_unknown_inode_has_lookup_count_zero() -> None:
 
 @pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
 def test_page_of_forgotten_inodes_is_freed(times: int) -> None:
-    """A page is freed when all of its inodes are forgotten, even after counts above 254."""
+    """A page of counts is freed when all its inodes are forgotten, even after counts above 254."""
     counts = LookupCounts()
     for _ in range(times):
         counts.add(Ino(77))
@@ -25,7 +25,7 @@ def test_page_of_forgotten_inodes_is_freed(times: int) -> None:
     assert counts.pages == 0
 
 
-def test_count_is_right_after_it_falls_below_255() -> None:
+def test_lookup_count_is_correct_after_it_falls_below_255() -> None:
     counts = LookupCounts()
     counts.add(Ino(5), 300)
     assert counts.forget(Ino(5), 100) == 200
@@ -33,7 +33,7 @@ def test_count_is_right_after_it_falls_below_255() -> None:
     assert counts.count(Ino(5)) == 201
 
 
-def test_count_never_falls_below_zero() -> None:
+def test_lookup_count_never_falls_below_zero() -> None:
     counts = LookupCounts()
     counts.add(Ino(5))
     assert counts.forget(Ino(5), 9) == 0
@@ -41,8 +41,8 @@ def test_count_never_falls_below_zero() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
-def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Counts equal those of a dictionary after any additions and forgets."""
+def test_lookup_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
+    """Counts equal those of a dictionary after any sequence of additions and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -55,7 +55,7 @@ def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) 
     assert counts.pages == len({number >> 8 for number, count in model.items() if count})
 
 
-def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
+def test_lookup_counts_of_100000_inodes_take_less_than_a_megabyte() -> None:
     counts = LookupCounts()
     tracemalloc.start()
     for number in range(100_000):
@@ -65,8 +65,8 @@ def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
     assert taken < 1_000_000
 
 
-def test_known_inodes_are_listed() -> None:
-    """Inodes of every page are listed, except those that are forgotten."""
+def test_all_known_inodes_are_listed() -> None:
+    """Inodes of every page are listed, except forgotten inodes."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)
@@ -76,14 +76,14 @@ def test_known_inodes_are_listed() -> None:
     assert sorted(counts.known()) == [1, 255, 256, 100_000]
 
 
-def test_known_inodes_of_a_set_and_of_a_range_are_found() -> None:
+def test_known_inodes_of_a_set_or_range_are_found() -> None:
     """A query returns the known inodes of a set, or whether a range may contain a known inode."""
     counts = LookupCounts()
     for ino in (5, 300, 100_000):
         counts.add(Ino(ino))
 
     assert counts.known_among(map(Ino, (4, 5, 299, 300, 70_000))) == {5, 300}
-    assert counts.may_know_between(Ino(1), Ino(4))  # inodes 1 to 4 are on the page of inode 5
+    assert counts.may_know_between(Ino(1), Ino(4))  # Inodes 1 to 4 share a page with inode 5.
     assert counts.may_know_between(Ino(90_000), Ino(200_000))
     assert not counts.may_know_between(Ino(1000), Ino(1001))
     assert not counts.may_know_between(Ino(1000), Ino(90_000))

@@ -42,7 +42,7 @@ DEFAULT_ACL = acl.encode(
 
 
 def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
-    """Return the names of a directory."""
+    """Return all names in a directory."""
     return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # a cookie
 
 
@@ -50,7 +50,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
 
 
 async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume: Volume) -> None:
-    """Owner, mode, times and link count are set, and the directory gets a new size and times."""
+    """A new file has owner, mode, times and link count; its directory gets a new size and times."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 
@@ -61,7 +61,7 @@ async def test_new_file_has_the_attributes_of_its_creator(fs: Filesystem, volume
     assert (root.size_bytes, root.nlink, root.mtime_ns, root.ctime_ns) == (1, 2, now_ns, now_ns)
 
 
-async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
+async def test_new_directory_increments_the_link_count_of_its_parent(fs: Filesystem) -> None:
     """The link count of a directory is 2 plus the number of its subdirectories."""
     outer = make_directory(fs, b"d")
     inner = make_directory(fs, b"e", outer)
@@ -73,13 +73,13 @@ async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK])
-async def test_special_file_keeps_type_and_device(fs: Filesystem, kind: int) -> None:
+async def test_special_file_stores_type_and_device(fs: Filesystem, kind: int) -> None:
     fs.namespace.make_node(ROOT_INO, b"s", kind | 0o600, ROOT, 0x801)
     assert (look(fs, b"s").mode, look(fs, b"s").rdev) == (kind | 0o600, 0x801)
 
 
 async def test_symlink_stores_its_target(fs: Filesystem) -> None:
-    """A target has up to 4,095 bytes of any kind, and its length is the size of the inode."""
+    """A symlink target has up to 4,095 arbitrary bytes; its length is the size of the inode."""
     target = b"\xff/" * 2047 + b"x"
     made = fs.namespace.make_symlink(ROOT_INO, b"l", target, USER)
     assert (fs.readlink(made.ino), made.size_bytes, made.mode) == (target, 4095, 0o120777)
@@ -89,8 +89,8 @@ async def test_symlink_stores_its_target(fs: Filesystem) -> None:
         fs.namespace.make_symlink(ROOT_INO, b"m", b"", USER)
 
 
-async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
-    """Names have up to 255 bytes, which need not be text."""
+async def test_names_may_have_255_arbitrary_bytes(fs: Filesystem) -> None:
+    """A name has up to 255 bytes, which need not be text."""
     make_file(fs, LONG)
     make_file(fs, bytes(range(128, 255)))
     assert names(fs) == {LONG, bytes(range(128, 255))}
@@ -103,13 +103,13 @@ async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"/", b"a/b"])
 async def test_reserved_names_cannot_be_created(fs: Filesystem, name: bytes) -> None:
-    """Empty names, ".", ".." and names with "/" are refused, although the kernel sends none."""
+    """A name that is empty, "." or "..", or that contains "/", is refused."""
     with pytest.raises(InvalidRequestError):
         make_file(fs, name)
 
 
 async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
-    """No inode is made if the name exists, or its parent is a file or missing."""
+    """Creation fails if the name exists, or if the parent is missing or a file."""
     taken = make_file(fs, b"f")
     before = fs.statfs()
     for parent, error in ((ROOT_INO, EntryExistsError), (taken, NeedsDirectoryError)):
@@ -124,8 +124,8 @@ async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
     assert fs.statfs() == before
 
 
-async def test_setgid_directory_passes_its_group_on(fs: Filesystem) -> None:
-    """A new file gets the group; a new directory gets the group and the setgid bit."""
+async def test_setgid_directory_passes_on_its_group(fs: Filesystem) -> None:
+    """In a setgid directory new entries inherit the group, and new directories the setgid bit."""
     made = fs.namespace.make_directory(ROOT_INO, b"d", 0o2775, ROOT)
     inner = fs.namespace.make_directory(made.ino, b"e", 0o755, USER)
     file = fs.namespace.make_node(inner.ino, b"f", 0o100644, USER)
@@ -134,7 +134,7 @@ async def test_setgid_directory_passes_its_group_on(fs: Filesystem) -> None:
 
 
 async def test_default_acl_is_inherited(fs: Filesystem) -> None:
-    """A new file gets an access ACL limited by its mode, a new directory the default ACL, too."""
+    """A new file inherits the ACL, limited by its mode; a new directory also its default."""
     directory = make_directory(fs, b"d")
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
     file = fs.namespace.make_node(directory, b"f", 0o100640, USER)
@@ -154,7 +154,7 @@ async def test_default_acl_is_inherited(fs: Filesystem) -> None:
 
 
 async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
-    """The link count is the number of names; the inode is deleted with its last name."""
+    """Names of one inode share its attributes; the last unlink deletes the inode."""
     directory = make_directory(fs, b"d")
     ino = make_file(fs, b"a")
     now_ns = volume.clock.later()
@@ -181,8 +181,8 @@ async def test_invalid_link_is_refused(fs: Filesystem) -> None:
         fs.namespace.link(ino, ROOT_INO, b"x")
 
 
-async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
-    """Unlink refuses directories, rmdir refuses files and directories with entries."""
+async def test_unlink_and_rmdir_refuse_the_wrong_type(fs: Filesystem) -> None:
+    """Unlink refuses directories; rmdir refuses files and directories with entries."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
     with pytest.raises(RefusesDirectoryError):
@@ -197,7 +197,7 @@ async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
 
 
 async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
-    """An open directory without a name has no links, and new names in it fail with ENOENT."""
+    """An open directory without a name has link count 0, and creating names in it gives ENOENT."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -214,7 +214,7 @@ async def test_removed_open_directory_accepts_no_names(fs: Filesystem) -> None:
 
 
 async def test_rename_moves_the_name_and_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """Both directories get new times, the renamed inode only a new ctime."""
+    """A rename sets the times of both directories, and only the ctime of the renamed inode."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"a", source)
     now_ns = volume.clock.later()
@@ -228,8 +228,8 @@ async def test_rename_moves_the_name_and_sets_times(fs: Filesystem, volume: Volu
         assert (row.mtime_ns, row.ctime_ns, row.size_bytes) == (now_ns, now_ns, size)
 
 
-async def test_renamed_directory_changes_the_link_counts(fs: Filesystem) -> None:
-    """Both parents have new link counts, and ".." is the new parent."""
+async def test_rename_of_a_directory_updates_link_counts(fs: Filesystem) -> None:
+    """After a move both parents have new link counts, and ".." refers to the new parent."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_directory(fs, b"d", source)
     fs.namespace.rename(source, b"d", target, b"d")
@@ -238,7 +238,7 @@ async def test_renamed_directory_changes_the_link_counts(fs: Filesystem) -> None
 
 
 async def test_rename_replaces_a_file(fs: Filesystem) -> None:
-    """The replaced file is an orphan while it is in use, and then deleted."""
+    """A replaced file is an orphan while it is in use; then it is deleted."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     fs.lookups.add(new)
     fs.namespace.rename(ROOT_INO, b"old", ROOT_INO, b"new")
@@ -250,7 +250,7 @@ async def test_rename_replaces_a_file(fs: Filesystem) -> None:
 
 
 async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
-    """Each parent has the right link count, and the replaced directory is deleted."""
+    """A rename onto an empty directory deletes the replaced directory."""
     source = make_directory(fs, b"s")
     moved, replaced = make_directory(fs, b"d", source), make_directory(fs, b"e")
     fs.namespace.rename(source, b"d", ROOT_INO, b"e")
@@ -261,8 +261,8 @@ async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
     assert fs.getattr(ROOT_INO).nlink == 4
 
 
-async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Filesystem) -> None:
-    """Both names stay, as rename(2) requires."""
+async def test_rename_onto_a_hard_link_of_the_same_inode_does_nothing(fs: Filesystem) -> None:
+    """A rename onto a hard link of the same file keeps both names, as rename(2) requires."""
     ino = make_file(fs, b"a")
     fs.namespace.link(ino, ROOT_INO, b"b")
     fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
@@ -271,8 +271,8 @@ async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Files
     assert names(fs) == {b"a", b"b"}
 
 
-async def test_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
-    """A directory and a file in different directories are exchanged."""
+async def test_rename_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
+    """A directory and a file in different directories exchange their names."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     directory, file = make_directory(fs, b"d", source), make_file(fs, b"f", target)
     now_ns = volume.clock.later()
@@ -288,7 +288,7 @@ async def test_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -> None:
 
 
 async def test_invalid_rename_is_refused(fs: Filesystem) -> None:
-    """All refusals of rename(2) and renameat2(2) change nothing."""
+    """Each rename that rename(2) and renameat2(2) forbid is refused and changes nothing."""
     full, empty = make_directory(fs, b"full"), make_directory(fs, b"empty")
     deep = make_directory(fs, b"deep", full)
     make_file(fs, b"f")
@@ -324,7 +324,7 @@ async def test_rename_noreplace_renames_to_a_free_name(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("flags", [RENAME_WHITEOUT, RENAME_WHITEOUT | RENAME_NOREPLACE])
-async def test_rename_with_a_whiteout_leaves_a_device_under_the_old_name(
+async def test_rename_with_a_whiteout_leaves_a_device_at_the_old_name(
     fs: Filesystem, volume: Volume, flags: int
 ) -> None:
     """A whiteout is the character device 0, 0, by which an overlay hides a name."""
@@ -343,11 +343,11 @@ async def test_rename_with_a_whiteout_leaves_a_device_under_the_old_name(
     assert_sound(fs)
 
 
-# --- files without a name ----------------------------------------------------------------------
+# --- O_TMPFILE ---------------------------------------------------------------------------------
 
 
 async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
-    """A file made with O_TMPFILE gets a name by link, and is then an ordinary file."""
+    """A file created with O_TMPFILE becomes an ordinary file when link gives it a name."""
     before = fs.getattr(ROOT_INO)
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
@@ -371,7 +371,7 @@ async def test_file_without_a_name_can_be_linked(fs: Filesystem) -> None:
 
 
 async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
-    """The file and its content are deleted when it is closed and forgotten."""
+    """A nameless file and its content are deleted when it is closed and forgotten."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
     fs.open_files.opened(made.ino, writes=True)
@@ -384,7 +384,7 @@ async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> No
 
 
 async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> None:
-    """A mount after a kill purges a file that never had a name."""
+    """The mount after a kill purges files that never had a name."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
         volume.commit()
@@ -395,7 +395,7 @@ async def test_file_without_a_name_is_purged_after_a_kill(volume: Volume) -> Non
         assert not exists(fs, made.ino)
 
 
-async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Filesystem) -> None:
+async def test_file_without_a_name_inherits_group_and_acl_of_its_directory(fs: Filesystem) -> None:
     """A nameless file has the group and the ACL that a named file would have."""
     directory = make_directory(fs, b"d")
     fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77))
@@ -408,7 +408,7 @@ async def test_file_without_a_name_gets_group_and_acl_of_its_directory(fs: Files
     assert fs.xattrs.get(nameless.ino, acl.ACCESS) == fs.xattrs.get(named.ino, acl.ACCESS)
 
 
-# --- state -------------------------------------------------------------------------------------
+# --- read-only mount ---------------------------------------------------------------------------
 
 
 async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:

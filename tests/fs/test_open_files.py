@@ -4,8 +4,8 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Ino
 
 
-def test_record_of_an_inode_exists_from_first_open_to_last_release() -> None:
-    """Two opens of an inode have one record; the second release removes it."""
+def test_record_of_an_open_inode_lasts_until_the_last_release() -> None:
+    """Two opens of an inode share one record; the second release removes the record."""
     files = OpenFiles()
     first = files.opened(Ino(3))
     assert files.opened(Ino(3)) is first
@@ -21,7 +21,7 @@ def test_release_of_an_unopened_file_changes_nothing() -> None:
 
 
 def test_open_inodes_are_found_by_range() -> None:
-    """A range includes its first and its last inode."""
+    """A range of inodes includes its first and its last inode."""
     files = OpenFiles()
     files.opened(Ino(7))
 
@@ -30,10 +30,10 @@ def test_open_inodes_are_found_by_range() -> None:
     assert not files.any_between(Ino(8), Ino(9))
 
 
-def test_file_is_open_from_its_first_read_if_opens_are_not_reported() -> None:
+def test_file_counts_as_open_from_its_first_read_without_reported_opens() -> None:
     """If the kernel does not report opens, a file counts as open from its first read.
 
-    It is open until the kernel forgets it.
+    The file stays open until the kernel forgets it.
     """
     files = OpenFiles()
     assert files.being_read(Ino(3)) is None
@@ -52,7 +52,7 @@ def test_file_is_open_from_its_first_read_if_opens_are_not_reported() -> None:
 
 
 def test_time_of_the_first_open_for_writing_is_recorded() -> None:
-    """The recorded time stays until no file is open for writing."""
+    """The recorded time of the first open for writing stays until no process writes the file."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

@@ -23,7 +23,7 @@ from tests.fs.conftest import (
 async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
     fs: Filesystem,
 ) -> None:
-    """The inode is deleted when it is both closed and forgotten, in either order."""
+    """An unlinked inode is deleted when it is both closed and forgotten, in either order."""
     for forget_first in (True, False):
         ino = make_file(fs, b"f")
         fs.lookups.add(ino, 2)
@@ -44,7 +44,7 @@ async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
     assert fs.db.counters.file_bytes == 0
 
 
-async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
+async def test_deleting_an_inode_deletes_all_its_rows(fs: Filesystem) -> None:
     """The rows of extended attributes, symlink targets and blocks are deleted with their inode."""
     file = make_file(fs, b"f")
     await fs.write(file, 0, b"a")
@@ -60,7 +60,7 @@ async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
 
 
 async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
-    """No process has a file of a killed daemon open."""
+    """The next mount purges orphans of a killed daemon, because no process has them open."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
@@ -76,8 +76,8 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
         nursery.cancel_scope.cancel()
 
 
-async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume) -> None:
-    """A promoted follower may have a file open that the former writer removed."""
+async def test_orphan_that_this_host_has_open_stays_until_close(volume: Volume) -> None:
+    """A promoted follower keeps a file that it has open and that the former writer removed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)
@@ -95,8 +95,8 @@ async def test_orphan_that_is_open_on_this_host_stays_until_close(volume: Volume
         nursery.cancel_scope.cancel()
 
 
-async def test_large_file_is_purged_in_pieces(volume: Volume) -> None:
-    """A large file is purged in the background, or after a kill by the next mount."""
+async def test_large_orphan_is_purged_in_pieces(volume: Volume) -> None:
+    """A large orphan is purged in the background, or after a kill by the next mount."""
     async with volume.mounted(slices=Slices(purged_blocks=2)) as fs:
         ino = make_file(fs, b"f")
         for index in range(7):
@@ -128,8 +128,8 @@ async def test_degraded_mount_purges_no_orphan(fs: Filesystem) -> None:
     assert exists(fs, ino)
 
 
-async def test_inode_whose_unlink_was_rolled_back_stays(fs: Filesystem, volume: Volume) -> None:
-    """After a rollback of its unlink the inode has its name and is not deleted."""
+async def test_rolled_back_unlink_keeps_the_inode(fs: Filesystem, volume: Volume) -> None:
+    """After the rollback of an unlink the inode has its name and is not deleted."""
     ino = make_file(fs, b"f")
     volume.commit()
     fs.lookups.add(ino)

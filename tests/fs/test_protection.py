@@ -21,8 +21,8 @@ async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None
                 check(row._replace(flags=row.flags | flag))
 
 
-async def test_append_only_inode_can_only_grow(fs: Filesystem) -> None:
-    """An append-only inode may be changed, but not in ways that need an unprotected inode."""
+async def test_append_only_inode_refuses_all_changes_but_growth(fs: Filesystem) -> None:
+    """An append-only inode can grow, but refuses operations that need an unprotected inode."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
     require_changeable(row)

@@ -1,4 +1,4 @@
-"""The list of removed trees, and directories below them."""
+"""The list of removed trees, and the directories in these trees."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import make_directory
 
 
-async def test_last_removed_tree_is_returned_first(fs: Filesystem) -> None:
-    """The list of removed trees returns the last one first, and each one once."""
+async def test_newest_removed_tree_is_returned_first(fs: Filesystem) -> None:
+    """The list of removed trees returns each tree once, the newest first."""
     trees = fs.orphans.trees
     for top in (1, 2, 3, 2):
         trees.add(Ino(top))
@@ -34,10 +34,10 @@ async def test_all_directories_below_a_removed_directory_count_as_removed(fs: Fi
     assert trees.hold(Ino(999))
 
 
-async def test_cycle_of_directories_is_an_error(
+async def test_cycle_of_directories_raises_an_error(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search for a removed directory ends after a bounded depth."""
+    """The search for a removed ancestor fails at a maximum depth, as in a cycle."""
     monkeypatch.setattr("s3fs_meta.fs.removed_trees.DIRECTORY_DEPTH_MAX", 10)
     ring = make_directory(fs, b"ring")
     fs.db.begin()
@@ -46,8 +46,8 @@ async def test_cycle_of_directories_is_an_error(
         fs.orphans.trees.hold(ring)
 
 
-def test_remaining_work_of_a_tree_grows_with_its_directories() -> None:
-    """Each step adds its subdirectories to the remainder, which is never negative."""
+def test_remaining_work_of_a_removal_grows_with_found_directories() -> None:
+    """Each found directory adds to the remaining work, which is never negative."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

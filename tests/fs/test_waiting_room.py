@@ -1,4 +1,4 @@
-"""Limits on waiting requests, in total and for each user."""
+"""Limits on the number of waiting requests, in total and for each user."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
         yield number
 
 
-def test_single_user_may_use_all_slots() -> None:
-    """On a mount of one user all slots are available, and free again afterwards."""
+def test_single_user_may_use_all_waiting_slots() -> None:
+    """On a mount of one user every slot can be used, and is free again after the request."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:
@@ -32,8 +32,8 @@ def test_single_user_may_use_all_slots() -> None:
         assert len(room) == 0
 
 
-def test_no_user_of_a_shared_mount_takes_all_slots() -> None:
-    """The first user gets two thirds of all slots, each further one two thirds of the free ones."""
+def test_no_user_of_a_shared_mount_takes_all_waiting_slots() -> None:
+    """Each user may take at most two thirds of the slots that are still free."""
     room = WaitingRoom(is_shared=True)
     with filled(room, 1000) as first:
         assert first == WAITING_HANDLERS_MAX * 2 // 3
@@ -46,8 +46,8 @@ def test_no_user_of_a_shared_mount_takes_all_slots() -> None:
                 pass
 
 
-def test_all_users_together_stay_below_the_bound() -> None:
-    """1,000 users together do not exceed the limit, so metadata requests find a worker."""
+def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
+    """1,000 users together stay within the limit, so metadata requests find a free worker."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
         for uid in range(1000):
@@ -56,8 +56,8 @@ def test_all_users_together_stay_below_the_bound() -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_write_back_has_separate_slots(is_shared: bool) -> None:
-    """A refused write-back would lose data, so it has separate slots and may use all others."""
+def test_write_back_has_separate_waiting_slots(is_shared: bool) -> None:
+    """Write-back has separate waiting slots, because its refusal would lose data."""
     room = WaitingRoom(is_shared=is_shared)
     with filled(room, UNKNOWN) as readers:
         assert readers == WAITING_HANDLERS_MAX
@@ -68,7 +68,7 @@ def test_write_back_has_separate_slots(is_shared: bool) -> None:
         assert readers == 0
 
 
-def test_slot_is_free_again_after_an_exception() -> None:
+def test_waiting_slot_is_free_again_after_an_exception() -> None:
     room = WaitingRoom()
     with pytest.raises(OSError, match="x"), room.entered():
         raise OSError("x")

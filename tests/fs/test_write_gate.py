@@ -1,4 +1,4 @@
-"""The write gate, which every changing operation passes."""
+"""The write gate, which every operation that changes data must pass."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.fs.conftest import ROOT, Volume, make_file
 
 
 def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
-    """Make the local disk appear to have a number of free bytes above the reserve."""
+    """Simulate a local disk with this number of free bytes above the reserve."""
     disk = fs.changes._disk  # noqa: SLF001 - a full disk
     disk._granted_bytes = 0  # noqa: SLF001 - a full disk
     monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
@@ -20,7 +20,7 @@ def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
 async def test_full_disk_refuses_new_operations(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without free space SQLite would lose a complete group, so the gate refuses operations."""
+    """The gate refuses operations on a full disk, where SQLite would lose a whole group."""
     ino = make_file(fs, b"f")
     fill(fs, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):
@@ -35,7 +35,7 @@ async def test_full_disk_refuses_new_operations(
 async def test_full_disk_still_allows_removals(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removal may use the reserve, but not more than half of it."""
+    """A removal may use the disk reserve, but at most half of it."""
     make_file(fs, b"f")
     make_file(fs, b"g")
     fill(fs, monkeypatch, -DISK_RESERVE_BYTES // 4)
@@ -46,7 +46,7 @@ async def test_full_disk_still_allows_removals(
 
 
 async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
-    """Only the names and inodes of the uncommitted group are reported as lost."""
+    """Only names and inodes of the uncommitted group are reported as lost."""
     reported: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         make_file(fs, b"safe")
@@ -60,7 +60,7 @@ async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
         assert fs.lookup(ROOT_INO, b"safe") is not None
 
 
-async def test_group_is_committed_after_a_number_of_operations(volume: Volume) -> None:
+async def test_group_is_committed_at_its_maximum_number_of_operations(volume: Volume) -> None:
     """A group that reaches its maximum number of operations is committed."""
     reported: list[Lost] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:

@@ -27,7 +27,7 @@ MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OT
 async def test_xattr_value_is_read_back_unchanged(
     fs: Filesystem, volume: Volume, name: bytes
 ) -> None:
-    """Any bytes are stored; ctime changes, and mtime stays."""
+    """Any bytes can be the value of an attribute; a change sets ctime and not mtime."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     for value in (b"", b"\0\xff", b"x" * XATTR_VALUE_BYTES_MAX):
@@ -36,8 +36,8 @@ async def test_xattr_value_is_read_back_unchanged(
     assert (fs.getattr(ino).ctime_ns, fs.getattr(ino).mtime_ns) == (now_ns, T0)
 
 
-async def test_removed_attribute_is_not_found(fs: Filesystem, volume: Volume) -> None:
-    """A second removal raises NoAttributeError; a file named like the attribute stays."""
+async def test_removed_xattr_is_not_found(fs: Filesystem, volume: Volume) -> None:
+    """Removing a missing attribute raises NoAttributeError."""
     ino = make_file(fs, b"user.a")
     fs.xattrs.set(ino, b"user.a", b"1", USER)
     now_ns = volume.clock.later()
@@ -50,7 +50,7 @@ async def test_removed_attribute_is_not_found(fs: Filesystem, volume: Volume) ->
     assert fs.lookup(ROOT_INO, b"user.a") is not None
 
 
-async def test_list_shows_trusted_names_to_root_only(fs: Filesystem) -> None:
+async def test_only_root_sees_trusted_xattr_names(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     for name in (b"user.b", b"trusted.a", b"user.a"):
         fs.xattrs.set(ino, name, b"", ROOT)
@@ -59,7 +59,7 @@ async def test_list_shows_trusted_names_to_root_only(fs: Filesystem) -> None:
     assert fs.xattrs.names(ROOT_INO, USER) == []
 
 
-async def test_invalid_attributes_are_refused(fs: Filesystem) -> None:
+async def test_invalid_xattrs_are_refused(fs: Filesystem) -> None:
     """Unknown namespaces, long names, large values and missing inodes are refused."""
     ino = make_file(fs, b"f")
     for name in (b"system.other", b"a", b"users.x"):
@@ -78,8 +78,8 @@ async def test_invalid_attributes_are_refused(fs: Filesystem) -> None:
     assert fs.xattrs.names(ino, ROOT) == []
 
 
-async def test_names_must_fit_into_one_list(fs: Filesystem) -> None:
-    """A name is refused if the list of names would exceed the 64 KiB of listxattr(2)."""
+async def test_all_xattr_names_of_an_inode_must_fit_into_one_list(fs: Filesystem) -> None:
+    """A new attribute is refused if the list of names would exceed 64 KiB."""
     ino = make_file(fs, b"f")
     for number in range(255):
         fs.xattrs.set(ino, b"user.%0250d" % number, b"", ROOT)
@@ -102,7 +102,7 @@ async def test_xattr_create_and_replace_are_enforced(fs: Filesystem) -> None:
 
 
 async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
-    """The mask becomes the group bits of the mode; a minimal ACL is stored only as the mode."""
+    """The ACL mask becomes the group bits of the mode; a minimal ACL is stored only as the mode."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER)
     assert (fs.getattr(ino).mode, fs.xattrs.get(ino, acl.ACCESS)) == (0o100761, NAMED)
@@ -112,7 +112,7 @@ async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
 
 
 async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
-    """Bytes that are no ACL, and a default ACL of a file, are refused."""
+    """Bytes that are no ACL are refused, and so is a default ACL of a file."""
     ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     with pytest.raises(InvalidRequestError):
         fs.xattrs.set(ino, acl.ACCESS, b"nonsense", USER)
@@ -128,10 +128,10 @@ async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
     ("uid", "gid", "groups", "kept"),
     [(0, 0, (), True), (1000, 100, (), True), (1000, 5, (100,), True), (1000, 5, (), False)],
 )
-async def test_setgid_survives_an_acl_only_from_a_group_member(
+async def test_setgid_survives_an_acl_set_by_a_group_member(
     fs: Filesystem, uid: int, gid: int, groups: tuple[int, ...], kept: bool
 ) -> None:
-    """The bit stays if root or a member of the file's group sets the ACL."""
+    """Only root and members of the file's group keep the setgid bit when they set an ACL."""
     ino = make_file(fs, b"f", mode=0o2755)
     fs.xattrs._groups_of = lambda _pid: groups  # noqa: SLF001 - groups of a process that does not exist
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER._replace(uid=uid, gid=gid))
@@ -139,7 +139,7 @@ async def test_setgid_survives_an_acl_only_from_a_group_member(
 
 
 async def test_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:
-    """The kernel requests ``security.capability`` before writes, so its absence is cached."""
+    """The missing ``security.capability`` of an open file is answered without a query."""
     ino = make_file(fs, b"f")
     assert not fs.xattrs.lacks_capability(ino)
     await fs.open(ino, ROOT)

@@ -1,4 +1,4 @@
-"""Byte ranges that are cut at block boundaries, and plans of writes."""
+"""Byte ranges split at block boundaries, and plans of writes."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,12 @@ B = 100
 
 
 def located(plain_bytes: int, state: BlockState | None) -> Located:
-    """Return a block of a given length."""
+    """Return a block of a given length with its location."""
     return Located(BlockId(1), plain_bytes, None, None, None, None, state)
 
 
 def span(start: int, stop: int) -> Span:
-    """Return a range in block 0."""
+    """Return a byte range within block 0."""
     return Span(BlockIndex(0), start, stop)
 
 
@@ -36,8 +36,8 @@ def sized(size_bytes: int) -> Attributes:
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))
-def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
-    """Every byte of the range is in exactly one part, within one block."""
+def test_spans_cover_a_byte_range_once_in_order(offset: int, length: int) -> None:
+    """Every byte of a range is in exactly one span, and each span lies within one block."""
     parts = spans(offset, offset + length, B)
     covered = [
         part.block_index * B + byte for part in parts for byte in range(part.start, part.stop)
@@ -60,10 +60,10 @@ def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
         (span(0, 100), located(50, BlockState.SEALED), True, How.NEW),
     ],
 )
-def test_plan_chooses_how_each_part_is_written(
+def test_write_plan_chooses_how_each_part_is_written(
     part: Span, there: Located | None, is_local: bool, how: How
 ) -> None:
-    """Old content is fetched or copied only if a part of it remains."""
+    """A write plan fetches or copies old content only if a part of that content remains."""
     plan = plan_write(sized(100), [(part, there)], lambda _block: is_local)
     assert [step.how for step in plan.steps] == [how]
     assert plan.missing == ([there] if how is How.FETCH else [])
@@ -89,10 +89,10 @@ def test_plan_chooses_how_each_part_is_written(
         ),
     ],
 )
-def test_plan_reports_added_bytes_overwrites_and_row_changes(
+def test_write_plan_reports_added_bytes_overwrites_and_row_changes(
     parts: list[Part], added_bytes: int, overwrites: bool, changes_no_row: bool
 ) -> None:
-    """The plan has the added bytes, whether committed bytes change, and whether a row changes."""
+    """A write plan has the number of added bytes, and whether committed bytes or rows change."""
     plan = plan_write(sized(500), parts, lambda _block: True)
     assert (plan.added_bytes, plan.overwrites) == (added_bytes, overwrites)
     assert lie_in_dirty_blocks(parts) == changes_no_row
@@ -107,8 +107,10 @@ def test_plan_reports_added_bytes_overwrites_and_row_changes(
         (span(0, 10), 50, 50),
     ],
 )
-def test_only_remaining_content_is_copied(part: Span, plain_bytes: int, kept: int) -> None:
-    """Content after the start of the write is copied only if the write does not replace it."""
+def test_write_plan_copies_only_content_that_is_not_overwritten(
+    part: Span, plain_bytes: int, kept: int
+) -> None:
+    """Content after the start of a write is copied only if the write does not replace it."""
     assert bytes_to_keep(part, plain_bytes) == kept
 
 
@@ -119,5 +121,5 @@ def test_only_remaining_content_is_copied(part: Span, plain_bytes: int, kept: in
 def test_truncation_cuts_the_block_that_contains_the_new_size(
     size: int, remove_from: int, keep_index: int, keep_bytes: int
 ) -> None:
-    """A size at a block boundary removes complete blocks and cuts no block."""
+    """Truncation to a block boundary removes complete blocks and cuts no block."""
     assert cut(size, B) == (remove_from, keep_index, keep_bytes)

@@ -28,7 +28,7 @@ SIXTEEN_TIB = 16 << 40
 
 
 def blocks(fs: Filesystem, ino: Ino) -> int:
-    """Return the number of mapped blocks of a file, by its rows and by its attributes."""
+    """Return the number of mapped blocks of a file, which its attributes must also have."""
     row = fs.db.one("SELECT count(*) FROM block_map WHERE ino = ?", (ino,))
     assert row is not None
     assert fs.getattr(ino).mapped_blocks == row[0]
@@ -41,7 +41,7 @@ async def whole(fs: Filesystem, ino: Ino) -> bytes:
 
 
 async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> None:
-    """A write across blocks sets the size, the times and the counters."""
+    """A write that spans several blocks sets the file's size, times and counters."""
     ino = make_file(fs, b"f")
     content = random.Random(1).randbytes(3 * BLOCK_BYTES + 17)
     now_ns = volume.clock.later()
@@ -64,8 +64,8 @@ async def test_empty_write_changes_nothing(fs: Filesystem) -> None:
     assert fs.getattr(ino) == before
 
 
-async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
-    """The hole between two writes reads as zeros and has no blocks."""
+async def test_gap_between_two_writes_is_a_hole(fs: Filesystem) -> None:
+    """The gap between two writes reads as zeros and has no blocks."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 100, b"a")
     await fs.write(ino, 5 * BLOCK_BYTES + 7, b"b")
@@ -76,7 +76,7 @@ async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
     assert blocks(fs, ino) == 2
 
 
-async def test_both_ends_of_a_sparse_file_of_16_tib_are_written(fs: Filesystem) -> None:
+async def test_sparse_file_of_16_tib_can_be_written_at_both_ends(fs: Filesystem) -> None:
     """A file of 16 TiB with one byte at each end has two blocks."""
     ino = make_file(fs, b"f")
     await fs.write(ino, SIXTEEN_TIB - 1, b"z")
@@ -89,8 +89,8 @@ async def test_both_ends_of_a_sparse_file_of_16_tib_are_written(fs: Filesystem) 
     assert await whole(fs, ino) == b"a"
 
 
-async def test_no_file_grows_past_the_limit(fs: Filesystem) -> None:
-    """A write or a truncation beyond the limit raises TooBigError and changes nothing."""
+async def test_file_does_not_grow_past_the_size_limit(fs: Filesystem) -> None:
+    """A write or truncation beyond the size limit raises TooBigError and changes nothing."""
     ino = make_file(fs, b"f")
     with pytest.raises(TooBigError):
         await fs.write(ino, FILE_BYTES_MAX, b"a")
@@ -100,7 +100,7 @@ async def test_no_file_grows_past_the_limit(fs: Filesystem) -> None:
 
 
 async def test_only_regular_files_have_content(fs: Filesystem) -> None:
-    """Reads, writes and truncations of directories, FIFOs and missing inodes are refused."""
+    """Reads, writes and truncations of directories, FIFOs and missing inodes fail."""
     directory = make_directory(fs, b"d")
     fifo = fs.namespace.make_node(ROOT_INO, b"p", 0o010600, USER).ino
     for ino, error in (
@@ -117,7 +117,9 @@ async def test_only_regular_files_have_content(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
-async def test_overwriting_keeps_other_bytes(fs: Filesystem, volume: Volume, state: str) -> None:
+async def test_partial_overwrite_keeps_other_bytes(
+    fs: Filesystem, volume: Volume, state: str
+) -> None:
     """A partial overwrite of dirty, clean or evicted blocks keeps all other bytes."""
     ino = make_file(fs, b"f")
     content = bytearray(random.Random(2).randbytes(2 * BLOCK_BYTES))
@@ -137,8 +139,8 @@ async def test_overwriting_keeps_other_bytes(fs: Filesystem, volume: Volume, sta
     assert blocks(fs, ino) == 3
 
 
-async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: Volume) -> None:
-    """The store is unreachable, and a write of a complete block succeeds."""
+async def test_overwriting_a_complete_block_fetches_nothing(fs: Filesystem, volume: Volume) -> None:
+    """A write of a complete block succeeds while the store is unreachable."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
     await volume.evict()
@@ -147,8 +149,10 @@ async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: V
     assert await whole(fs, ino) == b"b" * BLOCK_BYTES
 
 
-async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volume: Volume) -> None:
-    """Reads, partial writes and truncations of an evicted block fail and change nothing."""
+async def test_unreachable_store_causes_an_error_instead_of_zeros(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """If the store is unreachable, operations on an evicted block fail and change nothing."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
     await volume.evict()
@@ -165,8 +169,10 @@ async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volum
     assert await whole(fs, ino) == b"a" * BLOCK_BYTES
 
 
-async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Volume) -> None:
-    """If two parts of a read fail, the first error is raised alone, not as a group."""
+async def test_failed_parts_of_one_read_raise_a_single_error(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """If two parts of a read fail, the read raises the first error, not an exception group."""
     ino = make_file(fs, b"f")
     content = random.Random(3).randbytes(2 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
@@ -178,8 +184,10 @@ async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Vo
     assert await whole(fs, ino) == content
 
 
-async def test_waiting_write_sees_concurrent_changes(fs: Filesystem, volume: Volume) -> None:
-    """A write that waited for a fetch does not undo a truncation made meanwhile."""
+async def test_write_after_a_fetch_respects_a_concurrent_truncation(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """A write that waited for a fetch does not undo a truncation made during the wait."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 1000)
     await volume.evict()
@@ -200,7 +208,7 @@ async def test_waiting_write_sees_concurrent_changes(fs: Filesystem, volume: Vol
 async def test_truncated_content_never_reappears(
     fs: Filesystem, volume: Volume, state: str, size: int
 ) -> None:
-    """A file that is truncated and extended again has zeros after the truncated size."""
+    """A file that is truncated and then extended has zeros after the truncated size."""
     ino = make_file(fs, b"f")
     content = b"\xff" * (2 * BLOCK_BYTES + 10)
     await fs.write(ino, 0, content)
@@ -216,8 +224,8 @@ async def test_truncated_content_never_reappears(
     assert fs.db.counters.file_bytes == len(content)
 
 
-async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
-    """A truncation sets mtime and ctime, even if the size stays, unless the kernel keeps them."""
+async def test_truncation_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
+    """A truncation sets mtime and ctime even at equal size, unless the kernel keeps the times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     await fs.data.truncate(ino, 0)
@@ -229,7 +237,7 @@ async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
 
 @sliced(purged_blocks=2)
 async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
-    """Each piece removes blocks from the end and leaves a valid shorter file."""
+    """Truncation removes blocks from the end in pieces; each piece leaves a valid shorter file."""
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -242,7 +250,7 @@ async def test_large_file_is_truncated_in_pieces(fs: Filesystem) -> None:
 
 @sliced(purged_blocks=2)
 async def test_truncation_of_a_large_file_has_schedule_points(fs: Filesystem) -> None:
-    """A truncation in several pieces has schedule points between them."""
+    """Other tasks can run between the pieces of a long truncation."""
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -254,8 +262,8 @@ async def test_truncation_of_a_large_file_has_schedule_points(fs: Filesystem) ->
 # --- refusals ----------------------------------------------------------------------------------
 
 
-async def test_filesystem_at_its_capacity_refuses_new_blocks(fs: Filesystem) -> None:
-    """Content counts against the capacity; overwrites and holes need no further space."""
+async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
+    """New blocks count against the capacity; overwrites and holes need no further space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(BLOCK_BYTES)
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
@@ -268,8 +276,8 @@ async def test_filesystem_at_its_capacity_refuses_new_blocks(fs: Filesystem) -> 
     assert fs.statfs().free_bytes == BLOCK_BYTES
 
 
-async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
-    """A degraded mount refuses writes and truncations, and reads still work."""
+async def test_degraded_mount_refuses_writes(fs: Filesystem) -> None:
+    """A degraded mount refuses writes and truncations, and still allows reads."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"abc")
     fs.status.enter(MountState.DEGRADED, "a test")
@@ -280,7 +288,7 @@ async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
     assert await whole(fs, ino) == b"abc"
 
 
-async def test_failing_disk_leaves_correct_rows(
+async def test_failed_write_keeps_the_bytes_before_the_error(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the second part of a write fails, the first part is written and ends the file."""
@@ -301,10 +309,10 @@ async def test_failing_disk_leaves_correct_rows(
 
 
 @pytest.mark.parametrize("is_settled", [False, True], ids=["uploaded", "clean"])
-async def test_failing_disk_leaves_the_block_that_was_copied(
+async def test_failed_write_into_a_copied_block_leaves_no_row_of_the_copy(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
 ) -> None:
-    """If a write into a copied block fails, no row of the copy remains."""
+    """A failed write into a copied block leaves no row of the copy in the database."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.upload()
@@ -324,8 +332,10 @@ async def test_failing_disk_leaves_the_block_that_was_copied(
     assert fs.db.one("SELECT count(*), sum(refs) FROM blocks") == (1, 1)
 
 
-async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Volume) -> None:
-    """At most WAITING_HANDLERS_MAX reads wait for the store; a further read gets EAGAIN."""
+async def test_waiting_reads_leave_workers_for_metadata_requests(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """At most WAITING_HANDLERS_MAX reads wait for the store; the next read fails with EAGAIN."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -343,12 +353,12 @@ async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Vo
     assert fs.data.waiting == 0
 
 
-async def test_write_that_need_not_wait_succeeds_beside_waiting_reads(
+async def test_write_to_a_cached_block_succeeds_while_reads_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
     """A write to a cached block succeeds while the maximum number of reads wait.
 
-    The kernel would drop its write-back if it got EAGAIN.
+    The kernel would discard the written-back data if the write failed with EAGAIN.
     """
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
@@ -365,10 +375,10 @@ async def test_write_that_need_not_wait_succeeds_beside_waiting_reads(
     assert await whole(fs, other) == b"written back"
 
 
-async def test_block_evicted_to_make_room_for_its_write_is_fetched_again(
+async def test_block_evicted_before_its_write_is_fetched_again(
     volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The cache evicts the block of a write to make room for the write, and fetches it again."""
+    """If making room evicts the block that is being written, the write fetches the block again."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * BLOCK_BYTES + b"b" * BLOCK_BYTES)
@@ -381,10 +391,10 @@ async def test_block_evicted_to_make_room_for_its_write_is_fetched_again(
         assert "damaged" not in caplog.text
 
 
-async def test_write_that_waited_checks_again_whether_writes_are_allowed(
+async def test_write_is_refused_if_the_mount_becomes_read_only_during_a_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The mount turns read-only while a write waits for a fetch, so the write is refused."""
+    """A write is refused if the mount turns read-only while the write waits for a fetch."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -403,7 +413,7 @@ async def test_write_that_waited_checks_again_whether_writes_are_allowed(
 
 
 async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> None:
-    """The write commits the open group first, because it changes committed content."""
+    """An overwrite of committed content commits the open group first."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)
@@ -420,7 +430,7 @@ async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> No
 
 
 @pytest.mark.parametrize("sets_times", [True, False])
-async def test_overwrite_does_not_outlive_older_operations(
+async def test_overwrite_is_durable_only_after_older_operations(
     volume: Volume, *, sets_times: bool
 ) -> None:
     """Committed content changes only after all earlier operations are committed."""
@@ -438,8 +448,8 @@ async def test_overwrite_does_not_outlive_older_operations(
         assert fs.lookup(ROOT_INO, b"after") is None
 
 
-async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
-    """After a kill the file has its old content, although a write followed the truncation."""
+async def test_kill_undoes_a_truncation_completely(volume: Volume) -> None:
+    """After a kill the file has its old content, even if a write followed the truncation."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"0123456789")
@@ -451,8 +461,8 @@ async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
         assert await whole(fs, ino) == b"0123456789"
 
 
-async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> None:
-    """Bytes appended by a killed daemon are not visible in a hole at their position."""
+async def test_bytes_of_a_lost_append_do_not_appear_in_a_later_hole(volume: Volume) -> None:
+    """Bytes that a killed daemon appended are not visible in a later hole at their position."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"abc")
@@ -465,8 +475,8 @@ async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> No
         assert await whole(fs, ino) == b"abc" + bytes(7) + b"z"
 
 
-async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
-    """If the kernel keeps the times, an overwrite of a dirty block opens no group."""
+async def test_overwriting_one_dirty_block_changes_no_row(volume: Volume) -> None:
+    """If the kernel keeps the times, overwriting a dirty block opens no group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -481,10 +491,10 @@ async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
 @pytest.mark.parametrize(
     ("seed", "steps"), [(0, 20), (1, 20), *(pytest.param(n, 200, marks=SLOW) for n in range(2, 8))]
 )
-async def test_random_operations_equal_a_byte_array(
+async def test_random_operations_give_the_content_of_a_bytearray(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
-    """Writes, truncations, uploads and evictions in random order equal those of a bytearray."""
+    """Random writes, truncations, uploads and evictions give the content of a bytearray."""
     chance = random.Random(seed)
     ino = make_file(fs, b"f")
     model = bytearray()

@@ -35,23 +35,23 @@ async def whole(fs: Filesystem, ino: Ino) -> bytes:
 
 
 async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, bytes]:
-    """Make a file of random bytes."""
+    """Create a file of random bytes."""
     ino, content = make_file(fs, name), random.Random(7).randbytes(size_bytes)
     await fs.write(ino, 0, content)
     return ino, content
 
 
 def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
-    """Return the index and the number of each block of a file, by its rows and its attributes."""
+    """Return the number of each block of a file by index, and check its attributes."""
     rows = fs.db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
     assert fs.getattr(ino).mapped_blocks == len(rows)
     return [(row[0], row[1]) for row in rows]
 
 
-# --- data and holes ----------------------------------------------------------------------------
+# --- SEEK_DATA and SEEK_HOLE -------------------------------------------------------------------
 
 
-async def test_data_and_holes_are_found(fs: Filesystem) -> None:
+async def test_seek_finds_data_and_holes(fs: Filesystem) -> None:
     """SEEK_DATA and SEEK_HOLE find the data between two holes."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 3 * BLOCK_BYTES, bytes(2 * BLOCK_BYTES + 5))
@@ -69,8 +69,8 @@ async def test_data_and_holes_are_found(fs: Filesystem) -> None:
         await fs.ranges.seek(ino, end, SEEK_DATA)
 
 
-async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
-    """SEEK_HOLE returns the size of a file without holes."""
+async def test_seek_hole_finds_the_end_of_a_file(fs: Filesystem) -> None:
+    """In a file without holes, SEEK_HOLE returns the file size."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
 
     assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == 2 * BLOCK_BYTES
@@ -78,8 +78,8 @@ async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
     assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == BLOCK_BYTES + 1
 
 
-async def test_hole_between_blocks_is_found(fs: Filesystem) -> None:
-    """SEEK_HOLE and SEEK_DATA find a missing block between two blocks."""
+async def test_seek_finds_a_missing_block_between_two_blocks(fs: Filesystem) -> None:
+    """SEEK_HOLE finds a missing block between two blocks, and SEEK_DATA the block after it."""
     ino = make_file(fs, b"f")
     for index in (0, 2):
         await fs.write(ino, index * BLOCK_BYTES, bytes(BLOCK_BYTES))
@@ -90,7 +90,9 @@ async def test_hole_between_blocks_is_found(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("whence", [SEEK_DATA, SEEK_HOLE])
 @pytest.mark.parametrize("offset", [-1, 10, 11])
-async def test_seek_past_the_end_is_refused(fs: Filesystem, whence: int, offset: int) -> None:
+async def test_seek_at_or_past_the_end_fails_with_enxio(
+    fs: Filesystem, whence: int, offset: int
+) -> None:
     """A seek at or after the end of a file fails with ENXIO, as lseek(2) documents."""
     ino, _content = await filled(fs, b"f", 10)
 
@@ -98,15 +100,15 @@ async def test_seek_past_the_end_is_refused(fs: Filesystem, whence: int, offset:
         await fs.ranges.seek(ino, offset, whence)
 
 
-async def test_other_origins_of_a_seek_are_invalid(fs: Filesystem) -> None:
-    """Other values of *whence* are invalid, because the kernel handles them itself."""
+async def test_seek_refuses_unknown_values_of_whence(fs: Filesystem) -> None:
+    """Seek refuses all other values of *whence*, because the kernel handles them itself."""
     ino, _content = await filled(fs, b"f", 10)
 
     with pytest.raises(InvalidRequestError):
         await fs.ranges.seek(ino, 0, 5)
 
 
-# --- room and holes ----------------------------------------------------------------------------
+# --- fallocate ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ async def test_other_origins_of_a_seek_are_invalid(fs: Filesystem) -> None:
 async def test_cleared_range_reads_as_zeros(
     fs: Filesystem, mode: int, offset: int, length: int
 ) -> None:
-    """A cleared range reads as zeros, and complete blocks in it are freed."""
+    """A cleared range reads as zeros, and its complete blocks are freed."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     expected = bytearray(content)
     stop = min(offset + length, len(content))
@@ -138,8 +140,10 @@ async def test_cleared_range_reads_as_zeros(
     assert [index for index, _block in mapped(fs, ino)] == [i for i in range(4) if i not in freed]
 
 
-async def test_uncached_blocks_are_cleared_in_part(fs: Filesystem, volume: Volume) -> None:
-    """Uncached blocks at both ends of a punched range are fetched and keep their other bytes."""
+async def test_clearing_a_range_keeps_other_bytes_of_uncached_blocks(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """Partly cleared blocks that are not cached are fetched and keep their other bytes."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
 
@@ -150,7 +154,7 @@ async def test_uncached_blocks_are_cleared_in_part(fs: Filesystem, volume: Volum
 
 
 async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
-    """A range of 550 blocks needs more than one slice."""
+    """Clearing a range of 550 blocks takes more than one slice."""
     ino = make_file(fs, b"f")
     for index in range(0, 1200, 2):
         await fs.write(ino, index * BLOCK_BYTES, b"x")
@@ -163,8 +167,8 @@ async def test_many_blocks_are_unmapped_in_slices(fs: Filesystem) -> None:
 
 
 @sliced(purged_blocks=2)
-async def test_lock_between_two_slices_keeps_the_remaining_blocks(fs: Filesystem) -> None:
-    """If a lock sets in between two slices, the remaining blocks stay."""
+async def test_lock_during_a_hole_punch_keeps_the_remaining_blocks(fs: Filesystem) -> None:
+    """If the file is locked between two slices of a punch, the remaining blocks stay."""
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
@@ -188,10 +192,10 @@ async def test_lock_between_two_slices_keeps_the_remaining_blocks(fs: Filesystem
 @pytest.mark.parametrize(
     ("mode", "size_bytes"), [(0, 500), (ZERO_RANGE, 500), (KEEP_SIZE, 100), (PUNCH, 100)]
 )
-async def test_allocating_grows_a_file_unless_keep_size_is_set(
+async def test_allocation_extends_a_file_unless_keep_size_is_set(
     fs: Filesystem, mode: int, size_bytes: int
 ) -> None:
-    """The content stays, except for a range that is zeroed or punched."""
+    """Allocation extends a file without KEEP_SIZE, and clears content only on request."""
     ino, content = await filled(fs, b"f", 100)
 
     await fs.ranges.allocate(ino, mode, 50, 450)
@@ -202,7 +206,7 @@ async def test_allocating_grows_a_file_unless_keep_size_is_set(
 
 
 async def test_allocation_beyond_the_capacity_is_refused(fs: Filesystem) -> None:
-    """An allocation that cannot fit is refused; a hole needs no space."""
+    """An allocation above the capacity is refused; punching a hole needs no space."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
 
@@ -213,10 +217,10 @@ async def test_allocation_beyond_the_capacity_is_refused(fs: Filesystem) -> None
 
 
 @pytest.mark.parametrize("capacity_bytes", [0, 10 * BLOCK_BYTES])
-async def test_allocating_more_than_the_free_space_is_refused(
+async def test_allocation_above_the_free_space_is_refused(
     fs: Filesystem, capacity_bytes: int
 ) -> None:
-    """With and without a capacity, an allocation of one byte more than the free space fails."""
+    """An allocation one byte above the free space fails, with or without a capacity."""
     ino = make_file(fs, b"f")
     fs.set_capacity(capacity_bytes)
     fs.xattrs.set(ino, b"user.a", b"x" * 100, USER)
@@ -228,10 +232,10 @@ async def test_allocating_more_than_the_free_space_is_refused(
     assert fs.getattr(ino).size_bytes == 0
 
 
-async def test_pinned_content_makes_no_room_for_an_allocation(
+async def test_pinned_content_leaves_no_room_for_an_allocation(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only clean blocks that may be evicted count as free space of the local disk."""
+    """Pinned clean blocks do not count as free space of the local disk."""
     _pinned, new = await filled(fs, b"f", 4 * BLOCK_BYTES), make_file(fs, b"new")
     await volume.upload()
     cache = volume.session.cache
@@ -248,7 +252,7 @@ async def test_pinned_content_makes_no_room_for_an_allocation(
 async def test_allocation_beyond_the_local_disk_is_refused(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Free space of the local disk and evictable clean blocks limit an allocation."""
+    """An allocation must fit into the free disk space plus the clean blocks that can be evicted."""
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
     monkeypatch.setattr(volume.session.cache.disk, "spare_bytes", lambda: 3 * BLOCK_BYTES)
 
@@ -275,7 +279,7 @@ async def test_allocation_beyond_the_local_disk_is_refused(
 async def test_invalid_fallocate_is_refused(
     fs: Filesystem, mode: int, offset: int, length: int, error: type[Exception]
 ) -> None:
-    """An unsupported mode and an invalid range are refused, and the file is unchanged."""
+    """Fallocate refuses an unsupported mode or an invalid range, and leaves the file unchanged."""
     ino, content = await filled(fs, b"f", 100)
 
     with pytest.raises(error):
@@ -285,7 +289,7 @@ async def test_invalid_fallocate_is_refused(
 
 
 async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
-    """A locked file may be the source of a copy."""
+    """A locked file cannot be punched or overwritten, but can be copied."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
     await fs.write(other, 0, b"another")
@@ -302,11 +306,11 @@ async def test_locked_file_is_neither_cleared_nor_overwritten(fs: Filesystem) ->
     assert await whole(fs, other) == content
 
 
-# --- sharing -----------------------------------------------------------------------------------
+# --- copies that share blocks ------------------------------------------------------------------
 
 
 async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> None:
-    """The copy has the blocks of its source, and reads no content."""
+    """A copy shares the uploaded blocks of its source, without reading any content."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -316,7 +320,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # the first read of the content, which fails
+        await whole(fs, other)  # The first read downloads content, which fails.
     assert await whole(fs, other) == content
 
 
@@ -324,7 +328,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
 async def test_copy_of_a_small_uploaded_file_shares_its_block(
     fs: Filesystem, volume: Volume, at_once: bool
 ) -> None:
-    """The copy reads and writes no content; a later write to the copy changes only the copy."""
+    """A copy of a small uploaded file shares its block until a later write."""
     ino, content = await filled(fs, b"f", BLOCK_BYTES // 2 + 1)
     await volume.evict()
     other = make_file(fs, b"g")
@@ -338,7 +342,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
     assert mapped(fs, other) == mapped(fs, ino)
     assert fs.getattr(other).size_bytes == len(content)
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # the first read of the content, which fails
+        await whole(fs, other)  # The first read downloads content, which fails.
     await fs.write(other, len(content), b"more")
     assert await whole(fs, other) == content + b"more"
     assert await whole(fs, ino) == content
@@ -347,10 +351,10 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 @pytest.mark.parametrize(("at", "length"), [(0, 9), (BLOCK_BYTES, 5), (7, 10), (0, 1 << 30)])
 @pytest.mark.parametrize("size_bytes", [3, 10, BLOCK_BYTES, BLOCK_BYTES + 9])
 @pytest.mark.parametrize("uploaded", [True, False])
-async def test_copy_of_a_small_file_without_waiting_equals_a_bytearray(
+async def test_immediate_copy_of_a_small_file_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
-    """A copy that does not wait has the result of a copy of bytearrays."""
+    """A copy that does not wait gives the same content as a copy of bytearrays."""
     ino, content = await filled(fs, b"f", 10)
     other = make_file(fs, b"g")
     expected = bytearray(random.Random(8).randbytes(size_bytes))
@@ -369,8 +373,8 @@ async def test_copy_of_a_small_file_without_waiting_equals_a_bytearray(
     mapped(fs, other)
 
 
-async def test_try_copy_that_must_wait_is_refused(fs: Filesystem, volume: Volume) -> None:
-    """A copy must wait for uncached content, and for more than one block."""
+async def test_immediate_copy_is_refused_if_it_must_wait(fs: Filesystem, volume: Volume) -> None:
+    """A copy of uncached content, or of several blocks, cannot be made at once."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
     assert fs.ranges.try_copy(ino, 0, other, 0, len(content)) is None
@@ -379,8 +383,8 @@ async def test_try_copy_that_must_wait_is_refused(fs: Filesystem, volume: Volume
     assert fs.getattr(other).size_bytes == 0
 
 
-async def test_try_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
-    """The cache is full of dirty blocks, so the copy must wait for an upload."""
+async def test_immediate_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
+    """If dirty blocks fill the cache, a copy must wait and cannot be made at once."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
         other = make_file(fs, b"g")
@@ -391,8 +395,10 @@ async def test_try_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
         assert fs.getattr(other).mapped_blocks == 0
 
 
-async def test_copy_of_a_part_of_a_block_has_no_later_bytes(fs: Filesystem, volume: Volume) -> None:
-    """If the file grows later, it has zeros there, not bytes of the source."""
+async def test_copy_of_part_of_a_block_excludes_the_rest_of_the_block(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """After a copy of part of a block, the grown file has zeros after the copied part."""
     ino, content = await filled(fs, b"f", 100)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -408,7 +414,7 @@ async def test_copy_of_a_part_of_a_block_has_no_later_bytes(fs: Filesystem, volu
 async def test_damaged_block_is_not_shared(
     fs: Filesystem, volume: Volume, blocks_copied: int, is_cached: bool
 ) -> None:
-    """A copy of cached content gets separate blocks; a copy of lost content fails."""
+    """A copy of a damaged block that is cached gets a new block."""
     size_bytes = (blocks_copied - 1) * BLOCK_BYTES + 5000
     ino, content = await filled(fs, b"f", size_bytes)
     await volume.upload()
@@ -433,10 +439,8 @@ async def test_damaged_block_is_not_shared(
         assert fs.getattr(other).size_bytes == 0
 
 
-async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
-    fs: Filesystem, volume: Volume
-) -> None:
-    """Each file has its own content after writes to both."""
+async def test_write_to_a_copy_does_not_change_the_source(fs: Filesystem, volume: Volume) -> None:
+    """After writes to a file and its copy, each file has its own content."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -461,10 +465,10 @@ async def test_write_to_one_of_two_sharing_files_does_not_change_the_other(
         (10 * BLOCK_BYTES, 0, 5),
     ],
 )
-async def test_copy_of_a_range_equals_that_of_a_bytearray(
+async def test_copy_of_any_range_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """A copy of any range has the result of a copy of bytearrays."""
+    """A copy of any range gives the same content as a copy of bytearrays."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)
@@ -487,10 +491,10 @@ async def test_copy_of_a_range_equals_that_of_a_bytearray(
 
 
 @sliced(purged_blocks=3)
-async def test_copy_over_more_blocks_than_one_slice_releases(
+async def test_copy_over_many_blocks_releases_them_in_slices(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The target keeps blocks equal to those of the source, and releases the others in slices."""
+    """A copy keeps blocks of the target that equal the source, and releases others in slices."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
     other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)
@@ -508,7 +512,7 @@ async def test_copy_over_more_blocks_than_one_slice_releases(
     assert all(named == counted for named, counted in refs)
 
 
-async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume) -> None:
+async def test_failed_copy_returns_the_copied_length(fs: Filesystem, volume: Volume) -> None:
     """A copy that fails after two blocks returns their length; the next call raises the error.
 
     Otherwise the kernel would keep outdated pages of the target.
@@ -525,8 +529,8 @@ async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume)
 
 
 @sliced(shared_blocks=1 << 20)
-async def test_copy_is_bounded_by_its_32_bit_result(fs: Filesystem) -> None:
-    """A copy of 8 GiB returns after 1 GiB, because the result of the call has 32 bits."""
+async def test_one_copy_call_is_limited_by_its_32_bit_result(fs: Filesystem) -> None:
+    """A copy of 8 GiB returns after 1 GiB, because the result of copy_file_range has 32 bits."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.data.truncate(ino, 8 << 30)
 
@@ -534,8 +538,10 @@ async def test_copy_is_bounded_by_its_32_bit_result(fs: Filesystem) -> None:
     assert fs.getattr(other).size_bytes == 1 << 30
 
 
-async def test_times_follow_sharing_and_punching(fs: Filesystem, volume: Volume) -> None:
-    """A shared or punched range sets mtime, because the kernel does not."""
+async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """Sharing or punching a range sets mtime, because the kernel does not set it."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -549,8 +555,8 @@ async def test_times_follow_sharing_and_punching(fs: Filesystem, volume: Volume)
 
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
-async def test_one_call_copies_a_bounded_range_of_dirty_blocks(fs: Filesystem) -> None:
-    """The caller repeats the call, as cp(1) does, until it returns 0."""
+async def test_one_call_copies_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
+    """A call copies a limited range of dirty blocks; cp(1) repeats it until it returns 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
 
@@ -564,7 +570,7 @@ async def test_one_call_copies_a_bounded_range_of_dirty_blocks(fs: Filesystem) -
 
 
 async def test_copy_within_one_file_shares_blocks(fs: Filesystem, volume: Volume) -> None:
-    """Both halves of the file have the same two blocks."""
+    """After a copy within one file, both halves of the file have the same two blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
 

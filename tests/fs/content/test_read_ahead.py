@@ -27,14 +27,14 @@ BLOCKS = 4 * RUN_BLOCKS
 
 @pytest.fixture
 async def fs(volume: Volume) -> AsyncIterator[Filesystem]:
-    """Return a filesystem whose cache is small, so that its read-ahead windows are small."""
+    """Return a filesystem with a small cache, so that its read-ahead windows are small."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         yield fs
 
 
 @pytest.fixture
 async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
-    """Return an open file without cached blocks, while the background tasks run."""
+    """Open a file without cached blocks, and run the background tasks."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(BLOCKS * BLOCK_BYTES))
     await volume.evict()
@@ -51,7 +51,7 @@ def fetched(volume: Volume) -> int:
 
 
 async def until_fetched(volume: Volume, blocks: int) -> None:
-    """Wait until at least a number of blocks is fetched; threads are slow on a busy machine."""
+    """Wait until a given number of blocks is fetched, which takes long on a loaded machine."""
     with trio.fail_after(40):
         while fetched(volume) < blocks:
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -59,14 +59,14 @@ async def until_fetched(volume: Volume, blocks: int) -> None:
 
 
 def requests(volume: Volume) -> int:
-    """Return the number of range requests."""
+    """Return the number of range requests to the store."""
     return sum(call.method == "get_range" for call in volume.store.calls)
 
 
 async def test_second_sequential_read_fetches_a_run_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """The second sequential read fetches all blocks of a run."""
+    """The second sequential read fetches all blocks of a run in advance."""
     await fs.read(evicted, 0, STEP)
     await trio.testing.wait_all_tasks_blocked()
     assert fetched(volume) == 1
@@ -75,8 +75,10 @@ async def test_second_sequential_read_fetches_a_run_ahead(
     assert RUN_BLOCKS <= fetched(volume) <= 2 * RUN_BLOCKS
 
 
-async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
-    """Each block is fetched once, and the window does not exceed its bound."""
+async def test_read_ahead_window_grows_to_its_bound(
+    fs: Filesystem, volume: Volume, evicted: Ino
+) -> None:
+    """Read-ahead fetches each block once, and its window stays within the bound."""
     record = fs.open_files.find(evicted)
     assert record is not None
     for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):
@@ -84,12 +86,12 @@ async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted
         assert record.ahead_blocks <= WINDOW_BLOCKS
     await until_fetched(volume, BLOCKS)
     assert fetched(volume) == BLOCKS
-    # a further request for the first block and for each pack border
+    # One more request is made for the first block and at each pack border.
     assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3
 
 
-async def test_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
-    """Blocks read ahead must not evict each other. In a large cache the window has a fixed size."""
+async def test_read_ahead_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
+    """The read-ahead window is a fraction of a small cache, and has a limit in a large one."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead.window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:
@@ -100,7 +102,7 @@ async def test_window_is_a_fraction_of_the_cache(volume: Volume) -> None:
 async def test_reordered_kernel_requests_count_as_sequential(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """The kernel has two requests in flight, so a reader's requests may change places."""
+    """Two requests of one reader that arrive in swapped order still count as sequential."""
     for number in (1, 0, 3, 2):
         await fs.read(evicted, number * STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)
@@ -116,7 +118,7 @@ async def test_random_reads_cause_no_read_ahead(
 
 
 async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume: Volume) -> None:
-    """A request of a reader is dropped if the queue is full; its next read makes it again."""
+    """If the queue is full, a read-ahead request is dropped, and the next read repeats it."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()

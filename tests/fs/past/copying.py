@@ -1,4 +1,4 @@
-"""Copies of the past without a kernel: the parts of a mount, and their objects in the bucket."""
+"""Helpers that copy trees of the past without a kernel, and count objects in the bucket."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -41,10 +41,10 @@ _numbers = itertools.count()
 
 
 def points_of(session: Session, place: Path | None = None) -> OpenPoints:
-    """Return the points in time of a session, with state that no other session uses.
+    """Return the points in time of a session, with their own state directory.
 
     Args:
-        place: the directory for the state; None: beside that of the session.
+        place: the state directory; None: beside that of the session.
     """
     home, number = place or session.volume.state_dir.path.parent, next(_numbers)
     return OpenPoints(
@@ -56,7 +56,7 @@ def points_of(session: Session, place: Path | None = None) -> OpenPoints:
 
 
 def at_path(*names: bytes) -> Find:
-    """Return a function that finds a path of the past."""
+    """Return a function that finds the inode at a path of the past."""
 
     def find(db: Database) -> Attributes:
         at = inodes.get(db, ROOT_INO)
@@ -70,7 +70,7 @@ def at_path(*names: bytes) -> Find:
 
 
 class Copier:
-    """Copies trees of the past of one mounted filesystem."""
+    """A copier of past trees of one mounted filesystem."""
 
     def __init__(self, fs: Filesystem, session: Session, place: Path | None = None) -> None:
         self.points = points_of(session, place)
@@ -87,11 +87,11 @@ class Copier:
         target: CloneTarget = COPY,
         copied: Callable[[TreeProgress], None] = ignore,
     ) -> None:
-        """Copy an entry of the root directory, by default ``tree``."""
+        """Copy an entry of the past root directory, by default ``tree``."""
         await self.clone.clone(txg, find or at_path(b"tree"), target, copied)
 
     async def close(self) -> None:
-        """Close all points in time."""
+        """Close all open points in time."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.points.run)
             await trio.testing.wait_all_tasks_blocked()
@@ -104,7 +104,7 @@ AGAIN = CloneTarget(ROOT_INO, b"again")
 
 
 async def make_rich_tree(fs: Filesystem) -> Ino:
-    """Make a tree with every property that a copy keeps."""
+    """Create a tree that has every property that a copy must preserve."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     sparse = make_file(fs, b"sparse", below, mode=0o4755)
@@ -120,37 +120,37 @@ async def make_rich_tree(fs: Filesystem) -> Ino:
 
 
 async def shipped(volume: Volume) -> Txg:
-    """Upload everything; return the txg."""
+    """Upload all changes and return the number of the txg."""
     await volume.upload()
     return volume.session.link.txg
 
 
 async def remove(fs: Filesystem, name: bytes) -> None:
-    """Remove a tree of the root with all its rows."""
+    """Remove a tree of the root directory with all its rows."""
     fs.tree_removal.remove(ROOT_INO, name, look(fs, name).ino)
     await settled(fs)
 
 
 async def remove_file(fs: Filesystem, name: bytes) -> None:
-    """Remove a file of the root with all its rows."""
+    """Remove a file of the root directory with all its rows."""
     ino = look(fs, name).ino
     fs.namespace.unlink(ROOT_INO, name)
     await fs.orphans.purge(ino)
 
 
 def pack_reads(volume: Volume) -> int:
-    """Return how many requests have read packs."""
+    """Return the number of requests that read packs."""
     calls = volume.store.calls
     return sum(one.method.startswith("get") and one.key.startswith("pack/") for one in calls)
 
 
 def packs_of(fs: Filesystem) -> dict[PackId, tuple[int, Txg | None]]:
-    """Return the live bytes of the packs, and when they died."""
+    """Return for each pack its live bytes and the txg in which it died."""
     return {row.pack: (row.live_bytes, row.died_txg) for row in packs.iterate(fs.db)}
 
 
 async def retain_nothing(volume: Volume) -> None:
-    """Set a retention of zero, so that garbage collection deletes dead packs after two images."""
+    """Set the retention to zero, so that garbage collection deletes dead packs after two images."""
 
     def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(superblock, keyring, retention_s=0)
@@ -159,7 +159,7 @@ async def retain_nothing(volume: Volume) -> None:
 
 
 async def pass_images(fs: Filesystem, volume: Volume, count: int = 3) -> None:
-    """Make images, each after a change; each one deletes garbage."""
+    """Make several images, each after a change; each image starts garbage collection."""
     for _ in range(count):
         make_directory(fs, b"before image %d" % next(_images))
         await volume.session.make_image()

@@ -1,4 +1,4 @@
-"""Packs of a copy of the past: retained ones only, which stay while it is made, and afterwards."""
+"""Packs that a copy of a past tree needs: only retained packs, kept during and after the copy."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ async def removed_with_open_point(
 ) -> AsyncIterator[tuple[Filesystem, Copier, Txg]]:
     """Mount a filesystem whose tree was removed after a txg that stays open for reading.
 
-    Each file of the tree is in a pack of its own, and the retention is zero.
+    Each file of the tree is in a separate pack, and the retention is zero.
     """
     await retain_nothing(volume)
     async with volume.mounted(slices=slices) as fs:
@@ -59,7 +59,7 @@ async def removed_with_open_point(
 
 
 async def test_copy_that_needs_a_deleted_pack_is_refused(volume: Volume) -> None:
-    """The error names the pack, and nothing has changed; equal content elsewhere is used."""
+    """The error names the deleted pack; a copy succeeds once another pack has equal content."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         keys = {row.object_key for row in packs.iterate(fs.db)}
         await pass_images(fs, volume)
@@ -83,7 +83,7 @@ async def test_copy_that_needs_a_deleted_pack_is_refused(volume: Volume) -> None
 
 
 async def test_copy_that_needs_a_condemned_pack_is_refused(volume: Volume) -> None:
-    """The pack is still in the bucket, but a deletion may be on its way."""
+    """A copy is refused if a pack that it needs is condemned, even if the pack still exists."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         fs.db.begin_local()
         packs.condemn(fs.db, next(iter(packs_of(fs))))
@@ -93,7 +93,7 @@ async def test_copy_that_needs_a_condemned_pack_is_refused(volume: Volume) -> No
         assert fs.db.counters.inodes == inodes_before
 
 
-async def test_content_in_a_damaged_pack_is_refused_unless_it_is_elsewhere(volume: Volume) -> None:
+async def test_copy_of_damaged_content_requires_an_equal_intact_block(volume: Volume) -> None:
     async with removed_with_open_point(volume) as (fs, copier, txg):
         pack = next(iter(packs_of(fs)))
         fs.db.begin()
@@ -108,8 +108,8 @@ async def test_content_in_a_damaged_pack_is_refused_unless_it_is_elsewhere(volum
         assert blocks.get(fs.db, copied).pack != pack
 
 
-async def test_damage_found_during_the_copy_ends_it(volume: Volume) -> None:
-    """Nothing of the copy stays, and other changes of that time do."""
+async def test_damage_found_during_a_copy_aborts_the_copy(volume: Volume) -> None:
+    """If damage is found during a copy, the copy is removed and other changes stay."""
     async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
 
         def mark(progress: TreeProgress) -> None:
@@ -128,10 +128,10 @@ async def test_damage_found_during_the_copy_ends_it(volume: Volume) -> None:
         assert_sound(fs)
 
 
-async def test_garbage_collection_between_all_slices_deletes_no_needed_pack(
+async def test_garbage_collection_during_a_copy_deletes_no_needed_pack(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packs that no slice has reached yet are dead, and their retention has passed."""
+    """Garbage collection between slices keeps dead packs that the copy still needs."""
     monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 1)
     found: list[int] = []
     async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
@@ -156,10 +156,10 @@ async def test_garbage_collection_between_all_slices_deletes_no_needed_pack(
         assert_sound(fs)
 
 
-async def test_pack_found_dead_before_it_was_held_is_not_condemned(
+async def test_dead_pack_that_a_copy_revives_is_not_condemned(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Garbage collection finds dead packs, and continues while a copy of them is made."""
+    """A copy of dead packs during garbage collection prevents their deletion."""
     monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 1)
     async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
         for number in range(3):
@@ -190,10 +190,10 @@ async def test_pack_found_dead_before_it_was_held_is_not_condemned(
 
 
 @pytest.mark.parametrize("is_one_file", [False, True])
-async def test_copies_of_many_dead_packs_are_shipped_now_and_then(
+async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
     volume: Volume, monkeypatch: pytest.MonkeyPatch, is_one_file: bool
 ) -> None:
-    """A changelog can list a limited number of packs."""
+    """A copy uploads a changelog before it revives more packs than one changelog can list."""
     monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 4)
     async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
         if is_one_file:
@@ -216,10 +216,10 @@ async def test_copies_of_many_dead_packs_are_shipped_now_and_then(
 
 
 @pytest.mark.parametrize("lacks", [1, 5])
-async def test_every_block_in_doubtful_packs_is_checked_before_the_copy(
+async def test_copy_checks_every_needed_block_of_a_marked_pack_first(
     volume: Volume, monkeypatch: pytest.MonkeyPatch, lacks: int
 ) -> None:
-    """Of a marked pack some records are intact; nothing changes if one of them is not."""
+    """If one needed record of a marked pack is damaged, the copy changes nothing."""
     monkeypatch.setattr(past_clone, "WALK_SLICE_BLOCKS", 2)
     async with volume.mounted() as fs:
         await fill(fs, make_file(fs, b"tree"), 6 * BLOCK_BYTES)
@@ -235,7 +235,7 @@ async def test_every_block_in_doubtful_packs_is_checked_before_the_copy(
         assert fs.db.counters.next_ino == before
 
 
-async def test_copy_of_content_that_the_past_had_lost_is_refused(volume: Volume) -> None:
+async def test_copy_of_content_that_was_lost_in_the_past_is_refused(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await fs.write(make_file(fs, b"tree"), 0, b"content")
         txg = await shipped(volume)
@@ -262,8 +262,8 @@ async def test_packs_of_a_refused_copy_can_be_deleted(volume: Volume) -> None:
         assert not held.keys() & packs_of(fs).keys()
 
 
-async def test_content_that_was_moved_to_another_pack_is_shared(volume: Volume) -> None:
-    """The block has its number still, and its former pack may be gone."""
+async def test_copy_shares_content_that_was_moved_to_another_pack(volume: Volume) -> None:
+    """A block that compaction moved is shared by its number, even if its former pack is deleted."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"tree")
         kept = make_file(fs, b"kept", top)

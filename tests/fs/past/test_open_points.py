@@ -1,4 +1,4 @@
-"""Points in time that one mount has open."""
+"""Points in time that a mount opens and closes."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ def points_of(
     *,
     may_spawn: bool = True,
 ) -> OpenPoints:
-    """Return the points in time of a session's filesystem."""
+    """Return the open points in time of a session's filesystem."""
     home = session.volume.state_dir.path.parent
     return OpenPoints(
         session.volume,
@@ -64,7 +64,7 @@ def points_of(
 
 @asynccontextmanager
 async def shipped(plain: Power, txgs: int) -> AsyncIterator[tuple[Session, list[Txg]]]:
-    """Run a session that has shipped some txgs; give their numbers."""
+    """Run a session that has uploaded several txgs, and yield it with their numbers."""
     async with plain.session(tasks=False) as session:
         found = []
         for _ in range(txgs):
@@ -75,7 +75,7 @@ async def shipped(plain: Power, txgs: int) -> AsyncIterator[tuple[Session, list[
 
 
 def snapshots_in(home: Path) -> list[str]:
-    """Return the names of temporary state directories."""
+    """Return the names of temporary state directories of points in time."""
     return [path.name for path in home.iterdir() if "snapshot" in path.name]
 
 
@@ -85,7 +85,7 @@ async def inodes_at(points: OpenPoints, txg: Txg) -> int:
         return int(point.db.counters.inodes)
 
 
-async def test_only_the_points_used_last_stay_open(plain: Power) -> None:
+async def test_only_the_most_recently_used_points_in_time_stay_open(plain: Power) -> None:
     async with shipped(plain, PAST_POINTS_OPEN_MAX + 2) as (session, txgs):
         points = points_of(session)
         counts = [await inodes_at(points, txg) for txg in txgs]
@@ -101,10 +101,10 @@ async def test_only_the_points_used_last_stay_open(plain: Power) -> None:
     assert points.count == 0
 
 
-async def test_idle_point_is_closed_and_its_state_removed(
+async def test_idle_point_in_time_is_closed_and_its_state_removed(
     plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """A point in use is never closed."""
+    """An idle point in time is closed and its state removed, but not a point in use."""
     async with shipped(plain, 2) as (session, (first, second)):
         points = points_of(session)
         async with trio.open_nursery() as nursery:
@@ -114,7 +114,7 @@ async def test_idle_point_is_closed_and_its_state_removed(
                 await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
                 assert points.txgs == [second]
                 assert point.db.counters.inodes
-            # A thread removes the directory, and the simulated clock does not wait for it.
+            # The simulated clock does not wait for the thread that removes the directory.
             while len(snapshots_in(tmp_path)) > 1:  # noqa: ASYNC110
                 await trio.sleep(1)
             assert snapshots_in(tmp_path) == [f"snapshot {second}"]
@@ -123,7 +123,7 @@ async def test_idle_point_is_closed_and_its_state_removed(
             nursery.cancel_scope.cancel()
 
 
-async def test_times_that_are_not_retained_are_not_found(plain: Power) -> None:
+async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         now_ns = plain.clock.now_ns()
@@ -138,8 +138,8 @@ async def test_times_that_are_not_retained_are_not_found(plain: Power) -> None:
         assert found.txg == txg
 
 
-async def test_error_of_a_point_does_not_concern_the_mount(plain: Power) -> None:
-    """A full disk, an outage, an unreadable changelog, and an error of the temporary database."""
+async def test_error_of_a_point_in_time_does_not_degrade_the_mount(plain: Power) -> None:
+    """Errors of a point in time, such as a missing changelog, leave the mount writable."""
     async with shipped(plain, 2) as (session, (first, second)):
 
         def state_of(_txg: Txg) -> StateDir:
@@ -157,7 +157,7 @@ async def test_error_of_a_point_does_not_concern_the_mount(plain: Power) -> None
         assert session.status.writable
 
 
-async def test_outage_is_reported_and_the_point_opens_later(plain: Power) -> None:
+async def test_point_in_time_can_be_opened_after_an_outage(plain: Power) -> None:
     store = FaultyStore(plain.store)
     async with plain.session(tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -169,8 +169,8 @@ async def test_outage_is_reported_and_the_point_opens_later(plain: Power) -> Non
         assert await inodes_at(points, session.link.txg) == 2
 
 
-async def test_closing_a_point_writes_nothing(plain: Power) -> None:
-    """On a full disk a write would fail, and the error would degrade the mount."""
+async def test_closing_a_point_in_time_writes_nothing(plain: Power) -> None:
+    """Closing a point in time writes nothing, because a full disk would degrade the mount."""
     async with shipped(plain, PAST_POINTS_OPEN_MAX + 1) as (session, txgs):
         points = points_of(session)
         for txg in txgs[:-1]:
@@ -180,7 +180,7 @@ async def test_closing_a_point_writes_nothing(plain: Power) -> None:
         assert points.txgs == txgs[1:]
 
 
-async def test_disk_space_that_the_mount_needs_is_not_used(
+async def test_opening_a_point_in_time_leaves_the_disk_space_of_the_mount(
     plain: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
@@ -194,7 +194,7 @@ async def test_disk_space_that_the_mount_needs_is_not_used(
         assert await inodes_at(points, txg)
 
 
-async def test_requests_for_the_past_leave_handlers_to_others(plain: Power) -> None:
+async def test_requests_for_the_past_leave_workers_for_other_requests(plain: Power) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         async with AsyncExitStack() as waiting:
@@ -208,10 +208,10 @@ async def test_requests_for_the_past_leave_handlers_to_others(plain: Power) -> N
     assert PAST_WAITING_MAX < WAITING_HANDLERS_MAX
 
 
-async def test_room_for_a_past_that_was_larger_than_the_present_is_reserved(
+async def test_opening_a_point_in_time_reserves_disk_space_for_its_size(
     plain: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The present may have been restored from an image without the deleted rows."""
+    """The space reserved for a point in time depends on its image, not on the present database."""
     async with plain.session(tasks=False) as session:
         session.db.begin()
         for number in range(300):
@@ -244,8 +244,8 @@ class _Small(StateDir):
         return self.path / "small"
 
 
-async def test_point_that_is_used_at_the_end_is_closed_later(plain: Power) -> None:
-    """Its request is still to be cancelled when the mount ends."""
+async def test_point_in_time_that_is_in_use_at_unmount_is_closed_later(plain: Power) -> None:
+    """A point in time with a running request at unmount is closed when the request ends."""
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         async with trio.open_nursery() as nursery:
@@ -260,10 +260,10 @@ async def test_point_that_is_used_at_the_end_is_closed_later(plain: Power) -> No
 
 
 @pytest.mark.parametrize("may_spawn", [True, False])
-async def test_large_database_is_restored_in_a_process(
+async def test_large_point_in_time_is_restored_in_a_separate_process(
     plain: Power, monkeypatch: pytest.MonkeyPatch, may_spawn: bool
 ) -> None:
-    """The point has the same content; an interpreter below the mountpoint is never started."""
+    """A process restores the point in time, unless its interpreter is below the mountpoint."""
     monkeypatch.setattr(open_points, "RESTORE_APART_BYTES_MIN", 1)
     started: list[str] = []
     spawn = os.posix_spawn

@@ -1,4 +1,4 @@
-"""Copies of trees as they were: complete or absent, without a download, from retained packs only."""
+"""Copies of past trees: complete or absent, made without a download, from retained packs only."""
 
 import pytest
 import trio
@@ -40,11 +40,11 @@ from tests.fs.trees.samples import COPY, assert_sound, facts, fill, make_tree, s
 
 
 class Killed(BaseException):
-    """The death of the daemon."""
+    """Raised in place of a kill of the daemon."""
 
 
-async def test_removed_tree_comes_back_without_a_download(volume: Volume) -> None:
-    """Rows, content, xattrs, ACLs, hard links, devices and suid are those of the past."""
+async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: Volume) -> None:
+    """Rows, content, xattrs, ACLs, hard links, devices and suid bits equal those of the past."""
     async with volume.mounted() as fs:
         top = await make_rich_tree(fs)
         wanted = await facts(fs, top)
@@ -67,8 +67,8 @@ async def test_removed_tree_comes_back_without_a_download(volume: Volume) -> Non
         assert_sound(fs)
 
 
-async def test_blocks_that_still_live_are_shared(volume: Volume) -> None:
-    """A second copy adds no blocks; the copy of a copy and its original are independent."""
+async def test_copy_of_the_past_shares_live_blocks(volume: Volume) -> None:
+    """A second copy of the past adds no blocks, and each copy can be changed separately."""
     async with volume.mounted() as fs:
         await make_rich_tree(fs)
         txg = await shipped(volume)
@@ -90,8 +90,8 @@ async def test_blocks_that_still_live_are_shared(volume: Volume) -> None:
         assert_sound(fs)
 
 
-async def test_overwritten_file_is_brought_back_beside_its_present(volume: Volume) -> None:
-    """Only the blocks that were overwritten get rows; the others are shared."""
+async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volume: Volume) -> None:
+    """A past file copied beside its present version shares all unchanged blocks."""
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         content = await fill(fs, file, 4 * BLOCK_BYTES)
@@ -108,8 +108,8 @@ async def test_overwritten_file_is_brought_back_beside_its_present(volume: Volum
 
 
 @sliced(cloned_names=2, directories=2, shared_blocks=2)
-async def test_small_slices_give_the_same_copy(fs: Filesystem, volume: Volume) -> None:
-    """After each slice fsck is clean; a file with more blocks than a slice is complete."""
+async def test_copy_in_small_slices_equals_the_past_tree(fs: Filesystem, volume: Volume) -> None:
+    """The copy is complete and fsck is clean after each slice, even if a file exceeds a slice."""
     top = await make_rich_tree(fs)
     wanted = await facts(fs, top)
     txg = await shipped(volume)
@@ -122,7 +122,7 @@ async def test_small_slices_give_the_same_copy(fs: Filesystem, volume: Volume) -
     assert_sound(fs)
 
 
-async def test_unshipped_changes_are_not_in_a_copy_of_the_past(volume: Volume) -> None:
+async def test_copy_of_the_past_excludes_changes_that_were_not_uploaded(volume: Volume) -> None:
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         await fs.write(file, 0, b"shipped")
@@ -133,7 +133,7 @@ async def test_unshipped_changes_are_not_in_a_copy_of_the_past(volume: Volume) -
         assert await fs.read(file, 0, 9) == b"othered"
 
 
-async def test_copy_of_the_whole_root_and_of_single_entries(volume: Volume) -> None:
+async def test_root_directory_and_single_entries_of_the_past_can_be_copied(volume: Volume) -> None:
     async with volume.mounted() as fs:
         top = await make_tree(fs)
         wanted = await facts(fs, top)
@@ -149,7 +149,7 @@ async def test_copy_of_the_whole_root_and_of_single_entries(volume: Volume) -> N
         assert_sound(fs)
 
 
-async def test_target_that_exists_is_refused(volume: Volume) -> None:
+async def test_copy_of_the_past_to_an_existing_name_is_refused(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await make_tree(fs)
         txg = await shipped(volume)
@@ -159,8 +159,8 @@ async def test_target_that_exists_is_refused(volume: Volume) -> None:
         assert fs.db.counters.inodes == inodes_before
 
 
-async def test_names_with_equal_hashes_are_found_in_the_copy(volume: Volume) -> None:
-    """While no two names of the present share a hash, names are looked up without a search."""
+async def test_copied_names_with_equal_hashes_are_found(volume: Volume) -> None:
+    """After a copy with names of equal hash, lookups search all names of that hash."""
     async with volume.mounted() as fs:
         fs.db.name_hash = lambda _name: 1 << 40
         top = make_directory(fs, b"tree")
@@ -179,8 +179,8 @@ async def test_names_with_equal_hashes_are_found_in_the_copy(volume: Volume) -> 
         assert look(fs, b"one", copy).ino != look(fs, b"three", copy).ino
 
 
-async def test_other_key_of_name_hashes_is_refused(volume: Volume) -> None:
-    """After fsck --rebuild names are at other positions."""
+async def test_copy_of_the_past_with_another_cookie_key_is_refused(volume: Volume) -> None:
+    """A copy is refused after fsck --rebuild, which gives names new positions in directories."""
     async with volume.mounted() as fs:
         await make_tree(fs)
         txg = await shipped(volume)
@@ -190,8 +190,8 @@ async def test_other_key_of_name_hashes_is_refused(volume: Volume) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[BLOCK_BYTES] * 6, [6 * BLOCK_BYTES]])
-async def test_capacity_ends_a_copy_soon(volume: Volume, sizes: list[int]) -> None:
-    """Each slice checks it: one of several files, and one of a part of a file."""
+async def test_copy_above_the_capacity_stops_early(volume: Volume, sizes: list[int]) -> None:
+    """Each slice of a copy checks the capacity, between files and within one file."""
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
         for number, size_bytes in enumerate(sizes):
@@ -207,8 +207,10 @@ async def test_capacity_ends_a_copy_soon(volume: Volume, sizes: list[int]) -> No
 
 
 @pytest.mark.parametrize("attributes_of", ["top", "file"])
-async def test_error_while_rows_are_copied_undoes_them(volume: Volume, attributes_of: str) -> None:
-    """A damaged row of the past is found after other rows were added; the next change is clean."""
+async def test_database_error_during_a_copy_undoes_the_copy(
+    volume: Volume, attributes_of: str
+) -> None:
+    """A copy that fails at a damaged row of the past is removed, and later changes are clean."""
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
         for number in range(4):
@@ -237,8 +239,8 @@ async def test_error_while_rows_are_copied_undoes_them(volume: Volume, attribute
         assert_sound(fs)
 
 
-async def test_two_copies_are_made_one_after_the_other(volume: Volume) -> None:
-    """A copy releases the packs that it held, so another one must not begin before."""
+async def test_parallel_copies_of_the_past_are_made_one_after_the_other(volume: Volume) -> None:
+    """A copy releases its packs at its end, so a second copy waits for the first."""
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_rich_tree(fs))
         txg = await shipped(volume)
@@ -253,7 +255,7 @@ async def test_two_copies_are_made_one_after_the_other(volume: Volume) -> None:
         assert_sound(fs)
 
 
-async def test_target_that_appears_during_the_copy_is_kept(volume: Volume) -> None:
+async def test_name_created_during_a_copy_is_kept(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_rich_tree(fs)
         txg = await shipped(volume)
@@ -270,7 +272,7 @@ async def test_target_that_appears_during_the_copy_is_kept(volume: Volume) -> No
         assert_sound(fs)
 
 
-async def test_target_directory_that_is_removed_during_the_copy_gets_none(volume: Volume) -> None:
+async def test_copy_is_removed_if_its_target_directory_is_removed(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_rich_tree(fs)
         txg = await shipped(volume)
@@ -289,7 +291,7 @@ async def test_target_directory_that_is_removed_during_the_copy_gets_none(volume
         assert_sound(fs)
 
 
-async def test_capacity_limits_content_that_comes_back(volume: Volume) -> None:
+async def test_capacity_limits_copies_of_removed_content(volume: Volume) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         await make_rich_tree(fs)
         txg = await shipped(volume)
@@ -308,7 +310,7 @@ async def test_capacity_limits_content_that_comes_back(volume: Volume) -> None:
 
 @pytest.mark.parametrize("slice_number", range(1, 8))
 async def test_kill_after_any_slice_leaves_no_copy(volume: Volume, slice_number: int) -> None:
-    """The next mount removes the unfinished copy, and its packs are dead again."""
+    """The next mount removes an unfinished copy, whose packs are then dead again."""
     count = 0
 
     def kill(_progress: TreeProgress) -> None:
@@ -340,7 +342,7 @@ async def test_kill_after_any_slice_leaves_no_copy(volume: Volume, slice_number:
 
 
 @pytest.mark.parametrize("is_shipped", [False, True])
-async def test_kill_after_the_copy_leaves_it_complete(volume: Volume, is_shipped: bool) -> None:
+async def test_kill_after_a_copy_leaves_the_copy_complete(volume: Volume, is_shipped: bool) -> None:
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_rich_tree(fs))
         txg = await shipped(volume)
@@ -356,8 +358,8 @@ async def test_kill_after_the_copy_leaves_it_complete(volume: Volume, is_shipped
         assert_sound(fs)
 
 
-async def test_bucket_alone_has_the_copy(volume: Volume) -> None:
-    """Another machine restores it, with content, and fsck of its rows is clean."""
+async def test_copy_of_the_past_can_be_restored_from_the_bucket(volume: Volume) -> None:
+    """Another host restores the copy and its content, and fsck of the rows is clean."""
     async with volume.mounted() as fs:
         wanted = await facts(fs, await make_rich_tree(fs))
         txg = await shipped(volume)

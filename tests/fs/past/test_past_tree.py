@@ -1,4 +1,4 @@
-"""The tree of the past without a kernel: numbers, content, bounds."""
+"""The tree of past points in time without a kernel: inode numbers, content and limits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ __all__ = ["plain"]
 
 
 def tree_of(session: Session, home: Path) -> PastTree:
-    """Return the past of a session's filesystem."""
+    """Return the tree of past points in time of a session's filesystem."""
     points = OpenPoints(
         session.volume,
         session.cache.disk,
@@ -50,20 +50,20 @@ def tree_of(session: Session, home: Path) -> PastTree:
 
 
 async def named(session: Session, name: bytes, content: bytes) -> Txg:
-    """Ship a file with a name and return the txg."""
+    """Upload a new file with this name and return the txg."""
     dentries.add(session.db, ROOT_INO, name, write_file(session, content))
     await session.shipper.ship(anyway=True)
     return session.link.txg
 
 
 async def found(tree: PastTree, parent: Ino, name: bytes) -> Attributes:
-    """Return the inode of a name."""
+    """Return the attributes of the inode with this name, which must exist."""
     attributes = await tree.lookup(parent, name)
     assert attributes is not None
     return attributes
 
 
-async def test_number_names_the_same_file_for_the_rest_of_the_mount(
+async def test_inode_number_of_the_past_names_the_same_file_until_unmount(
     plain: Power, tmp_path: Path
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -89,7 +89,7 @@ async def test_number_names_the_same_file_for_the_rest_of_the_mount(
             await tree.getattr(Ino(roots[0].ino + 500))
 
 
-async def test_inode_number_that_does_not_fit_is_refused(
+async def test_inode_number_too_large_for_the_past_is_refused(
     plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -101,10 +101,10 @@ async def test_inode_number_that_does_not_fit_is_refused(
             await tree.lookup(root.ino, b"f")
 
 
-async def test_age_means_one_txg_while_it_is_used(
+async def test_relative_age_refers_to_the_same_txg_while_it_is_used(
     plain: Power, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of a tree that takes long would mix files of several points in time."""
+    """A name such as 0s-ago keeps its txg during use, so that a copy has one point in time."""
     monkeypatch.setattr(past_tree, "PAST_NAMES_MAX", 1)
     async with plain.session(tasks=False) as session:
         first = await named(session, b"f", b"first")
@@ -125,7 +125,9 @@ async def test_age_means_one_txg_while_it_is_used(
             assert point.ino == (await found(tree, PAST_TOP_INO, b"txg=%d" % txg)).ino
 
 
-async def test_parallel_reads_of_a_block_download_it_once(plain: Power, tmp_path: Path) -> None:
+async def test_parallel_reads_of_a_past_block_download_it_once(
+    plain: Power, tmp_path: Path
+) -> None:
     meter = Meter()
     store = MeteredStore(plain.store, meter)
     async with plain.session(tasks=False, store=store) as session:
@@ -149,7 +151,7 @@ async def test_parallel_reads_of_a_block_download_it_once(plain: Power, tmp_path
     assert sum(b.requests for (_, kind), b in sent if kind == RequestClass.GET.value) == 1
 
 
-async def test_content_in_memory_is_bounded(
+async def test_content_of_the_past_in_memory_is_bounded(
     plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(past_tree, "PAST_CACHED_BYTES_MAX", 2000)
@@ -164,7 +166,9 @@ async def test_content_in_memory_is_bounded(
                 assert tree.cached_bytes <= 2000
 
 
-async def test_top_lists_the_open_points(plain: Power, tmp_path: Path) -> None:
+async def test_top_directory_of_the_past_lists_the_open_points(
+    plain: Power, tmp_path: Path
+) -> None:
     async with plain.session(tasks=False) as session:
         txgs = [await named(session, b"%d" % number, b"x") for number in range(3)]
         tree = tree_of(session, tmp_path)
@@ -181,10 +185,10 @@ async def test_top_lists_the_open_points(plain: Power, tmp_path: Path) -> None:
     ]
 
 
-async def test_downloads_at_one_time_are_bounded(
+async def test_parallel_downloads_of_past_blocks_are_bounded(
     plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of 128 requests may read another block, of up to 16 MiB."""
+    """Of 128 parallel reads of blocks of up to 16 MiB, only a few download at the same time."""
     running = most = 0
     read = UncachedReader.read
 

@@ -1,4 +1,4 @@
-"""Random histories of a tree, and copies of random points in time, compared with what was seen then."""
+"""Random histories of a tree, and copies of random points in time compared with recorded trees."""
 
 import random
 
@@ -17,7 +17,7 @@ Facts = dict[bytes, tuple[object, ...]]
 
 
 class History:
-    """One filesystem with a tree that changes at random."""
+    """A filesystem with a tree that changes at random."""
 
     def __init__(self, fs: Filesystem, volume: Volume, chance: random.Random) -> None:
         self.fs = fs
@@ -25,7 +25,7 @@ class History:
         self.chance = chance
         self.copier = Copier(fs, volume.session)
         self.top = make_directory(fs, b"tree")
-        self.files: dict[bytes, tuple[Ino, bytes]] = {}  # directory and name, by a number
+        self.files: dict[bytes, tuple[Ino, bytes]] = {}  # directory and name of each file
         self.directories = [self.top]
         self.seen: dict[Txg, Facts] = {}
         self.copies: dict[bytes, Facts] = {}
@@ -51,7 +51,7 @@ class History:
             await self.fs.write(ino, index * BLOCK_BYTES, data)
 
     async def change(self) -> None:
-        """Write into a file, rename it, give it another name, or remove it."""
+        """Write into a file, rename it, add a hard link to it, or remove it."""
         if not self.files:
             return
         key = self.chance.choice(list(self.files))
@@ -73,12 +73,12 @@ class History:
                 del self.files[key]
 
     async def ship(self) -> None:
-        """Upload everything, and remember what the tree is at that txg."""
+        """Upload all changes and record the tree at this txg."""
         await self.volume.upload()
         self.seen[self.volume.session.link.txg] = await facts(self.fs, self.top)
 
     async def copy(self) -> None:
-        """Copy the tree as of a random txg."""
+        """Copy the tree as it was at a random txg."""
         if not self.seen:
             return
         txg, name = self.chance.choice(list(self.seen)), self._name(b"copy")
@@ -86,7 +86,7 @@ class History:
         self.copies[name] = self.seen[txg]
 
     async def forget(self) -> None:
-        """Remove a copy, or move blocks out of mostly dead packs, or make an image."""
+        """Remove a copy, compact packs, or make an image."""
         match self.chance.randrange(3):
             case 0 if self.copies:
                 name = self.chance.choice(list(self.copies))
@@ -99,15 +99,17 @@ class History:
                 await self.volume.session.make_image()
 
     async def compare(self) -> None:
-        """Require that all copies equal the tree at their txgs."""
+        """Require that every copy equals the recorded tree of its txg."""
         for name, wanted in self.copies.items():
             assert await facts(self.fs, look(self.fs, name).ino) == wanted, name
         assert_sound(self.fs)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_copies_of_a_random_history_equal_what_was_seen(volume: Volume, seed: int) -> None:
-    """On this host, and on one that has only the bucket."""
+async def test_copies_of_a_random_history_equal_the_recorded_trees(
+    volume: Volume, seed: int
+) -> None:
+    """Copies equal the recorded trees on this host and on a host with only the bucket."""
     chance = random.Random(seed)
     slices = Slices(cloned_names=3, directories=2, shared_blocks=3)
     async with volume.mounted(slices=slices) as fs:

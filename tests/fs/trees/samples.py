@@ -25,7 +25,7 @@ from tests.fs.conftest import (
 
 
 async def fill(fs: Filesystem, ino: Ino, size_bytes: int) -> bytes:
-    """Write random content into a file, and return it."""
+    """Write random content into a file and return the content."""
     content = random.Random(ino).randbytes(size_bytes)
     for offset in range(0, size_bytes, BLOCK_BYTES):
         await fs.write(ino, offset, content[offset : offset + BLOCK_BYTES])
@@ -33,7 +33,7 @@ async def fill(fs: Filesystem, ino: Ino, size_bytes: int) -> bytes:
 
 
 async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) -> Ino:
-    """Make a tree with subdirectories, files, extended attributes, a symlink and a FIFO."""
+    """Create a tree with subdirectories, files, extended attributes, a symlink and a FIFO."""
     top = make_directory(fs, name)
     below = make_directory(fs, b"below", top)
     make_directory(fs, b"empty", below)
@@ -54,7 +54,7 @@ COPY = CloneTarget(ROOT_INO, b"copy")
 async def clone(
     fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
 ) -> list[TreeProgress]:
-    """Copy a tree of the root; return the reported progress."""
+    """Copy a tree of the root directory and return the reported progress."""
     reported: list[TreeProgress] = []
     ino = look(fs, name).ino
     await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, reported.append)
@@ -69,7 +69,7 @@ def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
 
 
 async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
-    """Return by path all properties that a copy must keep; a hard link has its first path."""
+    """Return all properties that a copy must keep, by the first path of each inode."""
     found: dict[bytes, tuple[object, ...]] = {}
     first: dict[Ino, bytes] = {}
     waiting = [(b"", top)]
@@ -95,7 +95,7 @@ async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
 
 
 def assert_sound(fs: Filesystem) -> None:
-    """Require that fsck, beside the mount, finds no damage in the rows."""
+    """Require that fsck of the mounted database finds no damaged rows."""
     fs.db.commit()
     db = Database.open(fs.db.path, Pragmas(), read_only=True)
     try:
@@ -106,7 +106,7 @@ def assert_sound(fs: Filesystem) -> None:
 
 
 async def settled(fs: Filesystem) -> None:
-    """Wait until all removals of trees are complete."""
+    """Wait until every removal of a tree is complete."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(10):

@@ -35,7 +35,7 @@ from tests.fs.trees.samples import COPY, assert_sound, clone, facts, ignore, mak
 
 
 async def _make_rich_tree(fs: Filesystem) -> Ino:
-    """Make a tree that has every property that a copy must keep."""
+    """Create a tree that has every property that a copy must keep."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     sparse = make_file(fs, b"sparse", below, mode=0o4755)
@@ -50,7 +50,7 @@ async def _make_rich_tree(fs: Filesystem) -> Ino:
 
 
 async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volume) -> None:
-    """Rows, content, extended attributes and hard links of the copy equal those of the tree."""
+    """Rows, content, extended attributes and hard links of a copy equal those of the source."""
     top = await _make_rich_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
@@ -71,7 +71,7 @@ async def test_copy_has_all_properties_of_the_tree(fs: Filesystem, volume: Volum
 
 
 async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> None:
-    """The copy has the blocks of its source; a write to a copied file changes only that file."""
+    """A copy shares the blocks of its source; a write to a copied file changes only that file."""
     top = await _make_rich_tree(fs)
     await volume.upload()
     block_bytes = fs.db.counters.block_bytes
@@ -93,7 +93,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
 
 
 async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
-    """A dirty or sealed block is copied; later writes change only one of the two files."""
+    """Dirty and sealed blocks are copied; a later write changes only one of the files."""
     top = await _make_rich_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
@@ -134,10 +134,10 @@ async def test_copy_in_small_slices_equals_its_source(fs: Filesystem, volume: Vo
 
 @pytest.mark.parametrize("is_large", [False, True])
 @sliced(cloned_indexes=2)
-async def test_file_unlinked_during_the_copy_keeps_its_content(
+async def test_file_unlinked_during_a_copy_keeps_its_content(
     fs: Filesystem, is_large: bool
 ) -> None:
-    """The copy of a file that is unlinked meanwhile has all of its content."""
+    """The copy of a file that is unlinked during the copy has the complete content."""
     top = make_directory(fs, b"tree")
     file = make_file(fs, b"f", top)
     for index in range(5 if is_large else 1):
@@ -157,8 +157,8 @@ async def test_file_unlinked_during_the_copy_keeps_its_content(
 
 
 @sliced(cloned_indexes=2)
-async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesystem) -> None:
-    """The copy has a prefix of the content before the truncation, and no zeros."""
+async def test_file_truncated_during_a_copy_is_copied_as_a_prefix(fs: Filesystem) -> None:
+    """The copy of a file that is truncated meanwhile has a prefix of the old content."""
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -174,7 +174,7 @@ async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix(fs: Filesyst
     assert_sound(fs)
 
 
-async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
+async def test_copied_tree_counts_against_the_capacity(fs: Filesystem) -> None:
     """A copy that exceeds the capacity fails and is removed."""
     await make_tree(fs)
     fs.set_capacity(fs.db.counters.block_bytes + 7)
@@ -185,8 +185,8 @@ async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_single_entries_are_copied(fs: Filesystem) -> None:
-    """A file, a symlink and an empty directory can be copied."""
+async def test_single_file_symlink_or_directory_can_be_copied(fs: Filesystem) -> None:
+    """A file, a symlink and an empty directory can each be copied alone."""
     file = make_file(fs, b"file")
     await fs.write(file, 0, b"a")
     fs.xattrs.set(file, b"user.a", b"1", ROOT)
@@ -200,8 +200,8 @@ async def test_single_entries_are_copied(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
-    """A copy into its own source has the entries of the source, without itself."""
+async def test_tree_can_be_copied_into_itself(fs: Filesystem) -> None:
+    """A copy of a tree into itself does not contain the copy."""
     top = await make_tree(fs)
     wanted = set(await facts(fs, top))
     await clone(fs, target=CloneTarget(top, b"copy"))
@@ -210,7 +210,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
 
 
 async def test_copy_to_an_existing_or_from_a_missing_name_is_refused(fs: Filesystem) -> None:
-    """A target that is created during the copy is refused, too."""
+    """A copy to an existing name fails, even if the name is created during the copy."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
@@ -273,8 +273,8 @@ async def test_copy_waits_for_checkpoints(fs: Filesystem, monkeypatch: pytest.Mo
             while fs.lookup(*COPY) is None:
                 count = len(_copied_counts(slices))
                 await trio.sleep(0.01)
-                # At most one slice before each checkpoint, and one more if the restarted WAL has as
-                # many frames as the copied one had: it counts as copied until the next commit.
+                # At most one slice precedes each checkpoint, plus one if the restarted WAL has
+                # as many frames as the copied WAL: it counts as copied until the next commit.
                 assert len(_copied_counts(slices)) <= count + 2
                 fs.db.checkpoint()
     assert len(_copied_counts(slices)) > 2
@@ -287,7 +287,7 @@ def _copied_counts(slices: list[TreeProgress]) -> set[int]:
 
 
 async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
-    """The cancelled copy leaves neither its name nor an inode."""
+    """A cancelled copy leaves neither its name nor an inode."""
     top = await _make_rich_tree(fs)
     before = fs.db.counters.inodes
     with trio.CancelScope() as scope:
@@ -303,8 +303,8 @@ async def test_interrupted_copy_is_removed_at_once(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_source_removed_during_the_copy_makes_no_copy(fs: Filesystem) -> None:
-    """A copy fails, and is removed, if its source is removed meanwhile."""
+async def test_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
+    """If the source is removed during a copy, the copy fails and is removed."""
     top = await make_tree(fs)
 
     def remove(_progress: TreeProgress) -> None:
@@ -329,7 +329,7 @@ async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volu
     assert exists(fs, top)
 
 
-async def test_read_only_mount_copies_nothing(fs: Filesystem) -> None:
+async def test_read_only_mount_copies_no_tree(fs: Filesystem) -> None:
     await make_tree(fs)
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):

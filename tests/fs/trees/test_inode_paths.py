@@ -6,8 +6,8 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import make_directory, make_file
 
 
-async def test_paths_include_changes_that_are_not_committed(fs: Filesystem) -> None:
-    """Names need not be text; a removed inode has no path, and texts leave it out."""
+async def test_inode_paths_include_uncommitted_changes(fs: Filesystem) -> None:
+    """Uncommitted names are included, and a removed inode has no path."""
     top = make_directory(fs, b"top")
     ino, gone = make_file(fs, b"\xff", top), make_file(fs, b"gone")
     fs.namespace.unlink(ROOT_INO, b"gone")

@@ -1,4 +1,4 @@
-"""Locked trees, which do not change until they are removed as a whole."""
+"""Locked trees, which cannot change until they are removed as a whole."""
 
 from collections.abc import Awaitable, Callable
 
@@ -68,7 +68,7 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
 
 
 async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
-    """Each operation is refused, also for root; reads work."""
+    """Every change of a locked tree is refused, even for root; reads succeed."""
     top = await make_tree(fs)
     make_file(fs, b"other")
     wanted = await facts(fs, top)
@@ -89,7 +89,7 @@ async def test_locked_tree_cannot_change(fs: Filesystem) -> None:
 
 @sliced(names=3, directories=2)
 async def test_lock_in_small_slices_covers_all_entries(fs: Filesystem) -> None:
-    """A lock in small slices covers every entry; a second lock changes nothing."""
+    """A lock in small slices covers every entry; locking the tree again changes nothing."""
     top = await make_tree(fs, files=9)
     for number in range(3):
         make_file(fs, b"f", make_directory(fs, b"%d" % number, top))
@@ -101,7 +101,7 @@ async def test_lock_in_small_slices_covers_all_entries(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> None:
+async def test_reading_a_locked_file_keeps_its_atime(volume: Volume) -> None:
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         top = await make_tree(fs)
         await _lock(fs)
@@ -112,7 +112,7 @@ async def test_reading_a_locked_file_keeps_its_access_time(volume: Volume) -> No
 
 
 async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: Filesystem) -> None:
-    """The directory needs *locked* for its removal, also after a move of the locked tree."""
+    """A directory above a locked tree is removed only with *locked*, even after a move."""
     above = make_directory(fs, b"above")
     home = make_directory(fs, b"home")
     make_directory(fs, b"kept", home)
@@ -128,7 +128,7 @@ async def test_directory_above_a_locked_tree_is_removed_only_on_request(fs: File
 
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
 async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) -> None:
-    """No row of the locked tree, file or directory remains."""
+    """After its removal no row of a locked tree, file or directory remains."""
     if what == "tree":
         await make_tree(fs)
     elif what == "file":
@@ -165,8 +165,8 @@ async def test_copy_of_a_locked_tree_can_be_changed(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_lock_of_a_replaced_inode_is_refused(fs: Filesystem) -> None:
-    """A lock fails if the name does not refer to the checked inode any more."""
+async def test_lock_of_a_name_with_another_inode_is_refused(fs: Filesystem) -> None:
+    """A lock fails if the name no longer refers to the inode that the caller checked."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):
         await fs.tree_lock.lock(ROOT_INO, b"f", Ino(ino + 1))

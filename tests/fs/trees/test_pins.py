@@ -46,7 +46,7 @@ async def _is_cached(volume: Volume, fs: Filesystem, *roots: Ino) -> bool:
 
 
 async def _until_cached(volume: Volume, fs: Filesystem, ino: Ino) -> None:
-    """Advance the test clock until a file is cached; threads need real time."""
+    """Advance the test clock until a file is cached; its download runs in real time."""
     for _ in range(10_000):
         if await _is_cached(volume, fs, ino):
             return
@@ -63,7 +63,7 @@ async def _running(pins: Pins) -> AsyncIterator[None]:
 
 
 async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins: Pins) -> None:
-    """Other content is evicted; an unpinned tree may be evicted again."""
+    """Eviction skips blocks of a pinned tree until the tree is unpinned."""
     top = make_directory(fs, b"top")
     inside, outside = make_file(fs, b"f", top), make_file(fs, b"f")
     await fill(fs, inside, 3 * BLOCK_BYTES)
@@ -82,7 +82,7 @@ async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins
 
 
 async def test_pins_survive_a_kill(volume: Volume) -> None:
-    """The next mount reads the pins before it evicts a block."""
+    """The mount after a kill reads the pins before it evicts a block."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"top")
         ino = make_file(fs, b"f", top)
@@ -98,7 +98,7 @@ async def test_pins_survive_a_kill(volume: Volume) -> None:
         assert [one.path for one in await pins.listing()] == ["/top"]
 
 
-async def test_new_content_of_a_pinned_tree_stays(
+async def test_new_content_of_a_pinned_tree_stays_cached(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
     """Overwritten, new and moved files of a pinned tree are pinned even before the next check."""
@@ -115,10 +115,10 @@ async def test_new_content_of_a_pinned_tree_stays(
     assert await _is_cached(volume, fs, old, new)
 
 
-async def test_new_content_that_equals_uncached_content_is_not_downloaded(
+async def test_deduplicated_content_of_a_pinned_tree_is_not_downloaded(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """Deduplication replaces the new block by the equal one, which gets the cached content."""
+    """A new block of a pin that duplicates an uncached block stays in the cache."""
     other = make_file(fs, b"other")
     content = await fill(fs, other, 2 * BLOCK_BYTES)
     await volume.evict()
@@ -141,7 +141,7 @@ async def test_new_content_that_equals_uncached_content_is_not_downloaded(
 async def test_check_of_pins_downloads_missing_blocks(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A tree that is moved into a pinned directory is downloaded without a request for it."""
+    """A tree that is moved into a pinned directory is downloaded by the next check."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", other)
     await fill(fs, ino, 2 * BLOCK_BYTES)
@@ -160,7 +160,7 @@ async def test_check_of_pins_downloads_missing_blocks(
 async def test_download_for_pins_continues_after_an_outage(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The error is shown during the outage; afterwards an idle mount makes no request."""
+    """During an outage the error is shown, and afterwards the download continues."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -178,7 +178,7 @@ async def test_download_for_pins_continues_after_an_outage(
         assert len(volume.store.calls) == calls
 
 
-async def test_damaged_block_is_not_requested_for_ever(
+async def test_damaged_block_of_a_pinned_tree_is_not_requested_forever(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
     ino, other = make_file(fs, b"f"), make_file(fs, b"other")
@@ -199,7 +199,7 @@ async def test_damaged_block_is_not_requested_for_ever(
         assert len(volume.store.calls) == calls
 
 
-async def test_request_and_check_do_not_download_at_the_same_time(
+async def test_pin_request_and_background_check_do_not_download_in_parallel(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
     ino = make_file(fs, b"f")
@@ -214,10 +214,10 @@ async def test_request_and_check_do_not_download_at_the_same_time(
         await _until_cached(volume, fs, ino)
 
 
-async def test_pin_follows_the_path_then_the_inode(
+async def test_pin_follows_its_path_and_then_its_inode(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """A replaced file and a renamed file stay pinned; the pin of a removed file ends."""
+    """A pin follows a replaced path and a renamed file, and ends with a removed file."""
     top = make_directory(fs, b"top")
     first = make_file(fs, b"f", top)
     await pins.add([first])
@@ -239,14 +239,16 @@ async def test_pin_follows_the_path_then_the_inode(
 
 
 def look_ino(fs: Filesystem, name: bytes) -> Ino:
-    """Return the inode of a name in the root directory."""
+    """Return the inode number of a name in the root directory."""
     found = fs.lookup(ROOT_INO, name)
     assert found is not None
     return found.ino
 
 
-async def test_pin_below_a_removed_tree_ends(volume: Volume, fs: Filesystem, pins: Pins) -> None:
-    """The pin ends at once, although the removed tree is not emptied yet."""
+async def test_pin_inside_a_removed_tree_ends_at_once(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """A pin ends when its tree is removed, even before the rows of the tree are deleted."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     await fill(fs, make_file(fs, b"f", below), 100)
@@ -259,7 +261,7 @@ async def test_pin_below_a_removed_tree_ends(volume: Volume, fs: Filesystem, pin
 async def test_pin_does_not_follow_a_reused_inode_number(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """After a restore of another host's state, an inode number may belong to another file."""
+    """After a restore, the inode number of a pin may belong to another file."""
     ino = make_file(fs, b"f")
     found = fs.getattr(ino)
     pins_file.write(
@@ -271,8 +273,8 @@ async def test_pin_does_not_follow_a_reused_inode_number(
     assert await other.listing() == []
 
 
-async def test_too_large_tree_is_refused_before_a_download(volume: Volume) -> None:
-    """A pin that would use too much of the cache is refused with advice, before any download."""
+async def test_pin_of_a_too_large_tree_is_refused_before_any_download(volume: Volume) -> None:
+    """A pin that would use too much of the cache is refused with advice."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         ino = make_file(fs, b"f")
@@ -297,7 +299,7 @@ async def test_too_large_tree_is_refused_before_a_download(volume: Volume) -> No
 async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
     volume: Volume, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Content above the limit can be evicted; the list of pins shows its size."""
+    """If a pinned tree outgrows the limit, only its further content can be evicted."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         top = make_directory(fs, b"top")
@@ -323,10 +325,10 @@ async def test_pinned_tree_that_outgrows_the_limit_keeps_its_cached_blocks(
             assert remounted.over_bytes == MIB
 
 
-async def test_pins_count_shared_blocks_once_and_accept_holes_and_the_root(
+async def test_pins_count_shared_blocks_once_and_accept_the_root(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """Shared blocks count once; a file without content and the root can be pinned."""
+    """Pins count a shared block once, and accept a file without content and the root."""
     await fill(fs, make_file(fs, b"a"), BLOCK_BYTES)
     make_file(fs, b"empty")
     fs.namespace.make_symlink(ROOT_INO, b"link", b"a", USER)
@@ -338,7 +340,7 @@ async def test_pins_count_shared_blocks_once_and_accept_holes_and_the_root(
 
 
 async def test_unpinning_an_unpinned_path_is_refused(fs: Filesystem, pins: Pins) -> None:
-    """A file below a pinned directory is not pinned itself; the request then ends no pin."""
+    """A file inside a pinned directory is not pinned itself, so unpinning the file fails."""
     top = make_directory(fs, b"top")
     below = make_file(fs, b"f", top)
     await pins.add([top])
@@ -362,10 +364,10 @@ async def test_number_and_length_of_pins_are_bounded(fs: Filesystem, pins: Pins)
     await pins.add(some[:-1])  # again
 
 
-async def test_unreadable_list_pins_nothing_and_is_kept(
+async def test_unreadable_list_of_pins_is_kept_and_pins_nothing(
     volume: Volume, fs: Filesystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the list of pins is unreadable, the mount works, but refuses new pins."""
+    """With an unreadable list of pins the mount works, but refuses new pins."""
     path = volume.session.volume.state_dir.path / pins_file.NAME
     path.write_bytes(b'{"version": 2}')
     pins = _pins(volume, fs)
@@ -380,10 +382,10 @@ async def test_unreadable_list_pins_nothing_and_is_kept(
     assert [one.path for one in await pins.listing()] == ["/g"]
 
 
-async def test_interrupted_request_is_completed_in_the_background(
+async def test_interrupted_pin_is_downloaded_in_the_background(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A recorded pin is kept, although its request was interrupted before the download."""
+    """A recorded pin stays, even if its request was interrupted before the download."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -398,10 +400,10 @@ async def test_interrupted_request_is_completed_in_the_background(
         await _until_cached(volume, fs, ino)
 
 
-async def test_list_that_cannot_be_written_changes_nothing(
+async def test_failure_to_write_the_list_of_pins_changes_nothing(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """If the list cannot be written, the command fails and the mount continues."""
+    """If the list of pins cannot be written, the pin command fails and the mount continues."""
     state = volume.session.volume.state_dir.path
     ino = make_file(fs, b"f")
     (state / f"{pins_file.NAME}.new").mkdir()

@@ -13,8 +13,8 @@ from s3fs_meta.model import Ino
 PINS = [Pin(b"", Ino(1), 5), Pin(b'a/\xff\n"b', Ino(7), 1_700_000_000_000_000_000)]
 
 
-def test_pins_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Names need not be UTF-8. Without pins there is no file."""
+def test_pins_are_read_back_as_written(tmp_path: Path) -> None:
+    """Pinned names need not be UTF-8; an empty list of pins leaves no file."""
     assert pins_file.read(tmp_path) == []
     pins_file.write(tmp_path, PINS)
     assert pins_file.read(tmp_path) == PINS
@@ -25,9 +25,9 @@ def test_pins_are_read_as_they_were_written(tmp_path: Path) -> None:
     pins_file.write(tmp_path, [])
 
 
-def test_interrupted_write_leaves_the_former_pins(tmp_path: Path) -> None:
+def test_interrupted_write_leaves_the_previous_pins(tmp_path: Path) -> None:
     pins_file.write(tmp_path, PINS)
-    (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # a leftover of a crash
+    (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # a temporary file left by a crash
 
     assert pins_file.read(tmp_path) == PINS
     pins_file.write(tmp_path, PINS[:1])
@@ -35,8 +35,8 @@ def test_interrupted_write_leaves_the_former_pins(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
-def test_longest_list_fits_into_the_file(tmp_path: Path) -> None:
-    """Each byte of a path may become an escape sequence."""
+def test_longest_list_of_pins_fits_into_the_file(tmp_path: Path) -> None:
+    """The file has room for the maximum number of pins with the longest escaped paths."""
     longest = [Pin(b"\xff" * 4096, Ino((1 << 63) - 1), -(1 << 63))] * PINS_MAX
     pins_file.write(tmp_path, longest)
     assert pins_file.read(tmp_path) == longest
@@ -64,8 +64,8 @@ def test_longest_list_fits_into_the_file(tmp_path: Path) -> None:
         b" " * (PINS_FILE_BYTES_MAX + 1),
     ],
 )
-def test_list_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
-    """The error contains advice, and the file is not changed."""
+def test_unreadable_list_of_pins_is_refused(tmp_path: Path, content: bytes) -> None:
+    """A corrupt file of pins is refused with advice, and is not changed."""
     (tmp_path / NAME).write_bytes(content)
     with pytest.raises(SettingsError, match="remove the file and pin the trees again"):
         pins_file.read(tmp_path)

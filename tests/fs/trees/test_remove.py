@@ -1,4 +1,4 @@
-"""Removal of trees: the names at once, the space in the background."""
+"""Removal of trees: names at once, space in the background."""
 
 import pytest
 import trio
@@ -55,8 +55,8 @@ async def _removed(fs: Filesystem) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> None:
-    """The name is removed at once. All rows and counters follow in the background."""
+async def test_name_of_a_removed_tree_disappears_before_its_rows(fs: Filesystem) -> None:
+    """The name of a removed tree disappears at once; rows and counters follow in the background."""
     before = _rows(fs)
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
@@ -69,7 +69,7 @@ async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> Non
     _assert_counted(fs)
 
 
-async def test_single_file_and_empty_directory_are_deleted_at_once(fs: Filesystem) -> None:
+async def test_single_file_and_empty_directory_are_removed_at_once(fs: Filesystem) -> None:
     file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     fs.tree_removal.remove(ROOT_INO, b"f", file)
     fs.tree_removal.remove(ROOT_INO, b"d", directory)
@@ -78,8 +78,8 @@ async def test_single_file_and_empty_directory_are_deleted_at_once(fs: Filesyste
     assert not exists(fs, directory)
 
 
-async def test_removal_of_a_replaced_inode_is_refused(fs: Filesystem) -> None:
-    """A removal fails if the name does not refer to the checked inode any more."""
+async def test_removal_of_a_name_with_another_inode_is_refused(fs: Filesystem) -> None:
+    """A removal fails if the name no longer refers to the inode that the caller checked."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
         fs.tree_removal.remove(ROOT_INO, b"tree", Ino(top + 1))
@@ -89,7 +89,7 @@ async def test_removal_of_a_replaced_inode_is_refused(fs: Filesystem) -> None:
 
 
 async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
-    """Directories at any depth of the tree accept no changes before their rows are removed."""
+    """Directories at any depth of a removed tree refuse changes before their rows are deleted."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     other = make_file(fs, b"other")
@@ -113,8 +113,8 @@ async def test_removed_tree_cannot_change(fs: Filesystem) -> None:
     make_file(fs, b"elsewhere")
 
 
-async def test_hard_links_outside_a_removed_tree_have_correct_counts(fs: Filesystem) -> None:
-    """Files with other names keep a correct link count and parent."""
+async def test_removal_updates_hard_links_outside_the_tree(fs: Filesystem) -> None:
+    """Files with further names outside a removed tree keep a correct link count."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     outside = make_directory(fs, b"outside")
@@ -137,8 +137,8 @@ async def test_hard_links_outside_a_removed_tree_have_correct_counts(fs: Filesys
 
 
 @sliced(names=3, directories=2, purged_blocks=2)
-async def test_small_slices_give_the_same_result(fs: Filesystem) -> None:
-    """Every slice leaves correct counters and directory sizes."""
+async def test_removal_in_small_slices_keeps_counters_correct(fs: Filesystem) -> None:
+    """Counters and directory sizes are correct after every slice of a removal."""
     before = _rows(fs)
     top = await make_tree(fs, files=20)
     linked = make_file(fs, b"0", top)
@@ -161,8 +161,8 @@ async def test_small_slices_give_the_same_result(fs: Filesystem) -> None:
     assert _rows(fs) == before
 
 
-async def test_open_files_and_directories_stay_until_released(fs: Filesystem) -> None:
-    """The rows of open or known inodes are deleted when the kernel releases and forgets them."""
+async def test_open_inodes_of_a_removed_tree_stay_until_released(fs: Filesystem) -> None:
+    """Inodes of a removed tree are deleted when the kernel releases and forgets them."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     full = look(fs, b"full 0", top).ino
@@ -186,8 +186,8 @@ async def test_open_files_and_directories_stay_until_released(fs: Filesystem) ->
     _assert_counted(fs)
 
 
-async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) -> None:
-    """The kernel drops its cache of the tree, of its names, and of a surviving hard link."""
+async def test_kernel_drops_cached_names_of_a_removed_tree(volume: Volume) -> None:
+    """The kernel's cache drops a removed tree, its names and its hard links outside."""
     reported: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
@@ -211,7 +211,7 @@ async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) ->
     assert done.is_set()
 
 
-async def test_next_mount_resumes_after_a_kill(volume: Volume) -> None:
+async def test_next_mount_resumes_a_killed_removal(volume: Volume) -> None:
     async with volume.mounted(slices=Slices(names=2)) as fs:
         before = _rows(fs)
         top = await make_tree(fs, files=9)
@@ -228,7 +228,7 @@ async def test_next_mount_resumes_after_a_kill(volume: Volume) -> None:
         _assert_counted(fs)
 
 
-async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volume: Volume) -> None:
+async def test_removal_lost_with_its_group_keeps_the_tree(fs: Filesystem, volume: Volume) -> None:
     """If the group of a removal is lost, the mount turns read-only and the tree stays."""
     top = await make_tree(fs)
     volume.commit()
@@ -242,8 +242,8 @@ async def test_removal_lost_with_its_group_leaves_the_tree(fs: Filesystem, volum
 
 
 @sliced(purged_blocks=2)
-async def test_large_file_of_a_tree_is_purged_in_pieces(fs: Filesystem) -> None:
-    """A large file of a removed tree is purged in pieces, as any orphan."""
+async def test_large_file_of_a_removed_tree_is_purged_in_pieces(fs: Filesystem) -> None:
+    """A large file of a removed tree is purged in pieces, like any orphan."""
     top = make_directory(fs, b"tree")
     large = make_file(fs, b"large", top)
     for index in range(7):
@@ -260,8 +260,8 @@ async def test_large_file_of_a_tree_is_purged_in_pieces(fs: Filesystem) -> None:
     assert _rows(fs)["blocks"] == 0
 
 
-async def test_read_only_mount_removes_nothing(fs: Filesystem) -> None:
-    """A degraded mount refuses a removal, and does not continue one."""
+async def test_read_only_mount_removes_no_tree(fs: Filesystem) -> None:
+    """A degraded mount refuses to remove a tree, and does not continue an earlier removal."""
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -30,7 +30,7 @@ async def _found(fs: Filesystem, *roots: Ino) -> dict[Ino, int]:
     return {ino: len(indexes) for ino, indexes in found.items()}
 
 
-async def test_every_block_of_a_tree_is_found(fs: Filesystem) -> None:
+async def test_walk_finds_every_block_of_a_tree(fs: Filesystem) -> None:
     """The walk finds exactly the blocks of the tree, even with very small slices."""
     wanted = {}
     parents = [make_directory(fs, b"top")]
@@ -52,8 +52,8 @@ async def test_every_block_of_a_tree_is_found(fs: Filesystem) -> None:
     assert await _found(fs, parents[0], other) == {**wanted, other: 1}
 
 
-async def test_root_inside_another_root_is_read_to_its_end(fs: Filesystem) -> None:
-    """A directory that is reached twice, while a slice ends inside it, must not start again."""
+async def test_walk_of_nested_roots_reads_both_to_their_end(fs: Filesystem) -> None:
+    """A walk with nested roots continues a directory in which a slice ended."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     files = [make_file(fs, b"f%d" % number, below) for number in range(3)]
@@ -64,8 +64,8 @@ async def test_root_inside_another_root_is_read_to_its_end(fs: Filesystem) -> No
     assert await _found(fs, top, below) == dict.fromkeys(files, 1)
 
 
-async def test_file_with_two_names_in_one_directory_is_walked_completely(fs: Filesystem) -> None:
-    """A slice of the walk may end inside any occurrence of the file."""
+async def test_walk_counts_a_file_with_two_names_once_and_completely(fs: Filesystem) -> None:
+    """A slice of the walk may end at any of the two names of a file."""
     top = make_directory(fs, b"top")
     long, short = make_file(fs, b"long", top), make_file(fs, b"short", top)
     fs.namespace.link(long, top, b"again")
@@ -76,12 +76,12 @@ async def test_file_with_two_names_in_one_directory_is_walked_completely(fs: Fil
     assert await _found(fs, top) == {long: 4, short: 1}
 
 
-async def test_removed_inode_has_no_blocks(fs: Filesystem) -> None:
+async def test_walk_of_a_removed_inode_finds_no_blocks(fs: Filesystem) -> None:
     assert await _found(fs, make_directory(fs, b"empty"), Ino(99)) == {}
 
 
-async def test_loop_of_directories_ends_the_walk(fs: Filesystem) -> None:
-    """A cycle in damaged rows must not occupy the event loop forever."""
+async def test_cycle_of_directories_ends_the_walk(fs: Filesystem) -> None:
+    """A cycle of directories in damaged rows raises an error instead of an endless walk."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     make_directory(fs, b"again", below)

@@ -1,4 +1,4 @@
-"""Downloading the content of trees into the cache."""
+"""Downloads of the content of trees into the cache."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ async def _warm(volume: Volume, fs: Filesystem, *roots: Ino) -> tuple[TreeConten
 
 
 async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
-    """Large and small files are downloaded; cached blocks are not downloaded again."""
+    """Warming downloads large and small files, and skips cached blocks."""
     top = make_directory(fs, b"top")
     contents = {}
     for number, size_bytes in enumerate([MIB, 3 * BLOCK_BYTES + 5, 100, 1, 7000]):
@@ -55,10 +55,10 @@ async def test_warmed_tree_is_read_without_the_store(volume: Volume, fs: Filesys
     assert (content.missing_bytes, done) == (0, Warmed(total, total, 0, None))
 
 
-async def test_small_files_are_downloaded_with_few_requests(volume: Volume, fs: Filesystem) -> None:
+async def test_small_files_are_warmed_with_few_requests(volume: Volume, fs: Filesystem) -> None:
     """Blocks are requested in the order of their packs, not of their names."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
-    for number in range(200):  # every fourth file is not part of the tree
+    for number in range(200):  # Every fourth file is not part of the tree.
         await fill(fs, make_file(fs, b"%d" % number, other if number % 4 == 3 else top), 1000)
     await volume.evict()
     volume.store.calls.clear()
@@ -68,7 +68,7 @@ async def test_small_files_are_downloaded_with_few_requests(volume: Volume, fs: 
     assert len([one for one in volume.store.calls if one.method == "get_range"]) <= 2
 
 
-async def test_progress_ends_with_all_bytes(volume: Volume, fs: Filesystem) -> None:
+async def test_progress_of_warming_reaches_all_bytes(volume: Volume, fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     await fill(fs, ino, 5 * MIB)
     await volume.evict()
@@ -80,7 +80,9 @@ async def test_progress_ends_with_all_bytes(volume: Volume, fs: Filesystem) -> N
     assert shown == sorted(shown)
 
 
-async def test_equal_blocks_are_counted_and_downloaded_once(volume: Volume, fs: Filesystem) -> None:
+async def test_warming_counts_and_downloads_equal_blocks_once(
+    volume: Volume, fs: Filesystem
+) -> None:
     for name in (b"a", b"b"):
         await fs.write(make_file(fs, name), 0, b"equal content")
     await volume.evict()
@@ -89,19 +91,17 @@ async def test_equal_blocks_are_counted_and_downloaded_once(volume: Volume, fs: 
     assert done == Warmed(13, 13, 13, None)
 
 
-async def test_content_that_is_not_uploaded_counts_as_cached(
-    volume: Volume, fs: Filesystem
-) -> None:
+async def test_dirty_content_counts_as_cached(volume: Volume, fs: Filesystem) -> None:
     await fs.write(make_file(fs, b"f"), 0, b"dirty")
     _content, done = await _warm(volume, fs, ROOT_INO)
 
     assert done == Warmed(5, 5, 0, None)
 
 
-async def test_unavailable_store_ends_the_download_at_once(
+async def test_unavailable_store_ends_warming_at_once(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The error is reported without waiting for read_timeout, and downloaded blocks are kept."""
+    """Warming reports an outage without waiting for read_timeout, and keeps downloaded blocks."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, 12 * MIB)
     await volume.evict()
@@ -122,8 +122,10 @@ async def test_unavailable_store_ends_the_download_at_once(
     assert len(volume.store.calls) - calls <= 4, "no block is requested alone"
 
 
-async def test_damaged_block_costs_only_itself(volume: Volume, fs: Filesystem) -> None:
-    """A missing pack is reported, and the other packs are downloaded."""
+async def test_damaged_pack_does_not_stop_the_download_of_other_packs(
+    volume: Volume, fs: Filesystem
+) -> None:
+    """Warming reports a missing pack and downloads the other packs."""
     good, bad = make_file(fs, b"good"), make_file(fs, b"bad")
     await fill(fs, bad, 3 * BLOCK_BYTES)
     await volume.upload()
@@ -139,7 +141,9 @@ async def test_damaged_block_costs_only_itself(volume: Volume, fs: Filesystem) -
     assert found == (1, [bad])
 
 
-async def test_unwanted_blocks_are_not_downloaded(volume: Volume, fs: Filesystem) -> None:
+async def test_warming_skips_blocks_that_are_no_longer_wanted(
+    volume: Volume, fs: Filesystem
+) -> None:
     await fill(fs, make_file(fs, b"f"), 2 * BLOCK_BYTES)
     await volume.evict()
     cache = volume.session.cache
@@ -150,8 +154,8 @@ async def test_unwanted_blocks_are_not_downloaded(volume: Volume, fs: Filesystem
     assert (done.cached_bytes, done.error) == (BLOCK_BYTES, None)
 
 
-async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
-    """If evictions cannot make enough room, the download is refused before the first request."""
+async def test_warming_a_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
+    """Warming is refused at once if evictions cannot make enough room."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         big, small = make_file(fs, b"big"), make_file(fs, b"small")
         await fill(fs, big, MIB - 64 * KIB)
@@ -163,7 +167,7 @@ async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
         await fill(fs, small, 64 * KIB)
         await volume.upload()
         content = await warm.content_of(fs.db, cache, [big, small])
-        warm.require_room(content, cache)  # the complete tree is cached
+        warm.require_room(content, cache)  # The complete tree is cached.
 
         cache.evictor.evict_bytes(1 << 60)
         await fill(fs, small, 128 * KIB)  # dirty
@@ -174,10 +178,10 @@ async def test_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
         warm.require_room(content, cache)
 
 
-async def test_slow_network_gets_small_requests(
+async def test_warming_over_a_slow_network_sends_small_requests(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Readers wait for the complete request of their block, so requests take few seconds."""
+    """Requests over a slow network are small, because readers wait for complete requests."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, 12 * MIB)
     requests = []
@@ -193,8 +197,8 @@ async def test_slow_network_gets_small_requests(
     assert 12 <= requests[1] <= 14
 
 
-async def test_cached_part_of_a_tree_makes_no_room_for_the_rest(volume: Volume) -> None:
-    """A tree larger than the cache is refused, also if much of it is cached."""
+async def test_cached_part_of_a_large_tree_makes_no_room_for_the_rest(volume: Volume) -> None:
+    """Warming a tree larger than the cache is refused, even if much of the tree is cached."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         for name, count in ((b"a", 10), (b"b", 12)):
             await fill(fs, make_file(fs, name), count * BLOCK_BYTES)
@@ -206,10 +210,10 @@ async def test_cached_part_of_a_tree_makes_no_room_for_the_rest(volume: Volume) 
             warm.require_room(content, cache)
 
 
-async def test_tree_larger_than_the_free_disk_is_refused(
+async def test_warming_a_tree_larger_than_the_free_disk_is_refused(
     volume: Volume, fs: Filesystem, tmp_path: Path
 ) -> None:
-    """The reserve of the database is never used; other clean blocks make room."""
+    """Warming evicts other clean blocks, but never uses the disk reserve."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"other")
     await fill(fs, ino, 2 * MIB)
     await volume.evict()
@@ -224,10 +228,8 @@ async def test_tree_larger_than_the_free_disk_is_refused(
         warm.require_room(content, cache)
 
 
-async def test_cached_content_of_a_warmed_tree_is_the_last_to_be_evicted(
-    volume: Volume, fs: Filesystem
-) -> None:
-    """Warming moves cached blocks to the end of the eviction order, like a read."""
+async def test_warmed_blocks_are_evicted_last(volume: Volume, fs: Filesystem) -> None:
+    """Warming marks cached blocks as recently used, like a read."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     for ino in (old, new):
         await fill(fs, ino, BLOCK_BYTES)
@@ -239,10 +241,10 @@ async def test_cached_content_of_a_warmed_tree_is_the_last_to_be_evicted(
     assert len(await warm.cached_of(fs.db, volume.session.cache, [ROOT_INO])) == 1
 
 
-async def test_tree_with_more_blocks_than_any_cache_is_refused_or_pinned_in_part(
+async def test_tree_with_too_many_blocks_is_refused_or_partly_pinned(
     volume: Volume, fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request for so many blocks is refused; a pinned tree that grew so large is kept in part."""
+    """A tree with too many blocks cannot be warmed, and is pinned only in part."""
     monkeypatch.setattr(warm, "CACHED_BLOCKS_MAX", 2)
     await fill(fs, make_file(fs, b"f"), 3 * BLOCK_BYTES)
     cache = volume.session.cache

@@ -11,412 +11,447 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 # --- names and attributes (POSIX, Linux) -------------------------------------------------------
-NAME_BYTES_MAX: Final = 255  # length of a name: NAME_MAX in linux/limits.h
-SYMLINK_BYTES_MAX: Final = 4095  # length of a symbolic link's target: PATH_MAX without its NUL
+NAME_BYTES_MAX: Final = 255  # maximum length of a name: NAME_MAX in linux/limits.h
+SYMLINK_BYTES_MAX: Final = 4095  # maximum length of a symlink's target: PATH_MAX without the NUL
 XATTR_NAME_BYTES_MAX: Final = 255  # XATTR_NAME_MAX; xattr(7)
 XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # XATTR_SIZE_MAX; xattr(7)
-XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX; listxattr(2) cannot return more
-LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links; fits into a signed 32-bit integer
-# Maximum size of a file; every offset fits into a signed 64-bit integer.
+XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX: the longest list of listxattr(2)
+# Maximum number of hard links to an inode: the largest signed 32-bit integer.
+LINKS_MAX: Final = (1 << 31) - 1
+# Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
-# With these limits, sums and differences of a file time and a ctime until 2116 fit into 64 bits.
+# A file time in these bounds minus a ctime before 2116 fits into a signed 64-bit integer.
 TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# Up to 255 names of a directory may have the same 55-bit keyed hash; only an attack creates more.
+# At most 255 names of a directory can have the same 55-bit keyed hash. Only an attack needs more.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
-RECENT_NAMES_MAX: Final = 64  # number of cached hashes of names
+RECENT_NAMES_MAX: Final = 64  # number of name hashes kept in memory
 READDIR_ROWS_MAX: Final = 1024  # maximum number of rows that one readdir request reads
 
 # --- blocks and packs --------------------------------------------------------------------------
-# Smallest block size; with smaller blocks the block map becomes too large.
+# Smallest block size. Smaller blocks would make the block map too large.
 BLOCK_BYTES_MIN: Final = 64 * KIB
-# Largest block size; a random read of 4 KiB fetches a complete block.
+# Largest block size. Even a random read of 4 KiB fetches a complete block.
 BLOCK_BYTES_MAX: Final = 16 * MIB
-PACK_BYTES_TARGET: Final = 16 * MIB  # at this size a pack is full
-# The target size, plus the largest incompressible block, plus the index.
+PACK_BYTES_TARGET: Final = 16 * MIB  # a pack of this size is full
+# Maximum size of a pack: the target size, the largest incompressible block, and the index.
 PACK_BYTES_MAX: Final = 48 * MIB
-# Maximum length of a range requested from the store, because a damaged row may contain any length.
+# Longest range that is requested from the store, because a damaged row may contain any length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
-PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
-SMALL_BLOCK_BYTES: Final = 64 * KIB  # shorter blocks are fetched with their neighbours in the pack
+PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack: its index is below 1 MiB
+SMALL_BLOCK_BYTES: Final = 64 * KIB  # a shorter block is fetched with its neighbours in the pack
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
-NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side
-# Commands that copy files out of the bucket fetch ranges of this size from packs.
+NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side of a block
+# Size of the ranges of packs that commands fetch when they copy files out of the bucket.
 CONTENT_RUN_BYTES: Final = 8 * MIB
-# Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
+# Number of ranges of NEIGHBOUR_FETCH_BYTES in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
-# Number of files copied out at the same time; each needs memory for a run of blocks.
+# Number of files copied out of the bucket at once. Each needs memory for a run of blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# A report lists at most this many incompletely copied files; the others are only counted.
+# Maximum number of incompletely copied files that a report lists; it only counts the others.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
-NEIGHBOUR_CACHE_PART: Final = 16  # neighbours that no read requested may fill 1/N of the cache
+NEIGHBOUR_CACHE_PART: Final = 16  # share 1/N of the cache for neighbours that no program read
 
 # --- metadata images ---------------------------------------------------------------------------
-IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in an image piece, which is one PUT
-# Pieces of an image: 256 GiB of metadata. Parsing a hostile manifest of this length takes a second.
+IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image: one PUT
+# Maximum number of pieces of an image, for 256 GiB of metadata.
+# A hostile manifest of this length is parsed in a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
-# fsck stops reading an image after this many damaged pieces. One damaged piece makes the image
-# useless, and a hostile manifest may list thousands.
+# Number of damaged pieces after which fsck stops reading an image, which is already useless.
+# A hostile manifest may list thousands of damaged pieces.
 IMAGE_PIECE_FAULTS_MAX: Final = 16
-# Growth of the WAL while the snapshot of an image waits for blocks to be uploaded; beyond it the
-# image is abandoned and retried.
+# Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
+# If the WAL grows more, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-IMAGES_KEPT: Final = 2  # the newest images are never deleted, nor the objects they need
-IMAGES_SPACED: Final = 8  # the distance of older retained images is 1/N of the retention
+# Number of newest images that are never deleted, with all objects that they need.
+IMAGES_KEPT: Final = 2
+IMAGES_SPACED: Final = 8  # older retained images are 1/N of the retention apart
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
-# Maximum number of searches for readable rows in one table, so that they take a minute, not days.
+# Maximum number of searches for readable rows in one table: a minute of searching, not days.
 SALVAGE_PROBES_MAX: Final = 2_000_000
-SALVAGE_PROBES_OF_GAP: Final = 64  # evenly spaced searches between two readable runs of rows
-SALVAGE_ROWS_AT_ONCE: Final = 1000  # number of salvaged rows in memory
-# Maximum length of a value or row in an image or a change. A longer one is damaged, because the
-# longest, an extended attribute, has 64 KiB.
+# Number of evenly spaced searches between two runs of readable rows.
+SALVAGE_PROBES_OF_GAP: Final = 64
+SALVAGE_ROWS_AT_ONCE: Final = 1000  # maximum number of salvaged rows in memory
+# Maximum length of a value or row in an image or a changeset. A longer one is damaged.
+# The longest valid value, an extended attribute, has 64 KiB.
 IMAGE_VALUE_BYTES_MAX: Final = 1 * MIB
-# Maximum size of a metadata object that is parsed; every intact one is smaller.
+# Maximum size of a metadata object that is parsed. Every intact object is smaller.
 ENVELOPE_BYTES_MAX: Final = 64 * MIB
-# Maximum length of a value or row of a local database. The longest value is an attempted changelog,
-# which is one object. Without this limit SQLite would read and allocate up to 1 GB.
+# Maximum length of a value or row in a local database. SQLite's own limit is 1 GB.
+# The longest valid value is a changelog object that was not uploaded yet.
 DATABASE_VALUE_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1 * MIB
-# Maximum length of an SQL statement, also of a definition in a hostile database; the statements of
-# this program have a few KiB.
+# Maximum length of an SQL statement, or of a definition in a hostile database.
+# The statements of this program have a few KiB.
 DATABASE_SQL_BYTES_MAX: Final = 1 * MIB
 
 # --- changelogs --------------------------------------------------------------------------------
-SYNC_BYTES_MAX: Final = 16 * MIB  # at this size of recorded changes a changelog is shipped at once
-# Polls without a new changelog after which a follower lists the bucket, in case the chain continues
-# under a later number.
+SYNC_BYTES_MAX: Final = 16 * MIB  # recorded changes of this size are shipped at once
+# Number of polls without a new changelog after which a follower lists the bucket.
+# The listing finds a chain that continues under a later txg number.
 FOLLOW_LISTING_POLLS: Final = 30
-# Names and inodes of one txg that a follower keeps in memory: 40 MB. A larger txg invalidates all
-# kernel caches.
+# Maximum number of changed names and inodes of one txg in a follower's memory: 40 MB.
+# After a larger txg, the follower invalidates all caches of the kernel.
 FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
-CHANGELOG_RUN_BYTES: Final = 4 * MIB  # maximum size of records that are merged into one section
-CHANGELOG_LOCATIONS_MAX: Final = 50_000  # block locations in one changelog section: 3 MiB
-CONDENSED_RECORDS_MIN: Final = 200  # fewer unshipped records are not merged
-# Records of groups that are merged at once: those of a second under load, or of an hour with few changes.
+# Maximum size of records that are merged into one changelog section.
+CHANGELOG_RUN_BYTES: Final = 4 * MIB
+# Maximum number of block locations in a changelog section: 3 MiB.
+CHANGELOG_LOCATIONS_MAX: Final = 50_000
+CONDENSED_RECORDS_MIN: Final = 200  # a smaller number of unshipped records is not merged
+# Maximum number of records merged at once: a second under load, or an hour with few changes.
 CONDENSED_RECORDS_MAX: Final = 2000
-# Unshipped inodes in memory (30 MB), to list the files that are not in the bucket yet.
+# Maximum number of unshipped inodes in memory (30 MB), from which unshipped files are listed.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Inodes collected from records in one slice; the last record may exceed the limit. Without a
-# WAL, a slice takes 12 ms of the event loop.
+# Number of inodes collected from records in one slice of work. The last record may exceed it.
+# Without a WAL, a slice occupies the event loop for 12 ms.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
-# At most this many records of shipped groups are deleted in one slice of work on the event loop; a
-# record may be some hundred kilobytes long.
+# Maximum number of shipped records that are deleted in one slice of work on the event loop.
+# A record may have several hundred kilobytes.
 PURGED_AT_ONCE_MAX: Final = 50
-# A key is accepted if its txg is at most this far after the last known txg: 87 years. A key
-# with a later txg is foreign, because a number near 2^63 would leave no numbers for later txgs.
+# Maximum distance of a key's txg from the last known txg: 87 years of txgs.
+# A key beyond it is foreign: a number near 2^63 would leave no numbers for later txgs.
 TXG_LEAP_MAX: Final = 1 << 39
-# All objects of this many successive txgs may be missing. After a longer gap, a key
-# counts only if its object opens with the keys of the filesystem.
+# Maximum number of successive txgs without any object.
+# A key after a longer gap counts only if its object opens with the keys of the filesystem.
 TXG_GAP_MAX: Final = 100
-TXG_GAPS_MAX: Final = (
-    16  # maximum number of foreign runs of keys after gaps; later keys are ignored
-)
-TXG_PROOFS_MAX: Final = 2  # objects read at each end of a run of keys; one may be damaged
-# Maximum number of late changelogs of older writers that a new writer applies while it fences.
+# Maximum number of foreign runs of keys after gaps. All later keys are ignored.
+TXG_GAPS_MAX: Final = 16
+# Number of objects that are read at each end of a run of keys, because one may be damaged.
+TXG_PROOFS_MAX: Final = 2
+# Maximum number of late changelogs of previous writers that a new writer applies.
 FENCE_ROUNDS_MAX: Final = 5
-# Changes in one object; a longer changelog has several parts.
+# Maximum size of the changes in one object. A longer changelog has several parts.
 CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
-# Parts of a changelog: 64 GiB of changes. The names of all parts fit into one object.
+# Maximum number of parts of a changelog: 64 GiB of changes. One object can list all parts.
 CHANGELOG_PARTS_MAX: Final = 1 << 14
-# Maximum number of new and of deleted packs in a changelog: 4 TiB of new content in one txg.
+# Maximum number of new packs and of deleted packs in a changelog: 4 TiB of content in one txg.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
-HISTORY_FETCHES_MAX: Final = 8  # changelogs fetched in parallel to show the history; bounds memory
-# An overview of a bucket skips at most this many unreadable changelogs at the end of the chain.
+# Number of changelogs fetched in parallel to show the history; bounds memory.
+HISTORY_FETCHES_MAX: Final = 8
+# Maximum number of unreadable changelogs at the end of the chain that an overview skips.
 OVERVIEW_PROBES_MAX: Final = 16
-# An overview without keys lists at most this many changelogs (100 requests).
+# Maximum number of changelogs that an overview without keys lists, with 100 requests.
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000
-# Number of objects read in parallel before a filesystem is destroyed.
+# Number of objects read in parallel to learn which belong to a filesystem that is destroyed.
 REMOVAL_FETCHES_MAX: Final = 16
-# Directories kept in memory while the history is searched for changes below a path.
+# Maximum number of directories in memory during a search of the history for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
-FORMER_NAMES_MAX: Final = 2_000_000  # in a temporary table meanwhile: 50 bytes each
-MARK_HASH_DIGITS: Final = 32  # a mount prints this many digits of a changelog's hash (128 bits)
-MARK_HASH_DIGITS_MIN: Final = (
-    16  # at_least= needs at least this many digits of the changelog's hash
-)
+FORMER_NAMES_MAX: Final = 2_000_000  # number of former names in a temporary table: 50 bytes each
+MARK_HASH_DIGITS: Final = 32  # number of digits of a changelog's hash that a mount prints
+# Minimum number of digits of a changelog's hash in the option at_least=.
+MARK_HASH_DIGITS_MIN: Final = 16
 
 # --- levels ------------------------------------------------------------------------------------
-# Objects of one level that are merged into one object of the next level. A restore of a week reads
-# at most 53 objects.
+# Number of objects of one level that are merged into one object of the next level.
+# A restore of a week of changes reads at most 53 objects.
 LEVEL_FAN_OUT: Final = 5
-LEVELS_MAX: Final = 8  # the last level spans 390,625 txgs, three weeks at a txg every 5 s
-# Changes and block locations in one level object: bounds memory.
+# Number of levels. An object of the last level spans 390,625 txgs: three weeks of a txg every 5 s.
+LEVELS_MAX: Final = 8
+# Maximum size of the changes, or of the block locations, in one level object; bounds memory.
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
-LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB  # size of objects merged at once into a level object
-LEVEL_CHECK_S: Final = 10.0  # how often a mount checks for changelogs to merge into levels
+# Maximum size of objects merged at once into a level object.
+LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
+LEVEL_CHECK_S: Final = 10.0  # interval of checks for changelogs to merge into levels
 
-# --- the past in the mount ---------------------------------------------------------------------
-# Inode numbers from this number on belong to points in time (fs/past); others start at 1.
+# --- points in time in a mount (.snapshots) ---------------------------------------------------
+# Smallest inode number in a point in time (fs/past). Inodes of the present start at 1.
 PAST_INO_MIN: Final = 1 << 62
-PAST_INO_BITS: Final = 40  # bits of an inode's own number: 10^12 inodes; the bits above are a slot
-PAST_POINTS_OPEN_MAX: Final = 4  # databases of points in time that one mount keeps on the disk
-PAST_IDLE_S: Final = 600.0  # after this time without a request the database is removed
-PAST_CHECK_S: Final = 30.0  # how often a mount checks for idle points in time
-PAST_WAITING_MAX: Final = 128  # waiting requests for the past; they use no worker of others
-PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # content of the past in memory
-PAST_DOWNLOADS_MAX: Final = 4  # blocks downloaded at one time: packed and plain, each in memory
-PAST_WINDOWS_MAX: Final = 8  # ranges of NEIGHBOUR_FETCH_BYTES that each open point keeps in memory
-# A name such as 1h-ago means the same txg while that txg is in use, and this long after. A program
-# that copies a tree looks the name up for each file.
+PAST_INO_BITS: Final = 40  # bits for the number of an inode within one point in time
+PAST_POINTS_OPEN_MAX: Final = 4  # maximum number of past databases that a mount keeps on disk
+PAST_IDLE_S: Final = 600.0  # a past database is removed after this time without a request
+PAST_CHECK_S: Final = 30.0  # interval of checks for unused points in time
+PAST_WAITING_MAX: Final = 128  # maximum number of waiting requests for points in time
+PAST_CACHED_BYTES_MAX: Final = 32 * MIB  # maximum content of past files in memory
+# Maximum number of past blocks downloaded at once. Each is in memory twice: packed and plain.
+PAST_DOWNLOADS_MAX: Final = 4
+# Number of ranges of NEIGHBOUR_FETCH_BYTES that each open point in time keeps in memory.
+PAST_WINDOWS_MAX: Final = 8
+# A name such as 1h-ago means the same txg while that txg is in use, and for this time afterwards.
+# A program that copies a tree looks up the name once for each file.
 PAST_NAME_KEPT_S: Final = 60.0
-PAST_NAMES_MAX: Final = 1_000  # names such as 1h-ago whose txg a mount remembers
+PAST_NAMES_MAX: Final = 1_000  # maximum number of names such as 1h-ago in memory
 PAST_NAME_TIMEOUT_S: Final = 1.0  # the kernel may cache the txg of 1h-ago for this time
-# A process of its own restores a database of this size for .snapshots, so that the requests of the
-# mount do not wait for it. A smaller one is restored before a process has started.
+# Minimum size of a past database that a separate process restores, so that requests do not wait.
+# Restoring a smaller database takes less time than starting a process.
 RESTORE_APART_BYTES_MIN: Final = 32 * MIB
-RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB  # message of that process, apart from an object
-RESTORER_END_S_MAX: Final = 2.0  # waiting for the end of that process after it was killed
-REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4  # packs that a copy of the past revives per txg
+# Maximum size of a restoring process's message, without its object.
+RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB
+RESTORER_END_S_MAX: Final = 2.0  # time limit for the end of a killed restoring process
+# Maximum number of packs per txg that a copy of the past brings back into use.
+REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 
 # --- history index -----------------------------------------------------------------------------
-# Txgs in a run of level 1, and runs of one level in a run of the next: the bits of a mask.
+# Number of txgs in a run of level 1, and of runs in a run of the next level: the bits of a mask.
 HISTORY_FAN_OUT: Final = 32
-HISTORY_LEVELS_MAX: Final = 4  # the last level spans 1,048,576 txgs, 60 days at a txg every 5 s
-# Bounds of one object of the history index. A run with more changes gets no object.
+# Number of levels. A run of the last level spans 1,048,576 txgs: 60 days of a txg every 5 s.
+HISTORY_LEVELS_MAX: Final = 4
+# Limits of one object of the history index. A run with more changes has no object.
 HISTORY_INODES_MAX: Final = 500_000
 HISTORY_NAMES_MAX: Final = 200_000
 HISTORY_NAME_BYTES_MAX: Final = 4 * MIB
-HISTORY_CHECK_S: Final = 30.0  # how often a mount checks for txgs to index
-# Txgs whose changes wait in memory for the end of their run, and the inodes and names in them.
+HISTORY_CHECK_S: Final = 30.0  # interval of checks for txgs to index
+# Limits for changes that wait in memory until their run is complete: txgs, and inodes with names.
 HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
-HISTORY_OLDER_RUNS: Final = 2  # earlier runs indexed in one check: HISTORY_FAN_OUT requests each
-HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # rows of index objects in memory during a search
-HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # changes of changelogs in memory during a search
+# Number of earlier runs that one check indexes, with HISTORY_FAN_OUT requests for each.
+HISTORY_OLDER_RUNS: Final = 2
+# Maximum number of history index rows in memory during a search.
+HISTORY_CACHED_ROWS_MAX: Final = 1_000_000
+# Maximum size of changelog changes in memory during a search.
+HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB
 DIFF_NAMES_CACHED_MAX: Final = 100_000  # names in memory while two points in time are compared
-DIFF_CHANGES_MAX: Final = 1_000_000  # changed inodes that are compared
-HISTORY_STAYS_MAX: Final = 1_000  # inodes of one name that a search of its versions follows
+DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
+# Maximum number of inodes that had one name in a search for versions.
+HISTORY_STAYS_MAX: Final = 1_000
 
 # --- retention ---------------------------------------------------------------------------------
-RETENTION_S_DEFAULT: Final = 7 * 86_400  # default: any point in time of the last week
-RETENTION_S_MAX: Final = 100 * 365 * 86_400  # 100 years: every point in time is retained
+RETENTION_S_DEFAULT: Final = 7 * 86_400  # default retention: every point in time of the last week
+RETENTION_S_MAX: Final = 100 * 365 * 86_400  # maximum retention: 100 years
 RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to delete
-# The interval while no txg is written. More listings would cost an idle mount 0.3 USD a month on S3.
+# Time between two searches for objects to delete while no txg is written.
+# More listings would cost an idle mount 0.3 USD a month on S3.
 RECLAIM_IDLE_S: Final = 86_400.0
-# At most this many objects are deleted in one pass of garbage collection.
+# Maximum number of objects that one pass of garbage collection deletes.
 RECLAIM_KEYS_MAX: Final = 10_000
-RECLAIM_PACK_ROWS: Final = 100_000  # pack keys in memory during a search for packs without a row
+# Maximum number of pack keys in memory during a search for packs without a row.
+RECLAIM_PACK_ROWS: Final = 100_000
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
-MEND_PROBES_MAX: Final = 1_000  # changelogs read to find where a repaired chain continues
-ABANDONED_SHOWN_MAX: Final = 50  # abandoned txgs that fsck describes; others are only counted
-# If only this host's clock measured the time between two txgs, retention counts at most this much
-# of it. A jump of the clock then costs a day.
+MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
+ABANDONED_SHOWN_MAX: Final = 50  # fsck lists at most this many abandoned txgs, and counts all
+# Maximum time between two txgs for retention, if only this host's clock measured the time.
+# A jump of the clock therefore costs at most a day of history.
 RETENTION_GAP_S_MAX: Final = 86_400
-# Maximum difference between the clocks of this host and the store. Only a wrong time zone or date
-# exceeds it. S3 refuses requests beyond 900 s.
+# Maximum difference between the clocks of this host and the store.
+# Only a wrong time zone or date exceeds it. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
-RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one that is as old as the retention
+# Maximum number of changelogs read to find the one that is as old as the retention.
+RECLAIM_PROBES_MAX: Final = 64
 
 # --- kept points ------------------------------------------------------------------------------
-KEPT_POINTS_MAX: Final = 1_000  # two years of nightly points, and one page of a listing
-KEPT_NAME_CHARS_MAX: Final = 64  # a name is shown in tables and is a name in .snapshots
-KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB  # content of the object: about 700 bytes
-KEPT_FETCHES_MAX: Final = 16  # such objects read in parallel: latency dominates
+# Maximum number of kept points: two years of nightly points, and one page of a listing.
+KEPT_POINTS_MAX: Final = 1_000
+KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of the name of a kept point
+# Maximum content of a kept point's object; 700 bytes are usual.
+KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
+KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, because latency dominates
 
 # --- object stores -----------------------------------------------------------------------------
-KEY_BYTES_MAX: Final = 500  # length of a key, within the limit of every server (1,024)
-# Length of a component of a key, for stores that keep objects as files.
+KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,024 bytes
+# Maximum length of a component of a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
-OBJECT_BYTES_MAX: Final = 5 * GIB  # the largest object that S3 accepts in one PUT
-MULTIPART_BYTES: Final = 64 * MIB  # larger objects are uploaded in parts of this size
-# The ETag of a local object is a hash of its content up to this size. The ETag of a larger object
-# is made from its inode, size and time.
+OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
+MULTIPART_BYTES: Final = 64 * MIB  # a larger object is uploaded in parts of this size
+# The ETag of a local object up to this size is a hash of its content.
+# The ETag of a larger local object is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
-LIST_PAGE_KEYS: Final = 1000  # keys in one page of an S3 listing
-DELETE_BATCH_KEYS: Final = 1000  # keys in one DeleteObjects request of S3
-STORE_ATTEMPTS_MAX: Final = 8  # attempts of one request: about one minute with the delays below
+LIST_PAGE_KEYS: Final = 1000  # number of keys in one page of an S3 listing
+DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
+STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts of one request: about a minute with all delays
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0
-# Threads of requests; boto3 holds the interpreter lock 0.8 ms per request.
+# Number of threads for requests. For each request, boto3 holds the interpreter lock for 0.8 ms.
 STORE_THREADS_MAX: Final = 4
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
-STORE_TOTAL_S_MAX: Final = 120.0  # time after the first attempt in which retries may begin
-# The same while the store has never answered and its address refuses connections. The last attempt
-# begins by then; a server that restarts may be back.
+STORE_TOTAL_S_MAX: Final = 120.0  # retries begin within this time after the first attempt
+# Time for retries if the store has never answered and its address refuses connections.
+# The last attempt begins at the end of this time, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
-STORE_SILENCE_S_MAX: Final = 1.0  # wait before a store that has never answered is reported
-OFFLINE_AFTER_S: Final = 10.0  # wait before a read-only mount uses complete local state
-# Bytes of a response that are read at once, so that a slow response is noticed early.
+STORE_SILENCE_S_MAX: Final = 1.0  # a store that never answered is reported after this time
+OFFLINE_AFTER_S: Final = 10.0  # a store that does not answer within this time is offline
+# Number of bytes of a response that are read at once, so that a slow response is noticed early.
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB
-STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower responses are abandoned
-STORE_CLEANUP_S_MAX: Final = 10.0  # time for deleting a probe or an unfinished upload
+STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # a slower response is abandoned
+STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
 
 # --- counted requests --------------------------------------------------------------------------
-REQUEST_DAYS_MAX: Final = 400  # days whose counts are kept: a year and a month
-REQUEST_NAMES_MAX: Final = 64  # counts of one day: classes and causes, with room for later ones
-REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # size of the file that is parsed; a full one has 1 MiB
-REQUESTS_SAVE_S: Final = 600.0  # a killed mount forgets the counts of at most this time
-REQUESTS_LOCK_S_MAX: Final = 10.0  # longest wait for this lock, which is held for some ms
-KNOWN_POINTS_S: Final = 600.0  # pause between two points in time that completion offers
-KNOWN_POINTS_LATEST: Final = 12  # the newest points (two hours), which are always kept
-KNOWN_POINTS_MAX: Final = (
-    128  # maximum number of points: two days by the hour, two months by the day
-)
-KNOWN_NAMES_MAX: Final = 200  # names of kept points that completion offers, 64 characters each
-KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB  # size of the file that is parsed; a full one has 20 KiB
+REQUEST_DAYS_MAX: Final = 400  # number of days whose request counts are kept: 13 months
+REQUEST_NAMES_MAX: Final = 64  # maximum number of request counts per day: classes and causes
+REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; a full log has 1 MiB
+REQUESTS_SAVE_S: Final = 600.0  # interval of saves; a kill loses the counts of one interval
+REQUESTS_LOCK_S_MAX: Final = 10.0  # longest wait for the lock of the request log
+KNOWN_POINTS_S: Final = 600.0  # minimum distance of two points in time that completion offers
+KNOWN_POINTS_LATEST: Final = 12  # the newest points in time, which completion always offers
+# Maximum number of points that completion offers: hourly for two days, daily for two months.
+KNOWN_POINTS_MAX: Final = 128
+KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion offers
+# Maximum size of the list for completion; a full list has 20 KiB.
+KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
-GROUP_DELAY_S: Final = 0.005  # a group commits when no operation has followed for this time
-GROUP_AGE_S_MAX: Final = 0.05  # a group of this age is committed; bounds the loss by a kill
-GROUP_OPERATIONS_MAX: Final = 500  # operations in a group: bounds the loss on SQLITE_FULL
-WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync checkpoints, in a thread
-# Zeros kept after the log on the disk while programs call fsync: 50 calls use them. More zeros are
-# appended when half of them are used.
+GROUP_DELAY_S: Final = 0.005  # a group is committed after this time without an operation
+GROUP_AGE_S_MAX: Final = 0.05  # a group is committed at this age; bounds the loss by a kill
+GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; bounds the loss on SQLITE_FULL
+WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint
+# Zeros that follow the WAL on the disk while programs call fsync; 50 calls use them up.
+# When half of the zeros are used, more are appended.
 WAL_ROOM_BYTES: Final = 2 * MIB
-WAL_ROOM_PIECE_BYTES: Final = 256 * KIB  # appended at once on the event loop: 0.1 ms
-WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # bytes in memory while a file is written again
-COLLECT_S_MAX: Final = 5.0  # time that a sync or a cut waits for the kernel's dirty data
-# Passes that collect the kernel's dirty data; more would help only while programs write fast.
+# Number of zeros appended at once on the event loop, in 0.1 ms.
+WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
+WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes in memory while a file is rewritten
+COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
+# Maximum number of passes that collect the kernel's dirty data.
+# More passes would help only while programs write fast.
 COLLECT_PASSES_MAX: Final = 3
-# A pass with at most this many write requests is complete; with more, the kernel may skip files.
+# A pass that collects dirty data is complete if it causes at most this many write requests.
+# With more write requests, the kernel may have skipped files.
 COLLECT_QUIET_REQUESTS: Final = 8
-# Time limit for the end of a killed collector process, which may wait for the mount.
+# Time limit for the end of a killed write-back process, which may wait for the mount.
 COLLECTOR_END_S_MAX: Final = 2.0
-IMAGE_CHECK_S: Final = 10.0  # how often a mount checks whether an image is due
-IMAGE_SHARE: Final = 4  # an image is due when the changelogs reach 1/N of its stored size
-NEWS_BYTES_MIN: Final = 512  # smaller changelogs are fence records or contain only deletions
-IMAGE_SHARE_BYTES_MIN: Final = (
-    4 * MIB
-)  # below this size of changelogs an image saves no restore time
-# A block is sealed at this age of its last write if the blocks that are due fill a pack.
+IMAGE_CHECK_S: Final = 10.0  # interval of the checks for a due image
+IMAGE_SHARE: Final = 4  # an image is due when new changelogs have 1/N of its size
+NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record or contains only deletions
+# Minimum size of new changelogs for an image. A smaller size saves no time in a restore.
+IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
+# Age at which a block is sealed if the blocks of this age fill a pack.
 SEAL_AGE_S: Final = 5.0
-SEAL_LINGER_S: Final = 30.0  # a block of this age is sealed even if its pack stays small
-# Time between two reads of the lease during uploads: bounds the uploads of a fenced mount.
+SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack stays small
+# Time between two reads of the lease during uploads; bounds the uploads of a fenced mount.
 LEASE_CHECK_S: Final = 10.0
-# Batches packed or uploaded at once; each has one pack in memory.
+# Maximum number of batches that are packed or uploaded at once. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
-# The speed of uploads is measured over the last packs (at most 8, within 30 s), so that it follows a
-# change of the network within seconds, but not a single slow request.
+# The upload speed is measured over the last packs: at most 8 packs, within 30 s.
+# The measured speed follows the network within seconds, but not a single slow request.
 UPLOADS_MEASURED: Final = 8
 UPLOADS_MEASURED_S: Final = 30.0
 
 # --- cache -------------------------------------------------------------------------------------
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
-OPEN_BLOCKS_MAX: Final = 2048  # cache files kept open; at most a fourth of the process limit
-# Empty block files that are made at once, when half of the last ones are used. The other half is
-# enough for 100 ms of a stream.
+# Maximum number of open cache files, which is also at most a fourth of the process limit.
+OPEN_BLOCKS_MAX: Final = 2048
+# Number of empty block files that are created at once, when half of the previous ones are used.
+# The other half suffices for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
-FILES_AHEAD_MARGIN: Final = 32  # block numbers that are used before the first files exist
-CACHED_BLOCKS_MAX: Final = 250_000  # cached blocks: bounds the index in memory at about 50 MB
-DIRTY_BLOCKS_MAX: Final = 100_000  # blocks not yet uploaded: bounds what one flush must upload
-SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs is cheaper than an fsync each
-DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the disk
-# Bytes evicted in addition, because an eviction for each small file would take time.
+FILES_AHEAD_MARGIN: Final = 32  # block numbers that may be used before the first empty files exist
+CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks: 50 MB of index in memory
+DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
+SYNCFS_FILES_MIN: Final = 32  # one syncfs is cheaper than this many calls of fsync
+DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
+# Bytes that are evicted in addition, because one eviction for each small file would be slow.
 DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
-SEAL_BATCH_BYTES: Final = 64 * MIB  # plain bytes sealed and packed at once
-SEAL_BATCH_BLOCKS_MAX: Final = 2048  # blocks in one batch: their rows are read in one slice
-# Evicted files removed on the event loop, in under 1 ms; more are removed in a thread.
+SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of blocks that are sealed and packed at once
+SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks that are sealed and packed at once
+# Maximum number of evicted files removed on the event loop, in 1 ms. A thread removes more.
 EVICTED_AT_ONCE_MAX: Final = 16
-LOOP_SLICE_ROWS: Final = 100  # blocks handled between two schedule points: 1 to 5 ms
-COMPACT_LIVE_FRACTION: Final = 0.4  # a pack with a smaller live share is compacted
-INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
-PACK_OVERHEAD_BYTES: Final = 128  # trailer, salts and tags of the smallest pack
+LOOP_SLICE_ROWS: Final = 100  # number of blocks handled between two schedule points: 1 to 5 ms
+COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its live share is smaller
+INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in the index of a pack
+PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
 # Mostly dead packs that one pass of compaction examines; some would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
-# Unreadable packs that end a pass of compaction; each is fetched twice.
+# Number of unreadable packs after which a pass of compaction ends. Each is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
-COMPACT_PACKS_MAX: Final = 4  # packs compacted after one image: bounds the download
-CLEANUP_S_MAX: Final = 10.0  # time for removing a temporary file, also during cancellation
-# Deduplication examines at most this many blocks of equal content; two are already rare.
+COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
+CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, also during cancellation
+# Maximum number of blocks of equal content that deduplication examines. Even two are rare.
 EQUAL_BLOCKS_MAX: Final = 16
-QUARANTINES_SEARCHED_MAX: Final = 16  # quarantined states that a mount searches for lost content
-LOST_PARTS_MAX: Final = 100_000  # lost parts of files that one mount tries to heal: 10 MB of memory
-# If more records of a pack are damaged, the complete pack is marked.
+# Maximum number of quarantined states searched for lost content.
+QUARANTINES_SEARCHED_MAX: Final = 16
+# Maximum number of lost file parts that one mount tries to heal, with 10 MB of memory.
+LOST_PARTS_MAX: Final = 100_000
+# Maximum number of damage marks for records of one pack. With more, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64
-DAMAGE_SCAN_ROWS: Final = 1000  # rows of the block map read in one slice: 1 ms
-UPLOAD_PAUSE_S: Final = 5.0  # pause after an upload failed on this host: disk or database
-UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two attempts to upload in a long outage
-FETCHES_MAX: Final = 4  # blocks fetched from the store at once
-# Read-ahead of a sequential reader: keeps four connections busy.
+DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
+UPLOAD_PAUSE_S: Final = 5.0  # pause after this host's disk or database made an upload fail
+UPLOAD_RETRY_S_MAX: Final = 60.0  # longest pause between two attempts to upload, in a long outage
+FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store at once
+# Maximum read-ahead of a sequential reader. It keeps four connections busy.
 READAHEAD_BYTES_MAX: Final = 64 * MIB
-READAHEAD_CACHE_PART: Final = 8  # read-ahead is limited to 1/N of the cache
-# Content that read-ahead requests at once, so that latency is a small part of the time.
+READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
+# Content that read-ahead requests at once, so that latency is a small part of the transfer time.
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 RUN_SLICE_BLOCKS: Final = 4  # blocks of a run that are unpacked before readers continue: 2 ms
-RUN_SLICE_SMALL_BLOCKS: Final = 32  # the same, if all are small: a third faster than 4 at a time
-# Factor by which a read-ahead window grows for each run that is read; it begins with one run.
+# Small blocks of a run that are unpacked before readers continue: a third faster than 4 at a time.
+RUN_SLICE_SMALL_BLOCKS: Final = 32
+# Growth factor of a read-ahead window for each run that is read. A window begins with one run.
 READAHEAD_GROWTH: Final = 4
 
 # --- warm-up and pins --------------------------------------------------------------------------
-WARM_WORKERS: Final = 4  # equal to the number of threads for requests
-# Content of one request: a complete pack, if the network is fast enough.
+WARM_WORKERS: Final = 4  # number of parallel requests of a warm-up: the number of threads
+# Maximum content of one request of a warm-up: a complete pack, if the network is fast enough.
 WARM_RUN_BYTES: Final = 16 * MIB
-WARM_RUN_BYTES_MIN: Final = 1 * MIB  # content of the first request, and of each in a slow network
-# A request should take at most this time, because readers of its blocks wait for all of it.
+# Content of the first request of a warm-up, and of each request in a slow network.
+WARM_RUN_BYTES_MIN: Final = 1 * MIB
+# Maximum time of a warm-up request, because readers of its blocks wait for all of it.
 WARM_RUN_S: Final = 2.0
-# Maximum gap between two records that are downloaded with one request.
+# Maximum gap between two records of a pack that one request downloads.
 WARM_GAP_BYTES: Final = 64 * KIB
-WALK_SLICE_BLOCKS: Final = 1000  # rows of the block map read in one slice: 2 ms
-PINS_MAX: Final = 1000  # pinned trees: bounds the time of a check
-PIN_PATH_BYTES_MAX: Final = 4096  # PATH_MAX in linux/limits.h
-# Size of the file with the pins: each byte of a path may need six characters.
+WALK_SLICE_BLOCKS: Final = 1000  # number of block map rows read in one slice of work: 2 ms
+PINS_MAX: Final = 1000  # maximum number of pinned trees; bounds the time of a check
+PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
+# Maximum size of the file of pins. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
-# The part of the cache that pins must leave for other blocks, and its minimum (two largest blocks).
+# Share 1/N of the cache that pins leave for other blocks, and its minimum: two largest blocks.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
-# Number of parent directories that are searched for a pin after a write; the next check finds others.
+# Maximum number of parent directories in which a write searches for a pin.
+# The next check of the pinned trees finds deeper changes.
 PIN_DEPTH_MAX: Final = 256
-PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while there are changes
-# A pause is at least this many times as long as the last check, so checks take 2 % of the time.
+PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees during changes
+# Pause after a check of pins, as a multiple of the time of the check: checks take 2 % of the time.
 PIN_CHECK_PART: Final = 50
-PIN_RETRY_S: Final = 30.0  # pause after a download for pins failed
+PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 
 # --- rate limits -------------------------------------------------------------------------------
-# Slowest limit: at this rate a pack of 16 MiB takes over four hours.
+# Slowest rate limit. At this rate, a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
-RATE_SLOTS_MAX: Final = 7 * 24 * 4  # entries of a timetable: one for each quarter of an hour
-RATE_BURST_S: Final = 1.0  # after a pause a transfer may use the rate of this time at once
-# A waiting transfer reads the wall clock at this interval, so a timetable applies this much later.
+RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum entries of a weekly timetable: four per hour
+RATE_BURST_S: Final = 1.0  # after a pause, a transfer may send the bytes of this time at once
+# Interval at which a waiting transfer reads the wall clock, to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
 # --- fuse --------------------------------------------------------------------------------------
-FUSE_TASKS_MAX: Final = 600  # pyfuse3 stops reading requests at this number of waiting handlers
-# File descriptors of a process among which an open file is searched: some ms in a thread.
+FUSE_TASKS_MAX: Final = 600  # with this many waiting handlers, pyfuse3 stops reading requests
+# Maximum number of descriptors of a process that are searched for an open file, in a thread.
 DESCRIPTORS_EXAMINED_MAX: Final = 4096
 NEXT_REQUEST_S: Final = 100e-6  # a busy program sends its next request within this time
-STREAK_S_MAX: Final = 1e-3  # longest time of handling requests without a pass of the scheduler
-# Requests that may wait for the store; the next one fails with an error.
+STREAK_S_MAX: Final = 1e-3  # maximum time of handling requests without a scheduler pass
+# Maximum number of requests that wait for the store. One more request fails with an error.
 WAITING_HANDLERS_MAX: Final = 300
-# Write-back requests that may wait in addition: all that the kernel sends at once.
+# Maximum number of write-back requests that wait in addition: all that the kernel sends at once.
 WRITE_BACK_WAITING_MAX: Final = 64
-# The kernel caches names for this time; with one writer no name can be stale.
+# The kernel caches names for this time. With a single writer, no cached name is stale.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
-CONTROL_CONNECTIONS_MAX: Final = 16  # connections that wait to be accepted by the control socket
-CONTROL_EVENTS_MAX: Final = 64  # queued progress events of one client; more are dropped
-CONTROL_IDLE_S_MAX: Final = 60.0  # idle time after which a client is disconnected
+# Maximum number of connections that wait for the control socket.
+CONTROL_CONNECTIONS_MAX: Final = 16
+# Maximum number of queued progress events per client. Further events are dropped.
+CONTROL_EVENTS_MAX: Final = 64
+CONTROL_IDLE_S_MAX: Final = 60.0  # an idle client is disconnected after this time
 
 # --- directories that are never empty ----------------------------------------------------------
-# Attempts to make a file while another thread removes its directory.
+# Maximum number of attempts to make a file while another thread removes its directory.
 PRUNE_ATTEMPTS_MAX: Final = 100
 
 # --- fsck --------------------------------------------------------------------------------------
-FSCK_EXAMPLES_MAX: Final = 100  # findings of one invariant that a report keeps; all are counted
-FSCK_ROUNDS_MAX: Final = 8  # maximum number of repair passes; a repair may uncover further damage
-FSCK_PATH_DEPTH_MAX: Final = 4096  # depth of a path in a report
-FSCK_BATCH_ROWS: Final = 1000  # observations written with one statement
-FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of temporary tables: 64 MiB
-# Rows of temporary tables that fit into their page cache: each takes about 16 bytes.
+# Maximum number of findings per invariant that a report lists. All findings are counted.
+FSCK_EXAMPLES_MAX: Final = 100
+# Maximum number of repair passes, because a repair may uncover further damage.
+FSCK_ROUNDS_MAX: Final = 8
+FSCK_PATH_DEPTH_MAX: Final = 4096  # maximum depth of a path that a report prints
+FSCK_BATCH_ROWS: Final = 1000  # number of observations written with one statement
+FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache of the temporary tables of fsck: 64 MiB
+# Maximum rows of temporary tables in their page cache. Each row takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
-# If a pack does not match its key, fsck tries the keys of this many other damaged packs of its size.
-# If two packs were swapped, one of these keys matches. Each try hashes an index.
+# Number of other damaged packs of the same size whose keys fsck tries for a damaged pack.
+# One of these keys matches if two packs were swapped. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-# fsck repeats its check of the images this often if another host makes an image meanwhile.
+# Number of times that fsck repeats its check of the images if another host makes one meanwhile.
 FSCK_HEADS_MAX: Final = 3
-# fsck checks the owner of at most this many packs without a row, with one request each.
+# Maximum number of packs without a row whose owner fsck checks, with one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
-FOREIGN_SHOWN_MAX: Final = 5  # foreign objects that a report names; all are counted
-FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds memory at 96 MiB
-LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck skips an inode
+FOREIGN_SHOWN_MAX: Final = 5  # maximum number of foreign objects that a report names
+FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once; bounds memory to 96 MiB
+# fsck skips an inode after trying this many names in lost+found.
+LOST_NAME_ATTEMPTS_MAX: Final = 1000
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
 assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "one limit for sections"
@@ -427,41 +462,46 @@ assert WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX < FUSE_T
 )
 
 # --- stored text objects (superblock, lease) ----------------------------------------------------
-# Maximum size of a superblock or lease that is parsed; each has some hundred bytes.
+# Maximum size of a superblock or lease that is parsed. Usually it has a few hundred bytes.
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
-# Size of the local holder file: a name and up to LEASE_NONCES_MAX nonces.
+# Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
 HOLDER_BYTES_MAX: Final = 1 * KIB
-# Difference between the epochs of the lease and of the last changelog. Every mount for writing
-# takes an epoch and ships a fence record with it, unless the mount is killed at once.
+# Maximum difference between the epochs of the lease and of the last changelog.
+# Each mount for writing takes an epoch and ships a fence record, unless it is killed at once.
 EPOCH_LEAP_MAX: Final = 1 << 32
-LEASE_NONCES_MAX: Final = 4  # nonces that a host keeps, for acquisitions with an unknown outcome
+# Number of nonces that a host keeps for acquisitions of the lease with an unknown outcome.
+LEASE_NONCES_MAX: Final = 4
 LABEL_CHARS_MAX: Final = 64
-PROOF_OBJECTS_MAX: Final = 4  # keys are tried on this many objects, as some may be damaged
+PROOF_OBJECTS_MAX: Final = 4  # keys are tried on this many objects, because some may be damaged
 TRACE_KEYS_MAX: Final = 1000  # keys listed per kind of object if the superblock is missing
-HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
+HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX of Linux is 64; some systems allow more
 
-# --- passphrases (argon2id; a superblock that demands more is hostile) ---------------------------
+# --- passphrases: limits for argon2id parameters in a superblock, which may be hostile ----------
 KDF_ITERATIONS_MAX: Final = 64
 KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # 2 GiB
 KDF_LANES_MAX: Final = 16
 
 # --- pack index ---------------------------------------------------------------------------------
-# The first read of a pack's end has this size: an index of about 1,000 entries.
+# Size of the first read at the end of a pack: an index of about 1,000 entries.
 PACK_TAIL_BYTES: Final = 64 * KIB
 
 # --- SQLite -------------------------------------------------------------------------------------
-PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # page cache on a small machine
-PAGE_CACHE_BYTES_MAX: Final = 8 * MIB  # larger caches only duplicate the kernel's page cache
-INODE_ROWS_MAX: Final = 8192  # cached inode rows, 0.7 KB each: directories in use, new files
-RECENT_ANSWERS_MAX: Final = 4096  # block locations cached while no row changes: about 1 MB
-STATEMENTS_CACHED_MAX: Final = 256  # more than the program has different statements
+PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # size of SQLite's page cache on a small machine
+# Maximum size of SQLite's page cache. A larger cache would only duplicate the kernel's cache.
+PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
+# Maximum number of cached inode rows, with 0.7 KB each: directories in use, and new files.
+INODE_ROWS_MAX: Final = 8192
+# Maximum number of block locations that are cached while no row changes: about 1 MB.
+RECENT_ANSWERS_MAX: Final = 4096
+STATEMENTS_CACHED_MAX: Final = 256  # the program has fewer different SQL statements
 DATABASE_BUSY_MS: Final = 10_000  # longest wait for a reader's lock, which is held for one step
-BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
-# With this many new WAL pages, a checkpoint in a thread is worthwhile.
+BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
+# Size of new WAL pages from which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
-WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the event loop, between two groups
-# Maximum number of passes of one checkpoint. Each pass finds about a tenth of the WAL that the pass
-# before it found.
+# Maximum size of the WAL that is copied on the event loop, between two groups.
+WAL_REST_BYTES_MAX: Final = 4 * MIB
+# Maximum number of passes of one checkpoint.
+# Each pass copies about a tenth of the WAL that the previous pass copied.
 WAL_PASSES_MAX: Final = 8
 
 # --- database pages (SQLite) --------------------------------------------------------------------
@@ -469,39 +509,45 @@ PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 64 * KIB
 
 # --- filesystem semantics -----------------------------------------------------------------------
-PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file released in one slice: some ms
-TREE_SLICE_NAMES: Final = 1000  # names of a removed tree deleted in one slice: 2 to 5 ms
-# Directories of removed trees emptied in one slice, if they are small.
+PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file that are released at once: a few ms
+TREE_SLICE_NAMES: Final = 1000  # names of a removed tree that are deleted at once: 2 to 5 ms
+# Maximum number of small directories of removed trees that are emptied at once.
 TREE_SLICE_DIRECTORIES: Final = 128
-SEEK_SLICE_ROWS: Final = 1000  # blocks examined in one slice for the next hole: 1 to 2 ms
-CLONE_SLICE_NAMES: Final = 400  # names created in one slice of a clone: 2 to 5 ms
-CLONE_SLICE_BLOCKS: Final = 1000  # blocks shared in one slice of a clone: 2 to 5 ms
-COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # bytes copied at once on the event loop
+SEEK_SLICE_ROWS: Final = 1000  # blocks examined at once in a search for a hole: 1 to 2 ms
+CLONE_SLICE_NAMES: Final = 400  # names that a clone creates at once: 2 to 5 ms
+CLONE_SLICE_BLOCKS: Final = 1000  # blocks that a clone shares at once: 2 to 5 ms
+COPIED_AT_ONCE_BYTES: Final = 1 * MIB  # number of bytes copied at once on the event loop
 COPIED_RANGE_BYTES: Final = 32 * MIB  # bytes that one copy_file_range reads and writes
-# Bytes that one copy_file_range covers; its result has 32 bits.
+# Maximum length of one copy_file_range, because the result has 32 bits.
 SHARED_RANGE_BYTES: Final = 1024 * MIB
-CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content copied in one slice of a clone: some ms
-TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # growth of the WAL by one slice of work on a tree
+CLONE_COPIED_BYTES: Final = 4 * MIB  # unshipped content that a clone copies at once: a few ms
+TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which work on trees waits for a sync
-# Pause between two checks while work on trees waits, such as for disk space.
+# Pause between two checks while work on a tree waits, for example for disk space.
 TREE_PAUSE_S: Final = 0.2
-TREE_BUSY_S: Final = 0.0002  # if a pass of the scheduler takes longer, other tasks ran
-DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth of a directory beyond which a loop is assumed
-FETCH_ROUNDS_MAX: Final = 16  # retries of a request after waiting for blocks
-READDIR_ROWS_MIN: Final = 24  # entries that fit into the kernel's smallest readdir buffer
-READAHEAD_REQUESTS_MAX: Final = 32  # read-ahead runs that wait for a worker; any more are dropped
-# Read-ahead runs fetched and unpacked at once: bounds memory at 96 MiB.
+TREE_BUSY_S: Final = 0.0002  # a longer pass of the scheduler means that other tasks ran
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth at which a cycle of directories is assumed
+FETCH_ROUNDS_MAX: Final = 16  # maximum retries of a request that waited for blocks
+# Number of entries that fit into the kernel's smallest buffer for readdir.
+READDIR_ROWS_MIN: Final = 24
+# Maximum number of read-ahead runs that wait for a worker. Further runs are dropped.
+READAHEAD_REQUESTS_MAX: Final = 32
+# Number of read-ahead runs fetched and unpacked at once; bounds memory to 96 MiB.
 READAHEAD_WORKERS: Final = 6
-GROUP_NAMES_MAX: Final = 100_000  # names recorded per group, in case SQLite loses the group
-UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: size shown by statfs without a limit
+# Maximum number of names recorded per group. They are invalidated if SQLite loses the group.
+GROUP_NAMES_MAX: Final = 100_000
+# Size that statfs reports without a capacity limit: 1 PiB.
+UNLIMITED_CAPACITY_BYTES: Final = 1 << 50
 UNLIMITED_INODES: Final = 1 << 40
-KERNEL_READAHEAD_KIB: Final = 1024  # read-ahead of the kernel: one FUSE read of the largest size
-KERNEL_BACKGROUND_MAX: Final = 64  # pending kernel requests for read-ahead and write-back
+KERNEL_READAHEAD_KIB: Final = 1024  # the kernel's read-ahead: one FUSE read of the largest size
+# Maximum number of pending kernel requests for read-ahead and write-back.
+KERNEL_BACKGROUND_MAX: Final = 64
 UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while files are open
 
 
 # --- s3fs-meta browse ---------------------------------------------------------------------------
-FOLDER_SIZES_MAX: Final = 1_000_000  # directories: 56 MB
-FOLDER_SIZES_SLICE: Final = 10_000  # rows between two schedule points: some 10 ms
-NAME_SEARCH_SLICE: Final = 10_000  # names between two schedule points: some 5 ms
-NAME_SEARCH_DIRECTORIES_MAX: Final = 100_000  # directories that a search remembers: 10 MB
+FOLDER_SIZES_MAX: Final = 1_000_000  # maximum number of directories whose sizes are shown: 56 MB
+FOLDER_SIZES_SLICE: Final = 10_000  # rows read between two schedule points: some 10 ms
+NAME_SEARCH_SLICE: Final = 10_000  # names searched between two schedule points: some 5 ms
+# Maximum number of directories that a search remembers: 10 MB.
+NAME_SEARCH_DIRECTORIES_MAX: Final = 100_000

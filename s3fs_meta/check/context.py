@@ -1,6 +1,6 @@
 """The class of an invariant, and the state of one fsck run over one database.
 
-Owns: the class ``Invariant``; the order *derive, count, list*; whether the derived sums are current.
+Owns: the class ``Invariant``, the order *derive, count, list*, and the state of the derived sums.
 Does not know: any single invariant.
 Transaction: reading needs a stable view (a read transaction, or no other user of the database);
 repairs need a group. Schedule point: never.
@@ -97,7 +97,7 @@ class Examination:
         mounted: bool,
         facts: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Prepare the run; no row is read yet.
+        """Prepare a run of fsck. No row is read yet.
 
         Args:
             db: an open database, without unwritten counters.
@@ -113,8 +113,10 @@ class Examination:
         self.evidence = evidence
         self.report = report
         self.now_ns = now_ns
-        self.files: BlockFiles | None = None  # the cache directory; None: repairs cannot use it
-        self.block_hash: BlockHash | None = None  # None: the content of cache files is not verified
+        # The cache directory, or None if repairs cannot use it.
+        self.files: BlockFiles | None = None
+        # None if the content of cache files is not verified.
+        self.block_hash: BlockHash | None = None
         self.mounted = mounted
         self.changed = False  # True if a repair changed a row
         self._new_files: list[BlockId] = []
@@ -128,7 +130,7 @@ class Examination:
         return int(properties.get(self.db, "block_bytes"))
 
     def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
-        """Record block files that a repair has made as observed; ``commit`` syncs the files."""
+        """Record the block files that a repair created. ``commit`` syncs the files."""
         rows = list(made)
         self.evidence.note_files(rows)
         self._new_files.extend(block for block, _ in rows)
@@ -153,12 +155,12 @@ class Examination:
 
     @property
     def quarantine(self) -> Path:
-        """Return the directory to which unknown files of the cache are moved; it may not exist."""
+        """Return the directory for unknown cache files, which may not exist yet."""
         assert self.files is not None, "only files of the cache directory are quarantined"
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def use_files(self, files: BlockFiles) -> None:
-        """Allow repairs to use the cache directory. Its files must already be in the evidence."""
+        """Allow repairs to use the cache directory. The evidence must already contain its files."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
@@ -173,7 +175,7 @@ class Examination:
             self._paths = None
 
     def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
-        """Return the number of damaged rows of each broken invariant, by its number.
+        """Return the number of damaged rows of each broken invariant, by invariant number.
 
         One scan serves all invariants with the same source.
         """
@@ -185,7 +187,7 @@ class Examination:
         scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
-        # These invariants are judged last: a thread hashes names while the other queries run.
+        # The invariants about names are judged last: a thread hashes names meanwhile.
         counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 
@@ -235,7 +237,7 @@ class Examination:
     # --- changes -------------------------------------------------------------------------------
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Change rows for a repair; return their number. Transaction: inside a group.
+        """Change rows for a repair; return the number of changed rows. Transaction: inside a group.
 
         The tables of ``sums`` are computed again only when the next query needs them.
         """
@@ -261,7 +263,7 @@ class Examination:
             self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:
-        """Return uid and gid of the root directory, which new inodes get."""
+        """Return the uid and gid of the root directory, for new inodes."""
         row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1")
         return (0, 0) if row is None else (row[0], row[1])
 

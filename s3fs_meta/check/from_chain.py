@@ -1,4 +1,4 @@
-"""Rebuilding rows from the chain alone: every changelog since mkfs, applied to an empty filesystem.
+"""Rebuilding rows from the chain alone: all changelogs since mkfs are applied to empty tables.
 
 Owns: the replay of changelogs without an image. Does not know: pack objects.
 Keeps: every changelog must record the hash of its predecessor; the first one records none. Replay
@@ -61,7 +61,7 @@ class ChainReader:
         self._progress = progress
 
     async def lay_out(self, path: Path) -> Txg | None:
-        """Write the rows to a database file, as if an image were restored; return their txg.
+        """Write the rows to a database file, as a restore does; return the last applied txg.
 
         Return None if the first changelog is missing or unreadable.
 
@@ -73,8 +73,8 @@ class ChainReader:
         await self._refuse_newer_end()
         best = Txg(0)
         way = False
-        # A partly applied txg cannot be undone. So the replay is repeated, and stops at the last
-        # txg that was applied completely.
+        # A partly applied txg cannot be undone, so the replay is repeated.
+        # The second replay stops at the last txg that was applied completely.
         for by_levels in (True, False):
             reached, complete = await self._replay(path, None, by_levels=by_levels)
             if complete:
@@ -87,14 +87,14 @@ class ChainReader:
         return reached if complete else None
 
     async def _refuse_newer_end(self) -> None:
-        """Raise NewerFormatError if the changelog after the readable ones has an unknown version.
+        """Raise NewerFormatError if the end of the chain has an unknown version.
 
-        The replay does not detect this if it stops before that changelog.
+        The replay may stop earlier, and then would not detect the version.
         """
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]
         end = await names.reached(self._store, self._keyring, Txg(0), named)
-        # If no changelog is authentic, all of them are examined: a newer program may have made them.
+        # If no changelog is authentic, a newer program may have written them: all are examined.
         counted = [txg for txg in listed if txg <= end] or listed
         for txg in reversed(counted[-TXG_GAP_MAX:]):
             try:
@@ -128,7 +128,7 @@ class ChainReader:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError, NeedsImageError) as exc:
-            _log.warning("the chain ends at txg %d: %s", reached, exc)
+            _log.warning("the chain of changelogs cannot be read beyond txg %d: %s", reached, exc)
             return reached, False
         finally:
             db.close()

@@ -66,14 +66,14 @@ _log = logging.getLogger(__name__)
 
 
 class Rebuilt(NamedTuple):
-    """The result of ``rebuild``."""
+    """The result of rebuilding a filesystem."""
 
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
-    # The source of the names: the manifest of a damaged image, or the last applied changelog.
+    # Key of the object with the names: the manifest of a damaged image, or the last changelog.
     source: ObjectKey | None = None
-    txg: Txg | None = None  # txg of *source*; names created later are lost
+    txg: Txg | None = None  # the txg of *source*; all names that were created later are lost
     named: int = 0  # number of files outside lost+found
     missing_pieces: int = 0  # number of unreadable pieces of the salvaged image
 
@@ -81,10 +81,10 @@ class Rebuilt(NamedTuple):
 class _Traces(NamedTuple):
     """The packs, the latest epoch and the next txg, derived from the object names in the bucket."""
 
-    packs: list[ObjectInfo]  # all pack objects, those of the latest epoch first
+    packs: list[ObjectInfo]  # all pack objects, ordered by descending epoch
     epoch: Epoch
     txg: Txg
-    lease: ETag | None  # ETag of the lease when it was read; None: the lease is missing
+    lease: ETag | None  # ETag of the lease, or None if the lease is missing
 
 
 async def rebuild(
@@ -121,8 +121,9 @@ async def rebuild(
         if traces.packs and not made.packs:
             raise FormatError(
                 superblock_codec.KEY,
-                f"none of the {len(traces.packs)} packs in the bucket can be read with its keys, so"
-                " it may be that of another filesystem; nothing in the bucket was changed",
+                f"none of the {len(traces.packs)} packs in the bucket can be read with the keys of"
+                " this superblock, which may belong to another filesystem; nothing in the bucket"
+                " was changed",
             )
         await trio.to_thread.run_sync(image_copy.finish, path, (), ())
         image = image_pieces.new_image(traces.txg, traces.epoch)
@@ -151,7 +152,8 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # Names are not authenticated. A huge txg in a forged name would leave no later numbers.
+            # Object names are not authenticated.
+            # A huge txg in a forged name would leave no numbers for later txgs.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:
@@ -165,7 +167,7 @@ async def _list_traces(store: ObjectStore) -> _Traces:
 
 
 def _epoch_of(key: ObjectKey) -> Epoch:
-    """Return the epoch in the name of an object, 0 if it has none."""
+    """Return the epoch in the name of an object, or 0 if the name has none."""
     image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
     if image is not None:
         return image.epoch
@@ -174,7 +176,7 @@ def _epoch_of(key: ObjectKey) -> Epoch:
 
 
 async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
-    """Return the epoch of the lease, 0 if it cannot be read, and its ETag, None if it is missing."""
+    """Return the epoch and the ETag of the lease: 0 if it is unreadable, None if it is missing."""
     try:
         fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
     except ObjectMissingError:
@@ -192,9 +194,9 @@ async def _lease(store: ObjectStore) -> tuple[Epoch, ETag | None]:
 async def _make_from_metadata(
     store: ObjectStore, keyring: Keyring, new: "_New", old_path: Path, chain_path: Path
 ) -> Rebuilt | None:
-    """Make the database from an image or from the chain; choose the one with the newer rows.
+    """Create the database from an image or from the chain, whichever has the newer rows.
 
-    None if neither contains usable rows.
+    Return None if neither has usable rows.
 
     Raises:
         NewerFormatError: no rows are usable, and an image claims to be of a newer program.
@@ -232,7 +234,7 @@ async def _try_to_make(
     except (DatabaseFullError, NewerFormatError):
         raise
     except (CorruptionError, DatabaseError) as exc:
-        _log.warning("the rows of %s are unusable: %s", remains.key, exc)
+        _log.warning("the rows recovered from %s are unusable: %s", remains.key, exc)
         await trio.to_thread.run_sync(image_copy.remove, new.path)
         return None
 
@@ -250,7 +252,7 @@ async def _make_from_image(
 
 
 class _New(NamedTuple):
-    """The path of the new database, and the objects that it is made from."""
+    """The path of the new database, and the values from which it is made."""
 
     path: Path
     superblock: Superblock
@@ -306,13 +308,14 @@ async def _make_database(
 
 def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
     db = _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
-    # Packs without live blocks die in the txg of the new image, as earlier txgs may need them.
+    # Packs without live blocks are unused from the txg of the new image on.
+    # Points in time before that txg may need these packs.
     db.counters.begin_txg(new.traces.txg)
     return db
 
 
 def _create_empty(new: _New, path: Path, cookie_key: bytes | None = None) -> Database:
-    """Make the database of an empty filesystem, with a new cookie key if none is given."""
+    """Create the database of an empty filesystem, with a new cookie key if none is given."""
     if cookie_key is None or len(cookie_key) != COOKIE_KEY_BYTES:
         cookie_key = secrets.token_bytes(COOKIE_KEY_BYTES)
     facts = {**superblock_facts(new.superblock), "cookie_key": cookie_key}
@@ -329,4 +332,7 @@ def _mend(db: Database, clock: Clock) -> None:
     report = check_database(db, repair=Mode.ALL, report=Report(), clock=clock)
     left = [verdict.invariant for verdict in report.verdicts if verdict.left]
     if left:
-        raise FormatError(str(db.path), f"fsck cannot repair {', '.join(left)} in the rebuilt rows")
+        raise FormatError(
+            str(db.path),
+            f"the rebuilt rows violate invariants that fsck cannot repair: {', '.join(left)}",
+        )

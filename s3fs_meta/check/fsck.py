@@ -1,4 +1,4 @@
-"""fsck: judge every invariant, and repair as far as the mode allows, in one transaction.
+"""The run of fsck: it judges every invariant, and repairs what the mode allows, in one transaction.
 
 Owns: the order of a run and its transaction. Does not know: any single invariant.
 Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
@@ -62,13 +62,14 @@ def judge(exam: Examination, repair: Mode) -> bool:
 
 
 def _judge_only(exam: Examination) -> bool:
-    exam.db.all("BEGIN")  # one snapshot for all queries, even while another process writes
+    # One snapshot for all queries, even while another process writes to the database.
+    exam.db.all("BEGIN")
     try:
         holds = _foundation_holds(exam, Mode.REPORT)
         if holds:
             _find_all(exam)
     finally:
-        exam.db.all("ROLLBACK")  # also drops the temporary tables of the run
+        exam.db.all("ROLLBACK")  # also drops the temporary tables of this run
         exam.forget()
     return holds
 
@@ -88,12 +89,12 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.commit()
             db.mark_changed(changed_before)
     finally:
-        db.rollback()  # undoes the repairs after an error; has no effect after a commit
+        db.rollback()  # undoes the repairs after an error, and has no effect after a commit
     return holds
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:
-    """Judge and repair the invariants of FOUNDATION, one by one; stop at one that stays broken."""
+    """Judge and repair the invariants of FOUNDATION; stop at the first that remains broken."""
     for invariant in FOUNDATION:
         if not _find(exam, [invariant]):
             continue
@@ -163,9 +164,9 @@ def _repair(exam: Examination, mode: Mode) -> None:
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         if not verdict.invariant[1:].isdigit():
-            continue  # a finding of a survey; the survey sets the number of findings left
+            continue  # the survey that made this finding counts the remaining findings
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
-    for number in left:  # invariants that the repairs broke
+    for number in left:  # invariants that a repair of another invariant broke
         _list(exam, _BY_NUMBER[number])
 
 

@@ -23,7 +23,7 @@ from s3fs_meta.check.rules.link_counts import LINK_COUNTS
 from s3fs_meta.check.rules.names import NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
 
-# If one of these invariants is broken, the queries of the others fail or return wrong rows.
+# If one of these invariants is broken, queries of the other invariants fail or return wrong rows.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (

@@ -1,7 +1,7 @@
 """The record of lost data: parts of files whose bytes are neither in the cache nor in the bucket.
 
 Owns: the extended attribute that lists the lost ranges of a file.
-Does not know: why the bytes are lost.
+Does not know: the cause of the loss.
 Keeps: lost bytes are never silently replaced by zeros. Each part of a file that becomes a hole is
 listed in the attribute and reported with its path. All other parts of the file are unchanged.
 """
@@ -16,14 +16,15 @@ from s3fs_meta.meta.tables import inodes, lost_ranges, xattrs
 from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE
 from s3fs_meta.model import Ino
 
-_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # a longer list exceeds the value
+# Maximum number of ranges that fit into the value of an extended attribute.
+_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")
 
 
 def record_holes(exam: Examination, places_query: str) -> None:
     """Turn parts of files into holes, and record the holes as lost. Transaction: inside a group.
 
     Args:
-        exam: the run.
+        exam: the run of fsck.
         places_query: a query for the parts: (ino, block_index).
     """
     size = exam.block_bytes
@@ -40,7 +41,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
     """Record the missing ends of blocks as lost. Transaction: inside a group.
 
     Args:
-        exam: the run.
+        exam: the run of fsck.
         places_query: a query for the blocks: (ino, block_index, number of available bytes).
     """
     size = exam.block_bytes
@@ -53,7 +54,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
 
 class _Ranges:
-    """Ascending byte ranges. Adjacent ranges are merged; above a limit they are only counted."""
+    """A list of ascending byte ranges: adjacent ranges are merged, excess ranges only counted."""
 
     def __init__(self) -> None:
         self.blocks = 0

@@ -1,8 +1,8 @@
 """lost+found: the directory for inodes that have lost their names.
 
 Owns: the directory, the names in it, and new inode numbers for content without an inode.
-Does not know: why a name or an inode is lost.
-Keeps: an inode gets one name, ``#`` and its number, which is never reused.
+Does not know: the cause of a lost name or inode.
+Keeps: each inode has one name there, ``#`` and its number, which is never reused.
 """
 
 import stat
@@ -61,7 +61,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
     Later repairs compute link counts, sizes and parents.
 
     Args:
-        exam: the run.
+        exam: the run of fsck.
         home: the inode of lost+found, from ``directory``.
         ino: an inode without a name.
     """
@@ -69,7 +69,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
 
 def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino) -> bytes:
-    """Add a dentry with the wanted name; if it is in use, append a number. Return the name."""
+    """Add a dentry with a name, plus a number if the name is in use; return the final name."""
     for name in _names(wanted):
         try:
             dentries.add(exam.db, parent, name, ino)
@@ -77,11 +77,11 @@ def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino)
             continue
         exam.touched()
         return name
-    raise MetadataError(f"every name like {quoted(wanted)} is in use in directory {parent}", ino)
+    raise MetadataError(f"all names like {quoted(wanted)} are in use in directory {parent}", ino)
 
 
 def _names(wanted: bytes) -> Iterator[bytes]:
-    """Yield a name and variants ``name~1``, ``name~2``; none is longer than NAME_BYTES_MAX."""
+    """Yield a name, then ``name~1``, ``name~2`` and so on, of at most NAME_BYTES_MAX bytes."""
     yield wanted[:NAME_BYTES_MAX]
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         ending = b"~%d" % number
@@ -95,9 +95,9 @@ def renumber(exam: Examination, ino: Ino) -> None:
         exam.run(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, ino))
 
 
-# --- content that an inode cannot have ---------------------------------------------------------
-# Content that is not allowed for the type of its inode gets a new inode number. Other repairs then
-# create an inode with that number, and give it a name in lost+found.
+# --- content that the type of its inode does not allow -----------------------------------------
+# Such content is moved to a new inode number.
+# Other repairs create an inode with that number, and give it a name in lost+found.
 
 
 def move_map(exam: Examination, ino: Ino) -> None:

@@ -1,7 +1,7 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: which marks are wrong because the pack is readable, and which marks damage requires.
-Does not know: how packs are read (``survey.packs``), the use of marks (``sync.upload.healing``).
+Owns: the selection of wrong marks, which a readable pack refutes, and of necessary marks.
+Does not know: the reading of packs (``survey.packs``), the use of marks (``sync.upload.healing``).
 Transaction: ``settle`` opens its own, after all repairs.
 """
 
@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId
 
 _SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
-# A mark is removed if the marked location was read, or if the row of its pack was deleted.
+# A damage mark is removed if its location was read, or if the row of its pack was deleted.
 _IS_REFUTED: Final = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
     " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"
@@ -24,7 +24,7 @@ _IS_REFUTED: Final = (
 
 
 def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
-    """Return the names of the marks of a pack that are wrong, because the marked bytes were read.
+    """Return the names of a pack's wrong marks: the marked bytes were read.
 
     Args:
         marked: all marks of one pack.
@@ -62,7 +62,7 @@ def settle(exam: Examination) -> None:
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.commit()
     finally:
-        exam.db.rollback()  # undoes the changes after an error; has no effect after a commit
+        exam.db.rollback()  # undoes the changes after an error, and has no effect after a commit
     if added:
         exam.report.remember(
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"

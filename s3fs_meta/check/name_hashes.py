@@ -17,12 +17,12 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.db.database import Database
 
-IS_BYTES: Final = "typeof(name) = 'blob'"  # I22 reports names of other types
+IS_BYTES: Final = "typeof(name) = 'blob'"  # invariant I22 reports names of other types
 _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries WHERE {IS_BYTES}"
 
 
 def any_misplaced(db: Database) -> bool:
-    """Return whether a name has a cookie that its hash does not give; takes about 1 us per name."""
+    """Return whether any name has a cookie that contradicts its hash; takes 1 us per name."""
     name_hash = db.name_hash
     for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() costs a fifth more
         if name_hash(name) != place:
@@ -50,18 +50,18 @@ class NameHashes:
             self._answer = self._executor.submit(any_misplaced, self._other)
 
     def any_misplaced(self) -> bool:
-        """Wait for the thread; return whether a name has a cookie that its hash does not give."""
+        """Wait for the thread; return whether any name has a cookie that contradicts its hash."""
         if self._answer is None:
             return any_misplaced(self._db)
         return self._answer.result()
 
     def close(self) -> None:
-        """End the thread, even if it has no result yet."""
+        """Stop the thread, even if it has no result yet."""
         if self._executor is None or self._other is None or self._answer is None:
             return
         if not self._answer.done():
             self._other.connection.interrupt()
-        with contextlib.suppress(S3fsError):  # the interrupted query fails
+        with contextlib.suppress(S3fsError):  # an interrupted query raises S3fsError
             self._answer.result()
         self._executor.shutdown()
         self._other.close()

@@ -1,7 +1,7 @@
 """Restoring missing or damaged objects of the bucket from copies in another store.
 
 Owns: the choice of objects to compare, and the proof that a copy is the lost object.
-Does not know: where the copies were made, repairs without copies.
+Does not know: the origin of the copies, repairs without copies.
 Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
 compare-and-set, after its bytes were saved in the state directory, and only by its original. The name
 of a pack, a changelog part or an object of an image has random digits, so an authentic copy with that
@@ -44,7 +44,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage_search import groups
 
 _END_BYTES: Final = 16  # length of the checksum or tag at the end of an envelope
-_BEGIN_BYTES_MIN: Final = 128  # the first 128 bytes include the times of a changelog or level
+_BEGIN_BYTES_MIN: Final = 128  # the header of a changelog or level, which includes its times
 _IMAGES: Final = "image/"
 
 _T = TypeVar("_T")
@@ -55,9 +55,9 @@ Decode = Callable[[bytes], _T]
 class _Found(NamedTuple):
     """The object in the bucket under a given key."""
 
-    data: bytes | None  # content of the object, None if it is missing
+    data: bytes | None  # content of the object, or None if the object is missing
     etag: str
-    why: str  # why the object is invalid; empty if it is valid
+    why: str  # reason why the object is invalid; empty if the object is valid
 
 
 class ObjectCopies:
@@ -80,11 +80,11 @@ class ObjectCopies:
         self._keyring = keyring
         self._uuid = uuid
         self._keep = keep
-        self._hashes: dict[Txg, str] = {}  # hash of each intact changelog
-        # For each changelog, the hash that the next changelog or a kept point records.
+        self._hashes: dict[Txg, str] = {}  # hash of each intact changelog, by txg
+        # The expected hash of each changelog, as recorded in the next changelog or in a kept point.
         self._named: dict[Txg, str] = {}
         self._kept: list[KeptPoint] = []
-        self.done: list[str] = []  # one line for each restored object
+        self.done: list[str] = []  # a line of the report for each restored object
 
     # --- one object ----------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class ObjectCopies:
     async def _copy(
         self, key: ObjectKey, decode: Decode[_T], max_bytes: int
     ) -> tuple[bytes, _T] | None:
-        """Return the copy of an object and its decoded content, None if no copy is authentic."""
+        """Return the copy of an object and its decoded content, or None if no copy is authentic."""
         try:
             data = (await self._copies.get(key, max_bytes)).data
             return data, await trio.to_thread.run_sync(decode, data)
@@ -120,9 +120,9 @@ class ObjectCopies:
             return None
 
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
-        """Store a copy in place of a missing or damaged object."""
+        """Replace a missing or damaged object by a copy."""
         kept = ""
-        with contextlib.suppress(PreconditionError):  # another process wrote the object first
+        with contextlib.suppress(PreconditionError):  # another process wrote the same object first
             if found.data is None:
                 await self._store.create(key, data)
             else:
@@ -138,7 +138,7 @@ class ObjectCopies:
     ) -> _T | None:
         """Return the content of an object whose name has random digits; restore it if needed.
 
-        None if neither the object nor its copy is valid.
+        Return None if neither the object nor its copy is valid.
         """
         found, decoded = await self._fetch(key, decode, max_bytes)
         if decoded is not None:
@@ -173,7 +173,7 @@ class ObjectCopies:
         await self._mend_images(first, lease, named)
 
     async def _mend_kept_points(self) -> list[KeptPoint]:
-        """Restore damaged objects of kept points; return the points. A missing one was dropped."""
+        """Restore the damaged objects of kept points; return the points."""
         found: list[KeptPoint] = []
         for key in (await _keys(self._store, kept_codec.PREFIX))[:KEPT_POINTS_MAX]:
             if kept_codec.parse_key(key) is not None:
@@ -191,7 +191,7 @@ class ObjectCopies:
         return await chain.numbers_from(store, self._keyring, Txg(0))
 
     async def _first_retained(self) -> Txg:
-        """Return the txg of the oldest retained image, 0 if the complete history is retained."""
+        """Return the txg of the oldest retained image, or 0 if the complete history is retained."""
         floor = NO_FLOOR
         for store in (self._store, self._copies):
             for txg in reversed(await self._txgs(store)):
@@ -220,13 +220,13 @@ class ObjectCopies:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        # If no object records the hash of a copy, the copy must record its predecessor's hash.
+        # If no object records the hash of a copy, the copy must record the hash of its predecessor.
         for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named
 
     async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
-        """Restore the parts of a valid changelog; return the image manifest that it names, if any."""
+        """Restore the parts of a valid changelog; return the image manifest in it, or None."""
         if changelog is None:
             return []
         for part in changelog.parts:
@@ -237,7 +237,7 @@ class ObjectCopies:
         return lambda data: changelog_codec.decode_part(part, data, self._keyring)
 
     async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
-        """Return a changelog, restored if its copy is the original; None if it is lost.
+        """Return a changelog, if necessary restored from its copy, or None if it is lost.
 
         Args:
             follows: accept a copy of a missing changelog if it records its predecessor's hash.
@@ -247,7 +247,7 @@ class ObjectCopies:
         def decode(data: bytes) -> Changelog:
             changelog = changelog_codec.decode(key, data, self._keyring)
             if changelog.uuid != self._uuid:
-                raise FormatError(key, "it belongs to another filesystem")
+                raise FormatError(key, "the changelog belongs to another filesystem")
             return changelog
 
         wanted = self._named.get(txg)
@@ -276,7 +276,7 @@ class ObjectCopies:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        # A fence record may record the hash of an earlier changelog than the previous one.
+        # The hash in a fence record may belong to an earlier changelog than the previous one.
         if changelog.kind is not Kind.FENCE:
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog
@@ -290,7 +290,7 @@ class ObjectCopies:
             def decode(data: bytes, key: ObjectKey = key) -> level_codec.Level:
                 level = level_codec.decode(key, data, self._keyring)
                 if level.uuid != self._uuid:
-                    raise FormatError(key, "it belongs to another filesystem")
+                    raise FormatError(key, "the level object belongs to another filesystem")
                 return level
 
             found, level = await self._fetch(key, decode, ENCODED_BYTES_MAX)
@@ -304,7 +304,7 @@ class ObjectCopies:
     async def _mend_images(
         self, first: Txg, lease: Lease | None, named: Iterable[ObjectKey]
     ) -> None:
-        """Restore the listed images, those named by changelogs, and the oldest retained image.
+        """Restore the listed images, the images in changelogs, and the oldest retained image.
 
         If none of these images is valid, restore all images of the store with the copies.
         """
@@ -335,7 +335,7 @@ class ObjectCopies:
                 count += 1
                 for piece in manifest.pieces:
                     if piece.key not in anywhere:
-                        continue  # a hostile manifest could name many pieces that do not exist
+                        continue  # a hostile manifest could list many pieces that do not exist
                     await self._mend(
                         piece.key,
                         self._piece(piece),
@@ -347,7 +347,7 @@ class ObjectCopies:
         def decode(data: bytes) -> Manifest:
             manifest = image_codec.decode(key, data, self._keyring)
             if manifest.uuid != self._uuid:
-                raise FormatError(key, "it belongs to another filesystem")
+                raise FormatError(key, "the image belongs to another filesystem")
             return manifest
 
         return decode

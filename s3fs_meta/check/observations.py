@@ -2,7 +2,7 @@
 
 Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
 reading packs. So invariants about files and objects are SQL queries, too, and use bounded memory.
-Does not know: how observations are made (``survey``), which observations are faults (``invariants``).
+Does not know: the surveys (``survey``), the faults among the observations (``invariants``).
 """
 
 import enum
@@ -79,14 +79,14 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 class Need(enum.Flag):
     """A set of surveys: those that were made, or those that an invariant needs."""
 
-    ROWS = 0  # no survey: the database suffices
-    UNMOUNTED = enum.auto()  # the filesystem is not mounted, so no process has files open
-    FILES = enum.auto()  # the survey of the cache directory (survey.cache)
-    OBJECTS = enum.auto()  # the listing of the bucket (survey.bucket)
-    CONTENT = enum.auto()  # reading all packs (survey.packs)
-    CHAIN = enum.auto()  # the survey of the changelogs (survey.chain)
-    HISTORY = enum.auto()  # the survey of the history index (survey.history)
-    KEPT = enum.auto()  # the survey of the kept points (survey.kept)
+    ROWS = 0  # no survey, because the database suffices
+    UNMOUNTED = enum.auto()  # a filesystem that is not mounted, so no process has files open
+    FILES = enum.auto()  # the survey of the cache directory (module survey.cache)
+    OBJECTS = enum.auto()  # the listing of the bucket (module survey.bucket)
+    CONTENT = enum.auto()  # the content of all packs (module survey.packs)
+    CHAIN = enum.auto()  # the survey of the changelogs (module survey.chain)
+    HISTORY = enum.auto()  # the survey of the history index (module survey.history)
+    KEPT = enum.auto()  # the survey of the kept points (module survey.kept)
 
 
 class SeenLocation(NamedTuple):
@@ -109,7 +109,7 @@ class Evidence:
         assert not db.in_group, "SQLite cannot change temp_store inside a transaction"
         self._db = db
         self.surveyed = Need.ROWS
-        # On disk whatever the mount options choose, because these tables grow with the filesystem.
+        # Temporary tables are always on the disk, because they grow with the filesystem.
         db.all("PRAGMA temp_store = FILE")
         db.all(f"PRAGMA temp.cache_size = -{FSCK_SUMS_CACHE_KIB}")
         db.all(_TABLES)
@@ -129,14 +129,14 @@ class Evidence:
         """Record the packs whose objects must be in the listing of the bucket.
 
         If the filesystem is mounted, these are the packs in state STORED, because the
-        mount may upload others during the listing. Otherwise all packs, because a repair may make any
-        pack STORED.
+        mount may upload other packs during the listing. Otherwise these are all packs, because a
+        repair may make any pack STORED.
         """
         where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Record a page of the bucket's listing; a key that is listed twice counts once."""
+        """Record a page of the bucket's listing; a repeated key counts once."""
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
@@ -154,7 +154,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
 
     def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
-        """Record missing or damaged changelogs: key, 1 if only earlier states need it, reason."""
+        """Record faulty changelogs as (key, 1 if only earlier states need it, reason)."""
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_index_faults(self, faults: Iterable[tuple[str, str]]) -> None:
@@ -162,7 +162,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_index_faults VALUES (?, ?, 0)", faults)
 
     def note_kept_faults(self, faults: Iterable[tuple[str, str, str]]) -> None:
-        """Add objects that kept points need, with the names of the points, and what is wrong."""
+        """Record faulty objects of kept points as (key, name of the point, reason)."""
         self._add("INSERT OR IGNORE INTO temp.seen_kept_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
@@ -219,7 +219,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_intact_copies VALUES (?)", rows)
 
     def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
-        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows halves the time
+        self._db.all("SAVEPOINT evidence")  # one savepoint for all rows takes half the time
         for row in rows:
             self._db.all(sql, row)
         self._db.all("RELEASE evidence")

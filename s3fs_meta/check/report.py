@@ -22,28 +22,28 @@ EXIT_LEFT: Final = 4
 
 
 class Mode(enum.Enum):
-    """How much fsck may change."""
+    """The mode of fsck: how much it may change."""
 
     REPORT = "n"  # change nothing
-    SAFE = "p"  # recompute values from other rows, and remove leftovers of a crash
+    SAFE = "p"  # recompute values from other rows, and delete leftovers of a crash
     ALL = "y"  # make every possible repair
 
 
 class Severity(enum.Enum):
     """The severity of a broken invariant."""
 
-    DAMAGE = "damage"  # an error, which changes the exit status
-    LEFTOVER = "leftover"  # harmless, left by a crash; does not change the exit status
+    DAMAGE = "damage"  # an error, which changes the exit status of fsck
+    LEFTOVER = "leftover"  # a harmless leftover of a crash, which does not change the exit status
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One damaged row, file or object."""
+    """A finding: one damaged row, file or object."""
 
     invariant: str  # name of the broken invariant, for example I12
-    what: str  # description: one line, lower case, without a full stop
+    what: str  # description of the finding: one line, lower case, without a full stop
     ino: int | None = None
-    path: str | None = None  # path of the inode, if it has a name
+    path: str | None = None  # path of the inode, or None if it has no name
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding for --json."""
@@ -57,14 +57,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """The number of findings about one invariant, and a few of them as examples."""
+    """The number of findings about one invariant, and some findings as examples."""
 
     invariant: str
     title: str
     severity: Severity
     found: int = 0
-    left: int = 0  # number of findings that were not repaired
-    advice: str = ""  # advice about findings that were not repaired
+    left: int = 0  # number of findings without a repair
+    advice: str = ""  # advice about findings without a repair
     examples: list[Finding] = field(default_factory=list)
 
     @property
@@ -103,7 +103,7 @@ class Report:
         on_finding: Callable[[Finding], None] = _ignore_finding,
         on_note: Callable[[str], None] = _ignore_note,
     ) -> None:
-        """Make an empty report.
+        """Create an empty report.
 
         Args:
             on_finding: called for every finding, even if it is only counted.
@@ -121,13 +121,13 @@ class Report:
         self._on_note(text)
 
     def remember(self, text: str) -> None:
-        """Add a line to the report about an effect of a repair that the user should know."""
+        """Add a line that informs the user about an effect of a repair."""
         if len(self.notes) < FSCK_EXAMPLES_MAX:
             self.notes.append(text)
         self._on_note(text)
 
     def foreign(self, count: int, keys: list[str]) -> None:
-        """Note how many objects do not belong to this filesystem, and the keys of some."""
+        """Report the number of objects of other filesystems, and the keys of some."""
         self.foreign_count, self.foreign_keys = count, keys
         if count:
             shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")
@@ -159,12 +159,12 @@ class Report:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Return the invariants that were found broken, in the order of their numbers."""
+        """Return the verdicts on the broken invariants, in the order of their numbers."""
         return [verdict for verdict in self._verdicts.values() if verdict.found or verdict.left]
 
     @property
     def broken(self) -> list[str]:
-        """Return the names of the invariants that were found broken, leftovers included."""
+        """Return the names of the broken invariants, including harmless leftovers."""
         return [verdict.invariant for verdict in self.verdicts]
 
     @property

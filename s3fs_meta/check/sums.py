@@ -1,7 +1,7 @@
 """Sums over dentries and block maps, computed once for many invariants.
 
 Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
-them. Does not know: which rows are damaged.
+them. Does not know: damaged rows.
 
     check_names    per inode: the number of its names, and the lowest and highest parent
     check_links    per inode with several names, and per directory: the number of names
@@ -31,7 +31,7 @@ IS_SYMLINK: Final = f"{TYPE_OF_MODE} = {stat.S_IFLNK}"
 
 BLOCK_BYTES: Final = "(SELECT CAST(value AS INTEGER) FROM properties WHERE name = 'block_bytes')"
 
-# Values of check_dirs.kind: what the inode of the dentries is.
+# Values of check_dirs.kind: the type of the inode that contains the dentries.
 MISSING: Final = 0
 NO_DIRECTORY: Final = 1
 DIRECTORY: Final = 2
@@ -69,10 +69,10 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# check_names and check_refs need an order that no index has. While such a table fits into the page
-# cache, inserting unsorted rows is twice as fast: inodes of one directory have similar
-# numbers. A larger table is filled in order, because unsorted rows would read and write random pages.
-# Rows with values of wrong types are skipped. I70 reports them, but a survey may run before it.
+# No index has the order of check_names and check_refs. Inodes of a directory have similar numbers.
+# So unsorted inserts are twice as fast while the table fits into the page cache.
+# A larger table is filled in sorted order, because unsorted inserts would use random pages.
+# Rows with values of wrong types are skipped: I70 reports them, but a survey may run before I70.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"
 _SOUND_BLOCK: Final = "typeof(block) = 'integer'"
 NAMES_AS_THEY_COME: Final = (
@@ -116,7 +116,7 @@ _FILL: Final = (
     " WHERE typeof(m.ino) = 'integer' AND typeof(m.block_index) = 'integer' GROUP BY m.ino",
     "INSERT INTO temp.check_live SELECT pack, sum(stored_bytes) FROM blocks"
     " WHERE typeof(pack) = 'integer' GROUP BY pack",
-    # The search starts at every inode without a name in a directory, so it misses only cycles.
+    # The search starts at every directory without a name, so it misses only cycles of directories.
     "INSERT INTO temp.check_tops SELECT d.ino FROM temp.check_dirs AS d"
     f" LEFT JOIN temp.check_names AS n ON n.ino = d.ino WHERE d.ino = {ROOT_INO}"
     f" OR d.kind <> {DIRECTORY} OR n.ino IS NULL",

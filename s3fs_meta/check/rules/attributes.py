@@ -47,7 +47,7 @@ def _mend_targets(exam: Examination, invariant: Invariant) -> None:
         f" WHERE length(target) > {SYMLINK_BYTES_MAX}"
     )
     exam.run("DELETE FROM symlinks WHERE length(target) = 0")
-    _ = invariant  # a target that became empty is reported by I18
+    _ = invariant  # invariant I18 reports a symlink whose target became empty
 
 
 def _measure_targets(exam: Examination, invariant: Invariant) -> None:
@@ -67,7 +67,7 @@ _BAD_XATTR: Final = (
 
 
 def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
-    """Convert text to bytes; delete attributes whose name or value setxattr would refuse."""
+    """Convert xattrs of type text to bytes; delete xattrs that setxattr would refuse."""
     exam.run(
         "UPDATE OR IGNORE xattrs SET name = CAST(name AS BLOB), value = CAST(value AS BLOB)"
         " WHERE typeof(name) <> 'blob' OR typeof(value) <> 'blob'"

@@ -36,7 +36,7 @@ NULLS: Final = (
 )
 PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
 CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
-# Valid states of a cached block with a location; it is SEALED while compaction moves it.
+# Valid states of a cached block that has a location. Compaction seals a block while it moves it.
 BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
@@ -73,7 +73,7 @@ def relocate(exam: Examination, damaged: str) -> None:
         for table in (
             "seen_searched",
             "seen_intact_copies",
-        ):  # obsolete, because the row is repaired
+        ):  # the evidence is obsolete, because the row is repaired
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
@@ -89,7 +89,7 @@ def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
 
 
 def _renumbered(exam: Examination, key: str, object_bytes: int) -> PackId:
-    """Make the row of a pack that has lost its row, and so its number."""
+    """Create a row, with a new number, for a pack that has lost its row."""
     number = packs.create(exam.db, ObjectKey(key), object_bytes)
     properties.renumber_packs(exam.db, exam.db.counters.txg, number + 1)
     return number
@@ -98,7 +98,7 @@ def _renumbered(exam: Examination, key: str, object_bytes: int) -> PackId:
 def upload_again(exam: Examination, damaged: str) -> None:
     """Make damaged blocks with a verified cached copy dirty, so that the next mount uploads them.
 
-    A dirty block belongs to one file position, so every other position gets a copy of the block.
+    A dirty block belongs to one file position, so the block is copied for every other position.
     """
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
@@ -126,7 +126,7 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
         "copies are verified only after the survey of the cache directory"
     )
     copy = exam.db.counters.take_block()
-    # A file with the number may exist, made by a newer database, so the next free number is used.
+    # A newer database may have left a file with this number, so the next free number is used.
     while exam.files.size(copy) is not None:
         copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
@@ -152,7 +152,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
 
     Blocks usually have ascending numbers within a pack; only packs with another order are sorted.
     """
-    mixed: set[int] = set()  # packs whose blocks are not stored in the order of their numbers
+    mixed: set[int] = set()  # packs whose blocks are not stored in the order of their block numbers
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         "SELECT pack, pack_offset, stored_bytes FROM blocks INDEXED BY blocks_by_pack"
@@ -201,7 +201,7 @@ def overlaps(exam: Examination) -> str:
 
 
 def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
-    """Take the length of a dirty block from its file, and of any other block from its pack."""
+    """Correct the length of dirty blocks from their files, and of other blocks from their packs."""
     exam.run(
         f"UPDATE blocks SET plain_bytes = min(f.size_bytes, {BLOCK_BYTES})"
         " FROM temp.seen_files AS f JOIN cached_blocks AS c ON c.block = f.block"
@@ -220,7 +220,7 @@ def _mark_stored(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_again(exam: Examination, invariant: Invariant) -> None:
-    """Search for blocks without a location in the cache, then in the indexes of packs."""
+    """Search the cache, then the indexes of packs, for blocks without a location."""
     damaged = invariant.select("b.block")
     _readopt(exam, damaged)
     relocate(exam, damaged)
@@ -260,7 +260,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
     """Delete blocks without references; the next mount removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
-    # The query tests the state of the cached block itself, so a second query is not needed.
+    # The query tests the state of the cached block itself, so that no second query is needed.
     exam.run(
         "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
         " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"
@@ -356,7 +356,7 @@ BLOCKS: Final = (
     ),
 )
 
-# A query for the blocks to search for in the bucket, with one scan of blocks.
+# The blocks to search for in the bucket. The query scans the table blocks once.
 _ANY_FAULT: Final = " OR ".join(f"({one.damaged})" for one in BLOCKS if one.source == EVERY_BLOCK)
 TROUBLED: Final = (
     f"SELECT b.block FROM {EVERY_BLOCK} WHERE {_ANY_FAULT}"

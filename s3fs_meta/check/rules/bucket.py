@@ -14,7 +14,8 @@ from s3fs_meta.model import PackState
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _NOT_NAMED: Final = (
     "NOT IN (SELECT object_key FROM packs)"
-    " AND {0} NOT IN (SELECT name FROM properties)"  # unreadable packs that fsck --rebuild kept
+    # fsck --rebuild records each unreadable pack as a property, not as a row.
+    " AND {0} NOT IN (SELECT name FROM properties)"
 )
 IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
@@ -97,9 +98,9 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a complete new image at the end of the run; it does not need earlier images."""
+    """Request a complete new image at the end of the run, which needs no earlier image."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    # The faulty changelogs are needed only for points in time before the new image.
+    # Only points in time before the new image need the faulty changelogs.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")
     exam.report.remember("a complete image of the metadata will be put into the bucket")
 

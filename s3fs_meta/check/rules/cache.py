@@ -27,7 +27,7 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
-    """Set the state: UPLOADED with a location, DIRTY without one, DOOMED without a block row."""
+    """Set the states of cached blocks to UPLOADED with, DIRTY without a location, else DOOMED."""
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
@@ -86,8 +86,8 @@ def _forget_origins(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
-# Cache files that no row and no repair needs. Repairs need the files of rows in cached_blocks, and
-# files of dirty blocks, of blocks without a row, of searched blocks, and verified copies.
+# Cache files that no row and no repair needs. Repairs need the files of all rows in cached_blocks.
+# Repairs also need the files of dirty, searched and unknown blocks, and verified copies.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"

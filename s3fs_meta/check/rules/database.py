@@ -42,7 +42,7 @@ _INDEX_COUNTS: Final = " UNION ALL ".join(
 )
 
 
-# Replacements for NULL in a NOT NULL column. The invariants about that column correct the values.
+# Replacements for NULL in NOT NULL columns. Invariants about these columns correct the values.
 _NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
 _REQUIRED_COLUMNS: Final = (
     "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
@@ -68,7 +68,7 @@ _COUNTS: Final = " UNION ALL ".join(
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Key columns: rows with a wrong type in one of them are deleted, and other repairs recreate them.
+# Key columns whose rows are deleted if the type is wrong. Other repairs create these rows again.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -80,7 +80,7 @@ def _reindex(exam: Examination, _invariant: Invariant) -> None:
 def _mend_rows(exam: Examination, invariant: Invariant) -> None:
     """Replace NULL in columns that forbid it, then rebuild the indexes."""
     for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
-        # SQLite assumes that IS NULL is false for a NOT NULL column, so typeof() is used instead.
+        # SQLite assumes that a NOT NULL column is never NULL, so typeof() finds the NULL values.
         exam.run(
             f"UPDATE {table} SET {column} = {_NOTHING[declared]} WHERE typeof({column}) = 'null'"
         )
@@ -114,7 +114,7 @@ def _schema_faults(exam: Examination) -> Iterator[Row]:
 
 
 def _wanted_objects() -> dict[str, tuple[str, str]]:
-    """Return the tables and indexes of the schema by name: normalized definition, statement."""
+    """Return the normalized definition and the statement of each table and index, by name."""
     objects = {}
     for script in ("schema.sql", "local.sql"):
         text = resources.files("s3fs_meta.meta").joinpath(script).read_text("utf-8")
@@ -178,7 +178,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# All columns with inode, block or pack numbers. An index gives each maximum without a scan.
+# All columns with inode, block or pack numbers. An index returns each maximum without a scan.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -299,10 +299,10 @@ TOTALS: Final = (
 
 # --- types of values ---------------------------------------------------------------------------
 #
-# SQLite stores values of any type in any column, and all other queries compute with these numbers. So
-# types are checked and repaired first. A wrong value becomes the number to which SQLite converts it,
-# usually 0, and the invariants about that column correct it. If the key of a row has a wrong type,
-# names and counts are recomputed from other rows, and content is moved to a separate file.
+# SQLite stores values of any type in any column, and all other queries compute with integers.
+# So types are checked and repaired first. SQLite converts a wrong value to an integer, usually 0.
+# Other invariants then correct the integer. A row whose key has a wrong type is deleted.
+# Names and counts are recomputed from other rows, and content is moved to a separate file.
 
 
 def integer_columns() -> dict[str, dict[str, bool]]:
@@ -317,7 +317,8 @@ def integer_columns() -> dict[str, dict[str, bool]]:
             found[table] = {
                 str(name): bool(key)
                 for name, kind, key in columns
-                if kind == "INTEGER" and [name] != keys  # a rowid is always an integer
+                # A rowid is always an integer and needs no check.
+                if kind == "INTEGER" and [name] != keys
             }
         return {table: columns for table, columns in found.items() if columns}
     finally:
@@ -350,19 +351,19 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
                 f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
                 f" WHERE {_wrong(column)}"
             )
-            if columns[table][column]:  # delete rows whose corrected key is in use
+            if columns[table][column]:  # the remaining rows have keys that are in use
                 exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
     exam.touched()
     exam.db.load_counters()
 
 
 def _value(table: str, column: str) -> str:
-    """Return SQL for the substitute of a value with a wrong type.
+    """Return an SQL expression for the replacement of a value with a wrong type.
 
-    If the value cannot be derived, the substitute is a value that another invariant reports.
+    If the value cannot be derived, the replacement violates another invariant, which reports it.
     """
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # cached_blocks may contain the number of the block
+    if table == "block_map":  # the row in cached_blocks may contain the number of the block
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):

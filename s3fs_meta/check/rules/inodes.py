@@ -1,7 +1,7 @@
 """Invariants of inodes: root, numbers, types, times, rows that need an inode, removed trees.
 
-Repairs keep all content. Content without an inode, or content that its inode's type forbids, gets a
-new inode in lost+found.
+Repairs keep all content. Content without an inode, or content that its inode's type forbids, is put
+into a new inode in lost+found.
 """
 
 import stat
@@ -24,8 +24,8 @@ _TYPES: Final = (
     stat.S_IFCHR,
     stat.S_IFBLK,
 )
-# A bit mask of the file types: testing it takes half the time of IN (...). A value that is no number
-# matches no bit.
+# A bit mask of the file types. Testing a bit takes half the time of the operator IN.
+# A value that is not a number matches no bit.
 _TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
@@ -43,7 +43,7 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
 _REMOVED: Final = InodeFlag.REMOVED
 
-# A top: a directory that was removed with its tree. Other directories without a name lost it.
+# A top is a removed directory with content. Any other directory without a name has lost its name.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
@@ -51,7 +51,7 @@ IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
 def _make_root(exam: Examination, _invariant: Invariant) -> None:
-    """Make the root a directory again, in its row, so that its names and attributes stay valid."""
+    """Make the root inode a directory again, so that its names and attributes stay valid."""
     mode = stat.S_IFDIR | 0o755
     exam.run(
         "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0, 0)",
@@ -66,7 +66,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
 
 # --- numbers in range --------------------------------------------------------------------------
 
-# BETWEEN also rejects text and blobs, because SQLite sorts them after all numbers.
+# BETWEEN also rejects text and blobs, because SQLite sorts text and blobs after all numbers.
 _OUT_OF_RANGE: Final = " OR ".join(
     (
         "i.ino < 1",
@@ -178,7 +178,7 @@ def _make_symlinks(exam: Examination, invariant: Invariant) -> None:
 def _make_inodes(
     exam: Examination, mode: int, nlink: int, size: str, invariant: Invariant, ino: str
 ) -> None:
-    """Create the missing inodes of rows; the repair of I26 puts unnamed inodes into lost+found."""
+    """Create missing inodes for rows; the repair of I26 puts unnamed inodes into lost+found."""
     _renumber(exam, invariant, ino)
     exam.derive()
     uid, gid = exam.owner()
@@ -213,7 +213,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-# The correct flags: HAS_XATTRS and REMOVED follow from rows; users set all others.
+# Flags that users set. The other flags, HAS_XATTRS and REMOVED, follow from rows.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
@@ -337,7 +337,7 @@ INODES: Final = (
     ),
 )
 
-# Repaired after the names: before that, an inode without a name may have lost it.
+# Orphans are checked after names are repaired: an inode without a name may have lost its name.
 ORPHANS: Final = (
     Invariant(
         28,

@@ -83,7 +83,7 @@ def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
-    """Of two equal names in a directory, keep the one that a lookup finds.
+    """Remove duplicate names in a directory, except the name that a lookup finds.
 
     Rename the other name if it refers to another inode, otherwise delete it.
     """
@@ -100,7 +100,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
-    """Delete all names of the root, and all but one of each directory; prefer the recorded parent."""
+    """Keep one name of each directory, preferably in the recorded parent, and none of the root."""
     exam.run("DELETE FROM dentries WHERE ino = ?", (ROOT_INO,))
     for ino, parent in exam.collected(
         f"SELECT i.ino, i.parent FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')})"
@@ -145,7 +145,7 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
-    """Return a directory of the cycle that is above an unreached directory."""
+    """Return a directory in the cycle above a directory that the search did not reach."""
     seen = set()
     while ino not in seen:  # bounded by the number of directories
         seen.add(ino)
@@ -189,7 +189,7 @@ NAMES: Final = (
     Invariant(
         24,
         "a name occurs at most once in a directory",
-        # The second of two names with equal hashes has a collision number above 0.
+        # Of two names with equal hashes, the second one has a collision number above 0.
         source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
         f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
         " AND f.name = e.name",

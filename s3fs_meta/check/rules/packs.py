@@ -15,8 +15,8 @@ _SHARED_KEYS: Final = (
     " GROUP BY object_key HAVING count(*) > 1) AS k"
 )
 
-# A txg without changes, such as a fence record, leaves the row of counters unchanged. While a txg is
-# shipped, the next txg is open. So the open txg is at most two after the last txg in the bucket.
+# A txg without changes, such as a fence record, does not change the row of counters.
+# While one txg is shipped, the next txg is open: the open txg is at most two after the last one.
 _LAST_OPEN_TXG: Final = (
     "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
     " WHERE name = 'chain'), 0)) FROM counters)"

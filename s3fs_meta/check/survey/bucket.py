@@ -1,7 +1,7 @@
 """The survey of the bucket: its listing, the kept images, and blocks without a valid location.
 
 Owns: reading the bucket. Only ``delete_unknown`` changes it, at the user's request.
-Does not know: which observations are faults (``rules.bucket``).
+Does not know: the faults among the observations (``rules.bucket``).
 Tasks: one; only packs without a row are read concurrently. Transaction: outside a group.
 """
 
@@ -54,7 +54,7 @@ from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
 
-NO_EPOCH: Final = Epoch(0)  # no object has an earlier epoch
+NO_EPOCH: Final = Epoch(0)  # a number below the epoch of every object
 
 
 async def survey(
@@ -70,7 +70,7 @@ async def survey(
     """Record the objects of the bucket, and read packs that have a wrong size.
 
     Args:
-        exam: the run, which receives the observations.
+        exam: the run of fsck, which receives the observations.
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of listed objects.
@@ -120,8 +120,8 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request some objects that the listing lacks; repeat while one of them exists."""
-    while True:  # bounded: each pass except the last finds at least one object
+    """Request objects that the listing lacks, until none of the requested objects exists."""
+    while True:  # bounded: each pass except the last one finds an object
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
         there = [row for row in missing if await _is_there(store, row[0])]
         if not there:
@@ -130,7 +130,7 @@ async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:
-    """Return whether an object exists; *key* comes from a row and may be of any type."""
+    """Return whether an object exists. The *key* is the value of a row and may be of any type."""
     if not isinstance(key, str) or pack_codec.parse_key(key) is None:
         return False
     try:
@@ -162,7 +162,7 @@ async def _note_unnamed(
             try:
                 if await is_ours(store, keyring, info):
                     ours.add(info.key)
-            except StoreError as exc:  # raised below, because a nursery would wrap it
+            except StoreError as exc:  # raised again below, because a nursery would wrap the error
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -177,7 +177,7 @@ async def _note_unnamed(
 
 
 def count_foreign(exam: Examination) -> None:
-    """Report how many objects do not belong to this filesystem, with the keys of some."""
+    """Report the number of objects of other filesystems, and the keys of some."""
     count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
     assert count is not None, "a query of aggregates returns one row"
     sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"
@@ -208,7 +208,7 @@ async def _note_images(
 class _KeptImages(NamedTuple):
     """The lease, the manifests of the images that it keeps, and the faults of these images."""
 
-    lease: bytes | None  # bytes of the lease object; None if it is missing or too large
+    lease: bytes | None  # content of the lease object, or None if it is missing or too large
     manifests: set[ObjectKey]
     faults: list[tuple[str, str]]
 
@@ -257,9 +257,9 @@ async def _piece_faults(
     *,
     deep: bool,
 ) -> list[tuple[str, str]]:
-    """Return damaged pieces of an image, each with the reason; stop after a few.
+    """Return damaged pieces of an image, each with the reason, up to a limit.
 
-    One damaged piece already requires a new image, so the others need not be read.
+    One damaged piece already requires a new image, so the other pieces need not be read.
     """
     faults: list[tuple[str, str]] = []
     for number, piece in enumerate(manifest.pieces):
@@ -277,13 +277,13 @@ async def _piece_faults(
 async def _piece_fault(
     exam: Examination, store: ObjectStore, keyring: Keyring, piece: Piece, *, deep: bool
 ) -> str:
-    """Return the fault of an image piece, "" if the piece exists and, with *deep*, is intact."""
+    """Return the fault of an image piece, or "" if the piece exists and, with *deep*, is intact."""
     sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
     try:
         if deep:
             data = (await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, keyring)
-        elif exam.db.one(sql, (piece.key,)) is None:  # a listing may be incomplete
+        elif exam.db.one(sql, (piece.key,)) is None:  # the listing may lack an existing object
             await store.get_range(piece.key, 0, 1)
     except ObjectMissingError:
         return "this image piece is missing"
@@ -308,7 +308,8 @@ async def _name_damaged_images(
             continue  # the image was deleted after the listing
         except FormatError as exc:
             if name.txg > exam.db.counters.txg + TXG_GAP_MAX:
-                exam.evidence.note_foreign([manifest])  # the chain cannot have reached its txg
+                # No chain of this filesystem can have reached that txg.
+                exam.evidence.note_foreign([manifest])
                 continue
             _report_damaged_image(exam, exc)
 
@@ -347,7 +348,7 @@ async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
     Schedule point: always.
     """
     deleted = 0
-    while True:  # bounded: each pass deletes at least one pack and its row in seen_unnamed
+    while True:  # bounded: each pass deletes a pack and its row in seen_unnamed
         keys = [ObjectKey(row[0]) for row in exam.db.all(f"{UNKNOWN} LIMIT {DELETE_BATCH_KEYS}")]
         if not keys:
             return deleted

@@ -1,6 +1,6 @@
 """The survey of the cache directory: a list of its files, and a check of cached copies.
 
-Owns: listing the files, and parsing their names. Does not know: which files are faults
+Owns: listing the files, and parsing their names. Does not know: the faults among the files
 (``rules.cache``).
 Tasks: all calls block. Keeps: no file is changed.
 """
@@ -45,7 +45,7 @@ def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:
 
 
 def _block(path: Path, directory: NumberedDir) -> BlockId | None:
-    """Return the block number of a file, None if its path is not the path of a block file."""
+    """Return the block number of a file, or None if its path is not the path of a block file."""
     try:
         number = int(path.name, 16)
     except ValueError:

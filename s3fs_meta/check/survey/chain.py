@@ -2,7 +2,7 @@
 
 Owns: reading. Changelogs after the newest image are read. Older changelogs are needed only for
 earlier points in time: they must be in the listing, and are read with --deep.
-Does not know: which observations are faults (``rules.bucket``).
+Does not know: the faults among the observations (``rules.bucket``).
 Tasks: one. Transaction: outside a group.
 """
 
@@ -72,7 +72,7 @@ class _Chain:
         self._progress = progress
         self._deep = deep
         self._uuid = ""
-        self._past: dict[Txg, str] = {}  # faults of changelogs before the newest image
+        self._past: dict[Txg, str] = {}  # faults of changelogs that precede the newest image
 
     async def run(self) -> None:
         """Check the changelogs after the newest image, then those of earlier points in time."""
@@ -151,7 +151,7 @@ class _Chain:
 
     async def _note_past(self, head: Txg) -> None:
         """Record faults of changelogs before the newest image, except abandoned ones."""
-        mended = Txg(0)  # the txg at which the latest repair continued the chain
+        mended = Txg(0)  # txg at which the latest repair continued the chain
         for txg in sorted(self._past):
             if txg < mended:
                 continue
@@ -170,10 +170,9 @@ class _Chain:
         A repair writes a changelog of kind IMAGE that follows no changelog after the unreadable txg,
         neither directly nor through its fence record.
         """
-        hashes: set[str] = set()  # hashes of the changelogs after the unreadable txg
-        skips = (
-            False  # True if the previous changelog is a fence record that follows none of *hashes*
-        )
+        hashes: set[str] = set()  # hashes of all changelogs after the unreadable txg
+        # True if the previous changelog is a fence record that follows none of *hashes*.
+        skips = False
         for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
             fetched = await self._changelog(Txg(number))
             if fetched is None:

@@ -1,7 +1,7 @@
 """The survey of the history index: every index object is compared with its changelogs.
 
 Owns: reading. Only ``remove_faulty`` changes the bucket, as a repair.
-Does not know: how index objects are compared (``sync.history.index_check``).
+Does not know: the comparison of index objects (``sync.history.index_check``).
 Keeps: index objects are derived data. Without one, queries need more requests until the next writer
 rebuilds it.
 Tasks: one. Transaction: outside a group.

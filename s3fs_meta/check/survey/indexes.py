@@ -5,7 +5,7 @@ block's row. Such records exist because compaction keeps the old pack until the 
 and because equal content may be written again after its first block was freed.
 
 Owns: reading the indexes, and the proof that a block found under another number is readable.
-Does not know: why a block is searched for, how its location is used (``rules.blocks``).
+Does not know: the reason for a search, the use of a location (``rules.blocks``).
 Keeps: no object is changed. A location in a condemned pack is not used, because a late request
 may delete the pack; the block's content is copied to the cache directory instead.
 """
@@ -37,7 +37,7 @@ _PACKS: Final = (
     f"SELECT o.object_key, o.size_bytes, {_IS_CONDEMNED} FROM temp.seen_objects AS o"
     f" WHERE o.{IS_PACK_KEY} ORDER BY 3, 1"
 )
-_LEFT: Final = (  # blocks of a query for which no location with the right hash was found
+_LEFT: Final = (  # blocks without a found location that has the right hash
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
     " WHERE s.hash = b.hash)"
@@ -70,7 +70,7 @@ async def search(
     """Search for blocks in the index of every pack, and record their locations.
 
     Args:
-        exam: the run, after the listing.
+        exam: the run of fsck, after the listing.
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of packs.
@@ -114,7 +114,7 @@ def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId
 async def _content(
     store: ObjectStore, keyring: Keyring, key: ObjectKey, entry: PackEntry
 ) -> bytes | None:
-    """Return the content of a block, None if it cannot be read."""
+    """Return the content of a block, or None if it cannot be read."""
     try:
         stored = await store.get_range(key, entry.offset, entry.offset + entry.stored_bytes)
         return await trio.to_thread.run_sync(

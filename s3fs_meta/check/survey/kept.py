@@ -1,6 +1,6 @@
 """The survey of the kept points: their objects, images, changelogs and packs.
 
-Owns: reading. Does not know: how a fault is reported (``rules.bucket``).
+Owns: reading the objects. Does not know: the report of faults (``rules.bucket``).
 Keeps: nothing is changed; objects that kept points need are never foreign.
 Tasks: one. Transaction: outside a group.
 """
@@ -29,7 +29,7 @@ from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.pins import Pins
 from s3fs_meta.sync.progress import Progress, no_progress
 
-_Fault = tuple[str, str]  # the key of an object, and what is wrong with it
+_Fault = tuple[str, str]  # the key of an object, and a description of its fault
 
 
 async def survey(
@@ -40,10 +40,10 @@ async def survey(
     *,
     deep: bool = False,
 ) -> None:
-    """Note missing objects that kept points need; with *deep*, damaged ones, too.
+    """Record missing objects of kept points, and with *deep* also damaged objects.
 
-    Must follow ``bucket.survey``. A writer may drop a point meanwhile: then the next run finds none
-    of its faults.
+    Must follow ``bucket.survey``. If a writer drops a point meanwhile, the next run does not find
+    the faults of that point.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.
@@ -53,7 +53,7 @@ async def survey(
     try:
         kept = await _kept(exam, store, keyring)
     except FormatError:
-        return  # I5 reports the lost uuid; after its repair the next run finds the points
+        return  # I5 repairs the lost uuid, and the next run finds the kept points
     survey_of = _Survey(exam, store, keyring, deep=deep)
     for done, point in enumerate(kept.points):
         progress("kept points", done, len(kept.points))
@@ -86,7 +86,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:
-    """Return the kept points; the uuid may be lost in the rows (I5), but not in the superblock."""
+    """Return the kept points. If the rows have lost the uuid (I5), the superblock has it."""
     uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
     return await KeptPointReader(store, keyring, uuid.decode("ascii", "replace")).all()
 
@@ -94,7 +94,7 @@ async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> Kept
 class _Read(NamedTuple):
     """The known facts about one changelog."""
 
-    why: str  # "": it is intact, or without *deep* only listed
+    why: str  # fault of the changelog; empty if it is intact, or was only listed
     previous: str = ""
     hash: str = ""
 
@@ -109,7 +109,8 @@ class _Survey:
         self._store = store
         self._keyring = keyring
         self._deep = deep
-        self._pieces: dict[ObjectKey, str] = {}  # their faults; "": intact
+        # Fault of each image piece; empty if the piece is intact.
+        self._pieces: dict[ObjectKey, str] = {}
         self._changelogs: dict[Txg, _Read] = {}
 
     async def faults(self, point: KeptPoint) -> list[_Fault]:
@@ -159,7 +160,7 @@ class _Survey:
             parts = chain.sections(self._store, self._keyring, fetched.changelog)
             async with aclosing(parts) as sections:
                 async for _section in sections:
-                    pass  # it was decoded
+                    pass  # the iteration decodes the section
         except (ObjectMissingError, CorruptionError) as exc:
             return _Read(str(exc))
         return _Read("", fetched.changelog.previous, fetched.link.hash)
@@ -170,7 +171,7 @@ class _Survey:
 
 
 def _missing_packs(exam: Examination, kept: KeptPoints) -> Iterator[tuple[str, str, str]]:
-    """Yield the missing packs that only earlier points in time need, for each point that needs one."""
+    """Yield missing packs that only kept points need, once for each of these points."""
     rows = exam.db.all(
         "SELECT p.pack, p.object_key, p.died_txg FROM packs AS p"
         " LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"

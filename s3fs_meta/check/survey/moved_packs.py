@@ -3,7 +3,7 @@
 Swapped objects, or a copy to a wrong name, cause this. A pack is authenticated together with its
 name, so its bytes are invalid under any other name. All names that rows list are tried.
 
-Owns: the names that are tried, and saving the content. Does not know: which packs are damaged
+Owns: the names that are tried, and saving the content. Does not know: the search for damaged packs
 (``packs``).
 Keeps: no object is changed. The content is copied to the cache and uploaded in another pack.
 """
@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
-# Packs whose own objects are missing or damaged: they may be stored under other names.
+# Packs whose objects are missing or damaged. Their content may be stored under other keys.
 _CANDIDATES: Final = (
     "SELECT p.pack, p.object_key FROM packs AS p"
     " WHERE p.object_bytes = ? AND p.object_key <> ?"
@@ -47,10 +47,10 @@ class _Candidate(NamedTuple):
 async def rescue(
     exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles
 ) -> None:
-    """Copy the content of packs stored under other names to the cache directory, as evidence.
+    """Copy the content of packs that are stored under other names to the cache directory.
 
     Args:
-        exam: the run; packs with a bad index have been recorded.
+        exam: the run of fsck; packs with a bad index have been recorded.
         store: the bucket.
         keyring: the keys of the filesystem.
         files: the cache directory, which has been surveyed.
@@ -69,7 +69,8 @@ async def _rescue_one(
 ) -> None:
     try:
         data = (await store.get(key, PACK_BYTES_MAX)).data
-    except (FormatError, ObjectMissingError):  # the object is too large, or was deleted meanwhile
+    # The object is too large, or was deleted after the listing.
+    except (FormatError, ObjectMissingError):
         return
     candidates = [
         _Candidate(PackId(pack), ObjectKey(other), _rows(exam, PackId(pack)))
@@ -90,14 +91,14 @@ async def _rescue_one(
 def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
     try:
         return list(blocks.in_pack(exam.db, pack))
-    except BadRowError:  # I70 repairs the row, and the next run reads the pack
+    except BadRowError:  # invariant I70 repairs the row, and the next run reads the pack
         return []
 
 
 def _first_that_fits(
     keyring: Keyring, data: bytes, candidates: list[_Candidate]
 ) -> _Candidate | None:
-    """Return the candidate under whose name the object's index is authentic, or None."""
+    """Return the candidate whose name makes the object's index authentic, or None."""
     for candidate in candidates:
         try:
             pack_codec.read_index(keyring, candidate.key, data, len(data))

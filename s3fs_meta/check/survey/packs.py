@@ -2,7 +2,7 @@
 
 Either all packs are read, or only packs of a wrong size.
 Owns: download and verification, a few packs at a time. No object is changed.
-Does not know: which observations are faults (``rules.bucket``).
+Does not know: the faults among the observations (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
 Transaction: outside a group.
 """
@@ -49,16 +49,16 @@ _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 
 
 class PackVerdict(NamedTuple):
-    """The result of reading one pack."""
+    """The faults that were found by reading one pack."""
 
-    index_fault: str  # why the index is invalid or incomplete; empty if it is valid
-    unreadable: list[tuple[BlockId, str]]  # blocks that are unreadable at their location, and why
-    elsewhere: list[
-        SeenLocation
-    ]  # unreadable blocks that are readable where the index locates them
-    lost: list[BlockId]  # blocks that are unreadable at both locations
-    rescued: list[BlockId]  # blocks copied to the cache directory, because the index is damaged
-    refuted: list[str]  # names of damage marks that are wrong
+    index_fault: str  # reason why the index is invalid or incomplete; empty if it is valid
+    # Unreadable blocks at their recorded locations, with the reasons.
+    unreadable: list[tuple[BlockId, str]]
+    elsewhere: list[SeenLocation]  # blocks that are readable only at the location in the index
+    # Blocks that are unreadable at their recorded location and at the location in the index.
+    lost: list[BlockId]
+    rescued: list[BlockId]  # blocks copied to the cache directory because the index is damaged
+    refuted: list[str]  # names of damage marks whose location is intact
 
 
 async def survey(
@@ -72,7 +72,7 @@ async def survey(
     """Fetch every stored pack and compare it with its rows. Must follow ``bucket.survey``.
 
     Args:
-        exam: the run.
+        exam: the run of fsck.
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of bytes.
@@ -129,7 +129,7 @@ async def _read(
         for pack, key, size_bytes in waiting:
             try:
                 await _read_pack(exam, store, keyring, pack, key, files)
-            except S3fsError as exc:  # raised below, because a nursery would wrap it
+            except S3fsError as exc:  # raised again below, because a nursery would wrap the error
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -157,30 +157,30 @@ async def _read_pack(
 ) -> None:
     try:
         rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
-    except BadRowError as exc:  # I70 repairs the row, and the next run reads the pack
+    except BadRowError as exc:  # invariant I70 repairs the row, and the next run reads the pack
         exam.report.note(f"{key} was not read, because a row of the pack is damaged: {exc}")
         return
     marked = damage_marks.marks_of(exam.db, pack)
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
-        if len(data) == object_bytes:  # corrects an outdated size in the listing
+        if len(data) == object_bytes:  # the size in the listing may be outdated
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
-    if verdict.index_fault or verdict.unreadable:  # confirm by a second read
+    if verdict.index_fault or verdict.unreadable:  # a second read confirms the damage
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
 
 
 async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
-    """Return the bytes of a pack, b"" if the object is missing."""
+    """Return the bytes of a pack, or b"" if the object is missing."""
     try:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # appended bytes leave the blocks intact
+    except ObjectTooLargeError:  # bytes after the end of a pack do not damage its blocks
         return await store.get_range(key, 0, PACK_BYTES_MAX)
 
 
@@ -282,9 +282,9 @@ def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
 def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
     """Return the content of a block; raise FormatError if its bytes do not match its row."""
     if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
-        raise FormatError(key, "the row of one of its blocks has an incomplete location")
+        raise FormatError(key, "the row of a block in this pack has an incomplete location")
     if row.pack_offset < 0 or row.stored_bytes <= 0:
-        raise FormatError(key, "the row of one of its blocks has a location outside the pack")
+        raise FormatError(key, "the row of a block in this pack has a location outside the pack")
     stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
     if len(stored) != row.stored_bytes:
         raise FormatError(key, f"the object ends at byte {len(data)}, before the end of a block")

@@ -26,7 +26,7 @@ OTHER: Final = 0x20
 _VERSION: Final = 2
 _HEADER: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<HHI")
-_MINIMAL_BYTES: Final = _HEADER.size + 3 * _ENTRY.size  # owner, group, others
+_MINIMAL_BYTES: Final = _HEADER.size + 3 * _ENTRY.size  # three entries: owner, group and others
 _UNDEFINED_ID: Final = 0xFFFFFFFF
 _PERMISSIONS: Final = 0o777
 _TAGS_IN_ORDER: Final = (USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER)
@@ -35,7 +35,7 @@ _MINIMAL: Final = frozenset({USER_OBJ, GROUP_OBJ, OTHER})
 
 
 class AclEntry(NamedTuple):
-    """One entry of an ACL; only for the tags USER and GROUP is ``id`` a user or group ID."""
+    """One entry of an ACL; ``id`` is a user or group ID only with the tags USER and GROUP."""
 
     tag: int
     perm: int
@@ -53,7 +53,7 @@ class WithMode(NamedTuple):
 
 
 def decode(value: bytes) -> Acl:
-    """Decode and check an ACL; return its entries, which may be none.
+    """Decode and check an ACL; return its entries.
 
     Raises:
         InvalidRequestError: the value is not a valid ACL (posix_acl_from_xattr, posix_acl_valid).
@@ -61,7 +61,7 @@ def decode(value: bytes) -> Acl:
     return _decode_minimal(value) if len(value) == _MINIMAL_BYTES else _decode(value)
 
 
-@functools.lru_cache(maxsize=512)  # the number of permission sets; cp(1) sets an ACL for each file
+@functools.lru_cache(maxsize=512)  # the number of permission sets: cp(1) sets an ACL for each file
 def _decode_minimal(value: bytes) -> Acl:
     return _decode(value)
 
@@ -83,7 +83,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
 
 
 def _valid(entries: Acl) -> bool:
-    """Return whether tags are sorted, required tags occur once, and named entries have a mask."""
+    """Return whether the tags of an ACL are sorted and complete, and named entries have a mask."""
     tags = [entry.tag for entry in entries]
     if any(tag not in _TAGS_IN_ORDER for tag in tags) or any(e.perm & ~0o7 for e in entries):
         return False
@@ -105,7 +105,7 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
     """
     if not entries:
         return WithMode(mode, None)
-    perms = {tag: perm for tag, perm, _ in entries}  # if there is a mask, GROUP_OBJ is ignored
+    perms = {tag: perm for tag, perm, _ in entries}  # GROUP_OBJ is ignored if the ACL has a mask
     group = perms.get(MASK, perms[GROUP_OBJ])
     permissions = perms[USER_OBJ] << 6 | group << 3 | perms[OTHER]
     is_minimal = perms.keys() == _MINIMAL
@@ -113,7 +113,7 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
 
 
 def _group_class(entries: Acl) -> AclEntry:
-    """Return the entry in the group bits of the mode: the mask, or without one the owning group."""
+    """Return the entry that the mode's group bits contain: the mask or, if missing, the group."""
     masks = [entry for entry in entries if entry.tag == MASK]
     return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
 

@@ -22,11 +22,12 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-_NOW_NS: Final = 60 * 10**9  # a time this close counts as now, because requests may wait
-_NOT_DUE_S: Final = 0.05  # an atime that need not change is not checked again for this time
+# A time this close to the clock counts as now, because requests may wait.
+_NOW_NS: Final = 60 * 10**9
+_NOT_DUE_S: Final = 0.05  # a sufficiently recent atime is not checked again for this time
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
-_new = tuple.__new__  # takes a third of the time of a call of the class
+_new = tuple.__new__  # calling tuple.__new__ takes a third of the time of calling the class
 _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 
 
@@ -76,7 +77,7 @@ def without_privileges(mode: int) -> int:
 
 
 def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> bool:
-    """Return whether a read must set atime now."""
+    """Return whether a read must set the atime to the current time."""
     if policy is AccessTime.NEVER:
         return False
     if policy is AccessTime.ALWAYS:
@@ -116,7 +117,7 @@ class AttributeStore:
         self._now_ns = now_ns
         self._policy = policy
         self._open_files = open_files
-        self._not_due: Attributes | None = None  # the last inode whose atime did not have to change
+        self._not_due: Attributes | None = None  # the last inode with a sufficiently recent atime
         self._not_due_until_s = 0.0
 
     def get(self, ino: Ino) -> Attributes:
@@ -142,8 +143,8 @@ class AttributeStore:
             require_unprotected(before)
         after = changed(before, wanted, now_ns)
         if has_times_only:
-            # After rename and unlink the kernel sends its cached times. The times of an orphan
-            # need not be stored, because they are visible only through the kernel.
+            # After rename and unlink the kernel sends its cached times.
+            # The times of an orphan are not stored, because only the kernel shows them.
             if before.nlink:
                 self._changes.begin(ino, times_only=True)
                 inodes.replace(self._db, after)
@@ -156,7 +157,7 @@ class AttributeStore:
         return after
 
     def clear_privileges(self, ino: Ino) -> bool:
-        """Clear suid and sgid after a write by an unprivileged caller; return whether any was set.
+        """Clear suid and sgid after an unprivileged write; return whether a bit was set.
 
         ctime is unchanged, because the write or truncation sets it. Raises as ``set_attributes``.
         """
@@ -191,4 +192,4 @@ class AttributeStore:
         try:
             inodes.touch(self._db, attributes.ino, atime_ns=now_ns)
         except NoInodeError:
-            return  # the inode was removed while its content was fetched
+            return  # the inode was removed during the download

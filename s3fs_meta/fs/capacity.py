@@ -30,7 +30,7 @@ class Capacity:
         return max(self.limit_bytes - used_bytes, 0)
 
     def require(self, added_bytes: int) -> None:
-        """Raise NoSpaceLeftError for a change that adds more bytes than the capacity has free.
+        """Raise NoSpaceLeftError if a change adds more bytes than are free.
 
         A change that adds no bytes is always allowed.
 
@@ -47,17 +47,19 @@ class Capacity:
             )
 
     def require_free(self, wanted_bytes: int) -> None:
-        """Raise NoSpaceLeftError for more bytes than statfs shows as free.
+        """Raise NoSpaceLeftError if a request needs more bytes than statfs shows as free.
 
         Raises:
             NoSpaceLeftError: fewer bytes are free.
         """
         self.count()
         if wanted_bytes > self.free_bytes:
-            raise NoSpaceLeftError(f"{wanted_bytes} bytes are needed, {self.free_bytes} are free")
+            raise NoSpaceLeftError(
+                f"the request needs {wanted_bytes} bytes, but only {self.free_bytes} bytes are free"
+            )
 
     def require_kept(self) -> None:
-        """Raise NoSpaceLeftError if a change, whose size was unknown, has exceeded the capacity.
+        """Raise NoSpaceLeftError if a change of unknown size has exceeded the capacity.
 
         Raises:
             NoSpaceLeftError: more bytes are in use than the capacity allows.
@@ -67,7 +69,9 @@ class Capacity:
             return
         self.count()
         if counters.block_bytes + (counters.xattr_bytes or 0) > counters.capacity_bytes:
-            raise NoSpaceLeftError(f"the capacity of {counters.capacity_bytes} bytes is exceeded")
+            raise NoSpaceLeftError(
+                f"the change exceeded the capacity of {counters.capacity_bytes} bytes"
+            )
 
     def count(self) -> None:
         """Count the bytes of all extended attributes once, if a capacity is set."""

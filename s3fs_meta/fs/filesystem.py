@@ -1,7 +1,7 @@
 """One mounted filesystem: POSIX semantics without FUSE.
 
 Owns: creating the parts, statfs, open, release, and purging an inode when the kernel forgets it.
-Does not know: pyfuse3, stores, where blocks are stored.
+Does not know: pyfuse3, stores, the storage of blocks.
 Methods that may wait are ``async``; all others run without a schedule point. For frequent operations,
 attributes of ``Filesystem`` are bound methods of the parts, which saves a call per request.
 Tasks: any handler; one ``run`` per mount.
@@ -42,7 +42,7 @@ from s3fs_meta.settings import FilesystemOptions
 
 
 class SpaceFigures(NamedTuple):
-    """The values for statfs, read from counters without a scan."""
+    """The values that statfs(2) reports, read from counters without a scan."""
 
     capacity_bytes: int
     free_bytes: int
@@ -62,7 +62,7 @@ class SyncFile(Protocol):
     """A function that makes a file and its name durable."""
 
     def __call__(self, ino: Ino, /, *, data_only: bool = False) -> Awaitable[None]:
-        """Make the file durable; with *data_only*, its times need not become durable."""
+        """Make a file durable; with *data_only*, its times need not become durable."""
 
 
 class Filesystem:
@@ -120,7 +120,7 @@ class Filesystem:
         self.read, self.write = self.data.read, self.data.write
 
     def _make_trees(self, cache: BlockCache, slices: Slices) -> None:
-        """Make the objects that remove, lock and clone trees."""
+        """Create the objects that remove, lock and clone trees."""
         db, status, now_ns = self.db, self.status, self._now_ns
         self.tree_removal = TreeRemoval(
             db,
@@ -183,7 +183,7 @@ class Filesystem:
         writes: bool = False,
         appends: bool = False,
     ) -> bool:
-        """Open an inode; ``release`` closes it. Return whether opening changed its mode.
+        """Open an inode, until ``release``; return whether opening changed the mode.
 
         Args:
             ino: an inode that is not a directory.

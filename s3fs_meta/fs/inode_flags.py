@@ -23,16 +23,14 @@ from s3fs_meta.meta.tables import hard_links, inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Ino, InodeFlag
 
-# Source: linux/fs.h. The command encodes the size of a long; the argument is an int.
+# The command numbers, from linux/fs.h, encode the size of a long, but the argument is an int.
 GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
 SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
 GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux sends before it sets a flag
-SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR, used by chattr of xfs_io(8)
+SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR, which the chattr command of xfs_io(8) sends
 COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED, SET_EXTENDED})
 _FLAGS: Final = struct.Struct("=I")
-_EXTENDED: Final = struct.Struct(
-    "=I24x"
-)  # struct fsxattr; only XFS uses the fields after the flags
+_EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: flags, and fields that only XFS uses
 FS_IMMUTABLE_FL: Final = 0x10
 FS_APPEND_FL: Final = 0x20
 _FS_XFLAG_IMMUTABLE: Final = 0x08
@@ -60,7 +58,7 @@ def plain(given: bytes) -> int:
     (wanted,) = _EXTENDED.unpack(given)
     known = _FS_XFLAG_IMMUTABLE | _FS_XFLAG_APPEND
     if wanted & ~known or any(given[_FLAGS.size :]):
-        raise NotSupportedError(f"extended inode flags {wanted & ~known:#x}")
+        raise NotSupportedError(f"inode flags {wanted & ~known:#x} in FS_IOC_FSSETXATTR")
     return (
         FS_IMMUTABLE_FL * bool(wanted & _FS_XFLAG_IMMUTABLE)
         | FS_APPEND_FL * bool(wanted & _FS_XFLAG_APPEND)
@@ -89,7 +87,7 @@ class InodeFlags:
         if command == GET_EXTENDED:
             return _EXTENDED.pack(extended(self.get(ino)))
         if len(given) != (_EXTENDED if command == SET_EXTENDED else _FLAGS).size:
-            raise InvalidRequestError("flags of inode", ino)
+            raise InvalidRequestError("length of the flags argument for inode", ino)
         wanted = plain(given) if command == SET_EXTENDED else _FLAGS.unpack(given)[0]
         await self.set(ino, wanted, is_root=is_root)
         return b""
@@ -124,14 +122,14 @@ class InodeFlags:
         Schedule point: always.
         """
         if wanted & ~_SETTABLE:
-            raise NotSupportedError(f"inode flags {wanted & ~_SETTABLE:#x}")
+            raise NotSupportedError(f"inode flags {wanted & ~_SETTABLE:#x} in FS_IOC_SETFLAGS")
         await trio.lowlevel.checkpoint()
         if wanted == self.get(ino):
             return
         before = inodes.get(self._db, ino)
         if not is_root or before.flags & InodeFlag.LOCKED:
             why = "is locked" if is_root else "can be changed only by root"
-            raise NotPermittedError(f"the flags of inode {ino}, which {why}")
+            raise NotPermittedError(f"change of the flags of inode {ino}, which {why}")
         self._changes.begin(ino)
         record = self._open_files.find(ino)
         if record is not None:

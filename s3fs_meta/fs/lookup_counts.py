@@ -13,15 +13,15 @@ from typing import Final
 
 from s3fs_meta.model import Ino
 
-_PAGE_BITS: Final = 8  # a page takes 400 bytes, or 1.6 bytes per inode if it is full
+_PAGE_BITS: Final = 8  # a page takes 400 bytes: 1.6 bytes per inode in a full page
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
-_OVERFLOWED: Final = 255  # the byte for a count that is too large and therefore in a dict
+_OVERFLOWED: Final = 255  # marks an inode whose count is in the dict, because it exceeds 254
 _EMPTY: Final = bytes(_PAGE_INODES)
 
 
 class LookupCounts:
-    """The lookup counts of all inodes; 0 if the kernel does not cache an inode."""
+    """The lookup counts of all inodes. The count of an inode that is not cached is 0."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -77,7 +77,7 @@ class LookupCounts:
             self._overflow[ino] = value
 
     def forget(self, ino: Ino, times: int) -> int:
-        """Subtract *times* from the lookup count of an inode; return the new count (at least 0)."""
+        """Subtract *times* from the lookup count of an inode; return the new count, at least 0."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

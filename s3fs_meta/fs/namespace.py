@@ -69,7 +69,7 @@ class Namespace:
     # --- lookup --------------------------------------------------------------------------------
 
     def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
-        """Return the attributes of a name's inode, None if the directory lacks the name.
+        """Return the attributes of a name's inode, or None if the directory lacks the name.
 
         Raises:
             NameTooLongError: the name is longer than NAME_BYTES_MAX.
@@ -83,7 +83,7 @@ class Namespace:
         return dentries.find_attributes(self._db, parent, name)
 
     def _find(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the inode of a name that will be removed; raise if it is missing or protected."""
+        """Return the inode of a name to remove; raise if it is missing or protected."""
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
@@ -92,7 +92,7 @@ class Namespace:
         return found
 
     def _directory(self, ino: Ino) -> Attributes:
-        """Return a directory that will get a new name; raise if it is removed or protected."""
+        """Return the directory for a new name; raise if it was removed or is protected."""
         directory = inodes.get(self._db, ino)
         if directory.mode & _TYPE != _DIRECTORY:
             raise NeedsDirectoryError(ino)
@@ -102,7 +102,7 @@ class Namespace:
         return directory
 
     def require_free(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the directory *parent*; raise if the name cannot be added to it.
+        """Return the directory *parent*; raise if it cannot accept the name.
 
         Raises:
             NoInodeError, NeedsDirectoryError, NoEntryError: the directory no longer exists.
@@ -166,13 +166,13 @@ class Namespace:
         default = self._default_acl(directory, mode)
         inherited = _inherited(default, mode)
         if inherited is None and not stat.S_ISLNK(mode):
-            mode &= ~caller.umask  # a default ACL would replace the umask
+            mode &= ~caller.umask  # the umask applies only without a default ACL
         db = self._db
         now_ns = self._now_ns()
         if inherited is not None:
             self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
-        # The dentry is added first, because only this step can fail.
+        # Adding the dentry is the only step that can fail, so it is the first step.
         ino = Ino(db.counters.next_ino)
         dentries.add(db, parent, name, ino)
         created = inodes.create(
@@ -368,7 +368,7 @@ class Namespace:
         inodes.change_directory(db, parent, now_ns, entries=1)
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
-        """Return the inode that has the new name before a rename, or None.
+        """Return the inode that a rename replaces or exchanges, or None.
 
         Raises:
             NoEntryError: an exchange needs an inode. EntryExistsError: with RENAME_NOREPLACE.
@@ -381,7 +381,7 @@ class Namespace:
         return target
 
     def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
-        """Raise if the new parent is removed, has too many links, or is below the moved directory."""
+        """Raise if the new parent was removed, has too many links, or is in the moved directory."""
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
             return
@@ -389,11 +389,13 @@ class Namespace:
             raise TooManyLinksError(new_parent)
         for _ in range(DIRECTORY_DEPTH_MAX):
             if directory.ino == moved.ino:
-                raise InvalidRequestError("rename into its own subtree of directory", moved.ino)
+                raise InvalidRequestError(
+                    "rename of a directory into its own subtree: inode", moved.ino
+                )
             if directory.ino in {ROOT_INO, parent}:
                 return
             directory = inodes.get(self._db, directory.parent)
-        raise MetadataError("the directories above it form a cycle", new_parent)
+        raise MetadataError("the parent directories form a cycle", new_parent)
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):
@@ -425,7 +427,8 @@ class Namespace:
             dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
-        gone_directories = gone and is_directory  # only a directory can replace a directory
+        # A rename can replace a directory only by a directory.
+        gone_directories = gone and is_directory
         if parent == new_parent:
             inodes.change_directory(
                 db, parent, now_ns, entries=-gone, subdirectories=-gone_directories

@@ -27,22 +27,22 @@ class OpenInode:
 
     def __init__(self) -> None:
         self.open_count = 0
-        # Whether security.capability is set; None: unknown. This is cached, because the kernel
-        # requests the attribute before every write(2).
+        # True if security.capability is set, None if that is unknown.
+        # The value is cached, because the kernel requests the attribute before every write(2).
         self.has_capability: bool | None = None
-        # End of the last read; a read that starts near it is sequential. -1: no read yet.
+        # End of the last read, near which a sequential read starts. -1: no read yet.
         self.read_position = -1
-        # Number of blocks to read ahead; 0 without a sequential reader.
+        # Number of blocks to read ahead; 0 if no process reads sequentially.
         self.ahead_blocks = 0
-        # True if the inode was opened for writing, so the kernel may have dirty pages.
+        # True if a process opened the inode for writing, so that the kernel may have dirty pages.
         self.was_written = False
-        # True if the inode became immutable while open; the kernel's dirty pages are still accepted.
+        # True if the inode became immutable while it was open: dirty pages are still accepted.
         self.finishes = False
         # True if the inode was created without a name and may be linked (open(2), O_TMPFILE).
         self.is_linkable = False
-        # Number of blocks in the kernel's cached st_blocks; -1: unknown.
+        # Number of blocks in the kernel's cached st_blocks. -1: unknown.
         self.known_blocks = -1
-        # Read-ahead has requested the blocks before this index.
+        # Index of the first block that read-ahead has not requested yet.
         self.asked_until = 0
 
     def forget_capability(self) -> None:
@@ -50,21 +50,21 @@ class OpenInode:
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Record the number of blocks in a reply; return whether the kernel's differed."""
+        """Record the number of blocks in a reply; return whether the kernel's number differed."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 
 
 class OpenFiles:
-    """All open inodes of one mount."""
+    """The records of all open inodes of one mount."""
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
-        # True if the kernel reports open and close. Otherwise a file counts as open from its first
-        # read until the kernel forgets it. Such a mount is read-only.
+        # True if the kernel reports open and close. Without reports the mount is read-only.
+        # A file then counts as open from its first read until the kernel forgets the inode.
         self.are_reported = True
-        # Number of inodes that may have dirty pages in the kernel, and the time (monotonic clock)
-        # since which there are any; None without such inodes, because close(2) writes pages back.
+        # Number of inodes that may have dirty pages in the kernel. close(2) writes all pages back.
+        # The second value is the monotonic time since which there are such inodes, or None.
         self.writing = 0
         self.writing_since_s: float | None = None
 
@@ -76,11 +76,11 @@ class OpenFiles:
         self.are_reported = are_reported
 
     def find(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an open inode, None if it is not open."""
+        """Return the record of an open inode, or None if it is not open."""
         return self._inodes.get(ino)
 
     def being_read(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an inode that is read; create it if the kernel reports no opens."""
+        """Return the record of an inode that is read; create it if opens are not reported."""
         record = self._inodes.get(ino)
         return record if record is not None or self.are_reported else self.opened(ino)
 

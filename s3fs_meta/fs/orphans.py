@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """The orphans of one mount, and their deletion."""
+    """Lists and deletes the orphans of one mount."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Orphans:
         self._known.add(ino)
 
     def unlinked(self, ino: Ino) -> None:
-        """Record that an inode lost its last name; purge it if unused. Inside a group."""
+        """Record that an inode lost its last name; purge an unused inode. Inside a group."""
         self._known.add(ino)
         self.unused(ino)
 
@@ -97,7 +97,7 @@ class Orphans:
             return
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
-            # The inode has a name again, because the group that removed the name was lost.
+            # The group that removed the name was lost, so the inode has its name again.
             self._known.discard(ino)
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
@@ -163,7 +163,7 @@ class Orphans:
             return True
 
     def _leave(self, ino: Ino, exc: BadRowError) -> None:
-        """Skip an orphan. fsck can repair it, and the next mount purges it."""
+        """Skip an orphan with unreadable rows. The next mount purges it after a repair by fsck."""
         _log.error(
             "cannot free the space of the removed inode %d: %s; the next mount tries again",
             ino,
@@ -202,7 +202,8 @@ def unmap(
     rows = [blocks_meta.get(db, block) for _index, block in blocks]
     for pack in {row.pack for row in rows if row.pack is not None}:
         packs.get(db, pack)
-    are_distinct = len({row.block for row in rows}) == len(rows)  # else a row changes in the loop
+    # False if a row changes in the loop below.
+    are_distinct = len({row.block for row in rows}) == len(rows)
     for (index, block), row in zip(blocks, rows, strict=True):
         block_map.remove_read(db, ino, index)
         cache.release(block, row if are_distinct else None)

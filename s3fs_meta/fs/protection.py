@@ -15,7 +15,7 @@ _PROTECTED: Final = InodeFlag.PROTECTED
 
 
 def require_changeable(attributes: Attributes) -> None:
-    """Raise if an inode is locked or immutable: it cannot be changed or get a name.
+    """Raise if an inode is locked or immutable, so that it cannot be changed or named.
 
     Raises:
         NotPermittedError: the inode is locked or immutable.

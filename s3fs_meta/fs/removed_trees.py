@@ -2,7 +2,7 @@
 
 Owns: the list, and the check whether a directory is in a removed tree. Such a directory counts as
 removed: no name in it can be added, removed or changed, even by a process that has it open.
-Does not know: how trees are emptied (``trees.remove``).
+Does not know: the deletion of the entries (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
 """
 
@@ -39,7 +39,7 @@ class RemovedTrees:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._tops: dict[Ino, None] = {}  # tops in the order of their removal
+        self._tops: dict[Ino, None] = {}  # tops of removed trees, in the order of removal
         self._arrived = trio.Event()
         self._progress = TreeProgress(0, 0)
 
@@ -48,7 +48,7 @@ class RemovedTrees:
 
     @property
     def progress(self) -> TreeProgress | None:
-        """Return the progress of emptying removed trees, None if no tree is left."""
+        """Return the progress of emptying removed trees, or None if no tree is left."""
         return self._progress if self._tops else None
 
     def add(self, top: Ino, names: int = 0) -> None:
@@ -69,7 +69,7 @@ class RemovedTrees:
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
-        """Return at most *count* tops, the last ones that were added; they are emptied next.
+        """Return the last *count* tops that were added, which are emptied next.
 
         In this order the depth of a tree and the width of its directories bound the list.
         """
@@ -83,7 +83,7 @@ class RemovedTrees:
             self._arrived = trio.Event()
 
     async def wait(self) -> None:
-        """Wait until there is a removed tree to empty."""
+        """Wait until the list contains a removed tree."""
         await self._arrived.wait()
 
     def hold(self, ino: Ino) -> bool:
@@ -99,4 +99,4 @@ class RemovedTrees:
             if at.ino == ROOT_INO:
                 return False
             at = inodes.find(self._db, at.parent)
-        raise MetadataError("the directories above it form a cycle", ino)
+        raise MetadataError("the parent directories form a cycle", ino)

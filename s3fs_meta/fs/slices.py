@@ -1,4 +1,4 @@
-"""The size limits of slices: long work on the event loop is done in slices.
+"""The size limits of slices, into which long work on the event loop is divided.
 
 Design: docs/design/concurrency.md, "Slices".
 """
@@ -23,18 +23,18 @@ from s3fs_meta.limits import (
 class Slices:
     """The maximum work of each kind between two schedule points."""
 
-    purged_blocks: int = (
-        PURGE_BLOCKS_MAX  # blocks released by a truncation, punched hole or removal
-    )
-    names: int = TREE_SLICE_NAMES  # names removed, locked or listed
-    # directories of which names are removed, locked or listed
+    # Blocks that a truncation, punched hole or removal releases.
+    purged_blocks: int = PURGE_BLOCKS_MAX
+    names: int = TREE_SLICE_NAMES  # names that are removed, locked or listed
+    # Directories whose names are removed, locked or listed.
     directories: int = TREE_SLICE_DIRECTORIES
-    walked_blocks: int = WALK_SLICE_BLOCKS  # blocks of files listed
+    walked_blocks: int = WALK_SLICE_BLOCKS  # blocks of files that are listed
     cloned_names: int = CLONE_SLICE_NAMES
-    shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks shared by cloning or copying files
-    cloned_indexes: int = LOOP_SLICE_ROWS  # block positions cloned of a file with dirty blocks
-    cloned_bytes: int = CLONE_COPIED_BYTES  # bytes of dirty blocks copied by a clone
-    copied_bytes: int = COPIED_RANGE_BYTES  # bytes written by one copy_file_range(2)
+    shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks that a clone or a copied range shares
+    # Positions of a file with dirty blocks that a clone copies.
+    cloned_indexes: int = LOOP_SLICE_ROWS
+    cloned_bytes: int = CLONE_COPIED_BYTES  # bytes of dirty blocks that a clone copies
+    copied_bytes: int = COPIED_RANGE_BYTES  # bytes that one copy_file_range(2) writes
 
 
 DEFAULT_SLICES: Final = Slices()

@@ -1,6 +1,6 @@
 """A limit of the requests that wait for the store or for cache room, in total and per user.
 
-Owns: the limit, and the share of each user. Does not know: why a request waits.
+Owns: the limit, and the share of each user. Does not know: the reason why a request waits.
 Keeps: a worker is always free for metadata requests. The requests of one user leave room for those of
 other users. Waiting readers never cause a write-back to be refused, because the kernel would lose the
 data.
@@ -18,15 +18,15 @@ from typing import Final
 from s3fs_meta.errors import BusyError
 from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
 
-UNKNOWN: Final = -1  # user ID for a request without a known caller
-WRITE_BACK: Final = -2  # user ID for the kernel, which writes back data of all users
+UNKNOWN: Final = -1  # user ID of a request without a known caller
+WRITE_BACK: Final = -2  # user ID of the kernel, which writes back data of all users
 
 caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 """The user ID of the current request, UNKNOWN or WRITE_BACK."""
 
 
 class WaitingRoom:
-    """Counts the waiting requests of one mount, and refuses too many."""
+    """Counts the waiting requests of one mount, and refuses requests above a limit."""
 
     def __init__(self, *, is_shared: bool = False, most: int = WAITING_HANDLERS_MAX) -> None:
         """Create an empty waiting room.
@@ -45,7 +45,7 @@ class WaitingRoom:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Count the request as waiting while the block runs.
+        """Count the request as waiting during a ``with`` block.
 
         Raises:
             BusyError: too many requests are waiting, in total or of this user.
@@ -61,10 +61,9 @@ class WaitingRoom:
     def _require_place(self, uid: int) -> None:
         """Raise BusyError if too many requests are waiting.
 
-        A user may have at most twice as many waiting requests as are still allowed in total. So each
-        further user can send requests, and a single user gets two thirds of the total. Source:
-        Choudhury and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking
-        6 (2), 1998.
+        A user may have at most twice as many waiting requests as are still free. So other users can
+        always send requests, and a single user can use two thirds of the total. Source: Choudhury
+        and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:
             return

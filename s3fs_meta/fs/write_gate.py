@@ -36,14 +36,14 @@ class Lost(NamedTuple):
 
 
 async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
-    """Return at once, because no kernel caches names."""
+    """Return at once: without a kernel there is no cached name to invalidate."""
     await trio.lowlevel.checkpoint()
 
 
 class KernelNotices(NamedTuple):
     """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Lost], None] = lambda _lost: None  # must not wait
+    changed: Callable[[Lost], None] = lambda _lost: None  # a function that must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 

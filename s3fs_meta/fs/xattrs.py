@@ -1,6 +1,7 @@
 """Extended attributes: supported namespaces, size limits, the effect of ACLs on the mode.
 
-Owns: the rules for these. Does not know: FUSE; permissions, except that only root lists ``trusted``.
+Owns: the rules of setting, reading and listing xattrs. Does not know: FUSE; permissions, except
+that only root lists ``trusted``.
 Source: xattr(7), setxattr(2), listxattr(2); fs/posix_acl.c.
 """
 
@@ -34,14 +35,13 @@ from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
-STATE: Final = (
-    b"user.s3fs-meta.state"  # computed for each request; not listed, so that tools do not copy it
-)
+# The value is computed for each request. The name is not listed, so that tools do not copy it.
+STATE: Final = b"user.s3fs-meta.state"
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."
 _ACLS: Final = (acl.ACCESS, acl.DEFAULT)
-# Room for both ACLs is reserved, so that a full list of names never prevents an ACL.
+# Space for both ACLs is reserved, so that a full list of names never prevents an ACL.
 _LIST_BYTES_MAX: Final = XATTR_LIST_BYTES_MAX - sum(len(name) + 1 for name in _ACLS)
 
 SupplementaryGroups = Callable[[int], Collection[int]]
@@ -110,7 +110,7 @@ class AttributeNames:
         return rows.get(self._db, ino, name)
 
     def names(self, ino: Ino, caller: Caller) -> list[bytes]:
-        """Return the names of an inode's attributes; only root gets names of ``trusted``."""
+        """Return the names of an inode's attributes; only root sees names of ``trusted``."""
         attributes = inodes.get(self._db, ino)
         if not attributes.flags & InodeFlag.HAS_XATTRS:
             return []
@@ -159,8 +159,8 @@ class AttributeNames:
         total = sum(len(other) + 1 for other in names) + len(name) + 1
         if total > _LIST_BYTES_MAX and name not in names:
             raise NoSpaceLeftError(
-                f"the attribute names of inode {before.ino} would have {total} bytes, more than"
-                f" {_LIST_BYTES_MAX}"
+                f"the list of attribute names of inode {before.ino} would have {total} bytes,"
+                f" but at most {_LIST_BYTES_MAX} bytes are allowed"
             )
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
@@ -229,12 +229,12 @@ class AttributeNames:
 def _check_settable(name: bytes) -> None:
     _check_name(name)
     if name == STATE:
-        raise NotPermittedError(f"{STATE.decode()} is read-only")
+        raise NotPermittedError(f"the extended attribute {STATE.decode()} is read-only")
 
 
 def _check_name(name: bytes) -> None:
     if not name.startswith(_NAMESPACES) and name not in _ACLS:
-        raise NotSupportedError(f"extended attribute {quoted(name)}")
+        raise NotSupportedError(f"extended attribute {quoted(name)} in this namespace")
     if len(name) > XATTR_NAME_BYTES_MAX:
         raise AttributeRangeError(len(name))
 

@@ -19,9 +19,9 @@ class Span(NamedTuple):
     stop: int
 
 
-_new = tuple.__new__  # takes a third of the time of calling the class
+_new = tuple.__new__  # calling tuple.__new__ takes a third of the time of calling the class
 
-Part = tuple[Span, Located | None]  # a span and its current block, None for a hole
+Part = tuple[Span, Located | None]  # a span and its current block, or None for a hole
 
 
 class How(enum.Enum):
@@ -29,8 +29,8 @@ class How(enum.Enum):
 
     NEW = "new"  # write a new block, because no byte of an existing block is kept
     IN_PLACE = "in place"  # write into a dirty block
-    COPY = "copy"  # the block is not dirty: copy the bytes to keep, write into the copy
-    FETCH = "fetch"  # fetch the block, because it is not cached, then COPY
+    COPY = "copy"  # copy the bytes to keep from a clean block, and write into the copy
+    FETCH = "fetch"  # fetch a block that is not cached, then continue as for COPY
 
 
 class Step(NamedTuple):
@@ -46,16 +46,16 @@ class WritePlan(NamedTuple):
 
     before: Attributes
     steps: list[Step]  # ascending
-    missing: list[Located]  # blocks that must be fetched before a new plan is made
-    added_bytes: int  # total bytes by which blocks grow
-    overwrites: bool  # whether committed bytes are changed in place
+    missing: list[Located]  # blocks to fetch before a new plan is made
+    added_bytes: int  # total growth of all blocks in bytes
+    overwrites: bool  # True if the write changes committed bytes in place
 
 
 class Shortening(NamedTuple):
-    """The blocks to remove and to cut when a file is shortened."""
+    """The blocks that are removed, and the block that is cut, when a file is shortened."""
 
-    remove_from: BlockIndex  # blocks from this index on are removed
-    keep_index: BlockIndex  # index of the block that keeps its first keep_bytes
+    remove_from: BlockIndex  # this block and all later blocks are removed
+    keep_index: BlockIndex  # index of the block whose first keep_bytes remain
     keep_bytes: int
 
 
@@ -87,7 +87,7 @@ def plan_write(
 
     Args:
         before: the attributes of the inode before the write.
-        parts: the parts of the write, ascending.
+        parts: the parts of the write, in ascending order.
         is_local: returns whether a block is cached and needs no verification.
     """
     steps: list[Step] = []
@@ -112,7 +112,7 @@ def plan_write(
 
 
 def bytes_to_keep(span: Span, plain_bytes: int) -> int:
-    """Return the number of first bytes to copy from a block before a part of it is written."""
+    """Return the number of leading bytes to copy from a block before a part of it is written."""
     return min(span.start, plain_bytes) if span.stop >= plain_bytes else plain_bytes
 
 

@@ -1,12 +1,12 @@
 """The content of regular files: read, write, truncate.
 
 Owns: reading and writing ranges of bytes in blocks; sizes and mapped blocks of inodes.
-Does not know: names, where blocks are stored (``cache``).
+Does not know: names, the storage of blocks (``cache``).
 Keeps: ``inodes.mapped_blocks`` equals the rows of the block map. No block extends beyond the size of
 its file, so growing a file never shows old bytes.
 
-There is no lock. Every request is a loop. It looks up the inode and the blocks. If a block must be
-fetched, it waits and looks them up again; otherwise it does all its work without a schedule
+There is no lock. Every request is a loop, which looks up the inode and the blocks. If a block must
+be fetched, the request waits and looks them up again. Otherwise it does all work without a schedule
 point. So a request that waited uses the changes that other requests made meanwhile.
 
 Order after a crash: changed rows survive a crash only after the next group commit, but bytes written
@@ -63,7 +63,7 @@ from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
-_new = tuple.__new__  # takes a third of the time of a call of the class
+_new = tuple.__new__  # calling tuple.__new__ takes a third of the time of calling the class
 
 
 class FileData:
@@ -242,7 +242,7 @@ class FileData:
         if not has_room and not self._cache.has_room(length):
             if not self._cache.find_room(length):
                 return []
-            # find_room may have evicted a block of the file.
+            # ``find_room`` may have evicted a block of this file.
             before, parts = self._look_up(ino, offset, offset + length)
         plan = plan_write(before, parts, self._cache.is_local)
         if plan.missing:
@@ -255,7 +255,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # the caller must write all parts again
+            return []  # an empty list: the caller must write all parts again
         return None
 
     async def write_after(
@@ -309,7 +309,7 @@ class FileData:
     def _carry_out(
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
-        """Write all parts without a schedule point; a failure leaves rows that match the writes."""
+        """Write all parts without a schedule point. Even after a failure, rows match the writes."""
         before, whole = plan.before, memoryview(data)
         done = mapped = 0
         try:
@@ -343,7 +343,7 @@ class FileData:
             self._cache.write_in_place(copied, span.start, data)
         except S3fsError:
             if self._db.in_group:
-                self._cache.release(block)  # no file refers to the copy yet
+                self._cache.release(block)  # no file refers to the new copy yet
             raise
         return block
 
@@ -428,7 +428,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Shorten the file by one slice if it has too many blocks; return whether it did."""
+        """Shorten a file that has too many blocks by one slice; return whether it was necessary."""
         blocks = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )
@@ -450,7 +450,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # The block is not cut in place, because the last commit still contains the removed bytes.
+            # The last commit still contains the bytes to remove, so the block is not cut in place.
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
@@ -474,7 +474,7 @@ class FileData:
         if kind != _REGULAR:
             if kind == _DIRECTORY:
                 raise RefusesDirectoryError(ino)
-            raise InvalidRequestError("file type of inode", ino)
+            raise InvalidRequestError("operation on a special file: inode", ino)
         return attributes
 
     async def _fetch(self, missing: list[Located]) -> None:

@@ -1,7 +1,7 @@
 """Operations on ranges of a file: find data and holes, make holes, share blocks with another file.
 
 Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, these
-change only rows. Does not know: requests, how bytes are written (``file_data``).
+change only rows. Does not know: requests, the writing of bytes (``file_data``).
 A long operation works in slices. After each slice, and after a kill, the file is valid. As with
 write(2), an interrupted operation may be incomplete.
 """
@@ -36,12 +36,12 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, inodes
 from s3fs_meta.model import Attributes, BlockIndex, Ino
 
-# Modes of fallocate. Source: linux/falloc.h.
+# Modes of fallocate(2), from linux/falloc.h.
 KEEP_SIZE: Final = 0x01
 PUNCH_HOLE: Final = 0x02
 ZERO_RANGE: Final = 0x10
 
-# Modes of lseek (lseek(2)). Python's os has these names only if the C library has them.
+# Modes of lseek(2). The module os defines these names only if the C library does.
 SEEK_DATA: Final = 3
 SEEK_HOLE: Final = 4
 
@@ -84,7 +84,7 @@ class FileRanges:
     # --- where data is -------------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return the offset of the next data or hole, which is *offset* if it is already in it.
+        """Return the offset of the next data or hole; this is *offset* itself if it is inside.
 
         Data are the bytes from the start of a block to the end of its content. All other bytes
         read as zeros and are holes; the end of the file is a hole, too. Source: lseek(2).
@@ -149,7 +149,7 @@ class FileRanges:
         """
         stop = offset + length
         if offset < 0 or length <= 0:
-            raise InvalidRequestError("range of inode", ino)
+            raise InvalidRequestError("offset or length for inode", ino)
         if stop > FILE_BYTES_MAX:
             raise TooBigError(ino, stop)
         await trio.lowlevel.checkpoint()
@@ -162,7 +162,7 @@ class FileRanges:
             require_unprotected(before)
             await self._clear(ino, offset, min(stop, before.size_bytes))
         else:
-            raise NotSupportedError(f"fallocate mode {mode:#x}")
+            raise NotSupportedError(f"fallocate(2) with mode {mode:#x}")
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 
@@ -241,7 +241,7 @@ class FileRanges:
                 shared = self._share(source, done, target, goal, stop - done)
                 written = 0 if shared else await self._write(source, done, target, goal, stop)
                 if not shared + written:
-                    break  # the file was truncated meanwhile
+                    break  # another request truncated the file
                 done += shared + written
                 written_bytes += written
         except S3fsError:

@@ -1,4 +1,4 @@
-"""The past in the mount: directories of points in time below the root, made when they are used.
+"""Points in time as directories below the root of a mount, made when they are used.
 
 top        the directory ``.snapshots``; no listing of the root shows it
 point      one point in time: a directory in the top, with the tree of that time below it

@@ -1,8 +1,8 @@
 """The open points in time of one mount: each has a temporary database of its own.
 
-Owns: restoring a database when it is first needed, how many are open, closing idle ones.
+Owns: restoring a database when it is first needed, the limit of open databases, closing idle ones.
 Does not know: FUSE, inode numbers that programs see.
-Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless more are in use at one moment.
+Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless more are in use at one time.
 Nothing in the bucket is changed. An error of a temporary database never concerns the mount itself,
 nor does it use the disk space or the request handlers that the mount needs.
 Tasks: any task; ``run`` is one background task.
@@ -45,12 +45,12 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
 
-# No other process reads the database, and after a crash it is restored again.
+# No other process reads this database. After a crash it is restored from the bucket.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
 
 
 class OpenPoint:
-    """One open point in time."""
+    """One open point in time: its database, and the reader of its content."""
 
     def __init__(self, volume: Volume, find_elsewhere: FindElsewhere) -> None:
         self.volume = volume
@@ -62,8 +62,8 @@ class OpenPoint:
             find_elsewhere,
             windows_max=PAST_WINDOWS_MAX,
         )
-        self.users = 0  # requests that use it now
-        self.used_s = 0.0  # when the last request began
+        self.users = 0  # number of requests that use this point in time at present
+        self.used_s = 0.0  # monotonic time at which the last request began
 
 
 class OpenPoints:
@@ -79,15 +79,15 @@ class OpenPoints:
         is_shared: bool = False,
         may_spawn: bool = True,
     ) -> None:
-        """Begin without an open point.
+        """Store the arguments; no point in time is open yet.
 
         Args:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
-            disk: the local disk, which the living filesystem needs, too.
+            disk: the local disk, which the present filesystem needs, too.
             state_of: returns the directory for the temporary state of a txg.
-            find_elsewhere: finds the content of a block that is no longer where the point names it.
+            find_elsewhere: finds the content of a block that is no longer at its recorded location.
             is_shared: several users may send requests.
-            may_spawn: a large database may be restored in a process of its own.
+            may_spawn: a separate process may restore a large database.
         """
         self._volume = volume
         self._disk = disk
@@ -97,27 +97,26 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._open: dict[Txg, OpenPoint] = {}
         self._lock = trio.Lock()
-        self._has_ended = (
-            False  # True once ``run`` has ended: what is still in use closes by itself
-        )
+        # True after the end of ``run``: points in time that are still in use close themselves.
+        self._has_ended = False
 
     @property
     def count(self) -> int:
-        """Return how many points are open."""
+        """Return the number of open points in time."""
         return len(self._open)
 
     @property
     def txgs(self) -> list[Txg]:
-        """Return the txgs of the open points, ascending."""
+        """Return the txgs of the open points in time, in ascending order."""
         return sorted(self._open)
 
     def was_used_within(self, txg: Txg, age_s: float) -> bool:
-        """Return whether the point of a txg is open and was used within the last seconds."""
+        """Return whether the point in time of a txg was used within the last seconds."""
         point = self._open.get(txg)
         return point is not None and point.used_s > trio.current_time() - age_s
 
     async def find(self, wanted: PointInTime) -> Link | None:
-        """Return the link of a point in time, None if it is not retained or in the future.
+        """Return the link of a point in time, or None if it is not retained or in the future.
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
@@ -135,7 +134,7 @@ class OpenPoints:
 
     @contextlib.asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Use the point of a txg for one request; it is opened if necessary, and not closed meanwhile.
+        """Open the point in time of a txg if necessary, and keep it open during one request.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -152,7 +151,7 @@ class OpenPoints:
 
     @contextlib.asynccontextmanager
     async def kept_open(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Use the point of a txg for long; it does not count as a waiting request.
+        """Keep the point in time of a txg open for a long operation, which is no waiting request.
 
         Raises as ``used``, except BusyError; errors of the block are raised unchanged.
         """
@@ -170,7 +169,7 @@ class OpenPoints:
                     await self._close([txg])
 
     async def run(self) -> None:
-        """Close points that are not used any more, until cancelled; then close all."""
+        """Close unused points in time, until cancelled; then close all."""
         try:
             while True:
                 await trio.sleep(PAST_CHECK_S)
@@ -200,8 +199,8 @@ class OpenPoints:
             wanted = PointInTime(f"txg={txg}", txg=txg)
             try:
                 state = await trio.to_thread.run_sync(self._state_of, txg)  # syncs directories
-                # At least as large as the present database, because deleted rows leave free pages
-                # in it; ``hold_more`` corrects this by the image.
+                # The present database is at least as large: deleted rows leave free pages in it.
+                # ``hold_more`` corrects this size when the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
                 apart = self._may_spawn and size_bytes >= RESTORE_APART_BYTES_MIN
@@ -212,11 +211,11 @@ class OpenPoints:
                         )
                 except BaseException:
                     with contextlib.suppress(OSError):
-                        state.path.rmdir()  # unless another part has removed it
+                        state.path.rmdir()  # a directory that another part removed is not an error
                     raise
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise PastUnavailableError(txg, str(exc)) from exc
-            _log.info("opened txg %d for reading", txg)
+            _log.info("opened the point in time of txg %d", txg)
             self._open[txg] = point = OpenPoint(volume, self._find_elsewhere)
             point.used_s = trio.current_time()
             return point
@@ -230,7 +229,7 @@ class OpenPoints:
             if point is not None and not point.users:
                 del self._open[txg]
                 await trio.to_thread.run_sync(_discard, point.volume)
-                _log.info("closed txg %d, which was open for reading", txg)
+                _log.info("closed the point in time of txg %d", txg)
 
 
 def _discard(volume: Volume) -> None:

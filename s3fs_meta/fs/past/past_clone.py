@@ -3,10 +3,10 @@
 Owns: the order *open the point, hold its packs, check them, copy*.
 Does not know: rows (``meta.trees.past_content``), slices (``fs.trees.clone``), requests of users.
 Keeps: no content is downloaded. If content of the tree is no longer retained, or is damaged, nothing
-changes. A pack that the copy needs is never condemned while the copy is made: it is *held* before the
-check, and until the copy has its name, or is a removed tree. So garbage collection has condemned it
-before, and the check finds that, or finds its live blocks later. Held packs are in memory only: a
-crash ends the copy, too.
+changes. A pack that the copy needs is never condemned during the copy: it is *held* from before the
+check until the copy has its name, or is a removed tree. If garbage collection condemned the pack
+earlier, the check fails. Later, garbage collection finds live blocks in the pack. Held packs are in
+memory only, because a crash also ends the copy.
 Tasks: one copy at a time, also of the present.
 Design: docs/design/durability.md, "Copies of the past".
 """
@@ -33,7 +33,7 @@ Find = Callable[[Database], Attributes]
 
 
 class PastClone:
-    """Copies trees of past points in time into one filesystem."""
+    """Copies trees from past points in time into the present filesystem."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PastClone:
         self._points = points
         self._clone = clone
         self._ship = ship
-        self._unreported = 0  # revived packs that the next changelog lists
+        self._unreported = 0  # number of revived packs that the next changelog must list
 
     async def clone(
         self,
@@ -87,8 +87,8 @@ class PastClone:
             if point.db.cookie_key != self._db.cookie_key:
                 raise PastUnavailableError(
                     txg,
-                    "fsck has rebuilt the filesystem since, and names have other positions; copy"
-                    " from .snapshots, or use s3fs-meta restore",
+                    "fsck has rebuilt the filesystem after that txg, and names have other positions"
+                    " in directories; copy from .snapshots, or use s3fs-meta restore",
                 )
             with self._held():
                 await self._require_content(point, txg, found.ino)
@@ -97,7 +97,7 @@ class PastClone:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """Release held packs at the end of a block."""
+        """Release the held packs at the end of a ``with`` block."""
         assert not self._db.held_packs, "one copy at a time"
         try:
             yield
@@ -105,7 +105,7 @@ class PastClone:
             self._db.hold_packs(())
 
     async def _require_content(self, point: OpenPoint, txg: Txg, top: Ino) -> None:
-        """Hold the packs of a tree; refuse the copy if some content is not available any more."""
+        """Hold the packs of a tree; refuse the copy if some content is unavailable."""
         survey = await trio.to_thread.run_sync(PastSurvey, point.db.path, txg, top)
         try:
             packs = await trio.to_thread.run_sync(survey.packs)
@@ -125,7 +125,7 @@ class PastClone:
                 await trio.to_thread.run_sync(survey.close)
 
     async def _doubtful(self, packs: Iterable[tuple[PackId, ObjectKey]]) -> list[PackId]:
-        """Return the packs of which some blocks may be unavailable."""
+        """Return the packs that may contain unavailable blocks."""
         await trio.lowlevel.checkpoint()
         return [one for one, key in packs if not past_content.is_retained(self._db, one, key)]
 
@@ -144,7 +144,7 @@ class PastClone:
             after = rows[-1].block
 
     async def _revived(self, count: int) -> None:
-        """Upload the changes before the next changelog lists too many packs."""
+        """Upload the changes before the next changelog would list too many packs."""
         self._unreported += count
         if self._unreported >= REVIVED_PACKS_MAX:
             self._unreported = 0

@@ -1,13 +1,13 @@
 """The tree of the past: points in time as directories, with the files of that time.
 
 Owns: inode numbers of the past, attributes as programs see them, reading of content.
-Does not know: FUSE; how a point in time is opened (``open_points``).
+Does not know: FUSE, the opening of a point in time (``open_points``).
 Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of the past have no
 effect. A number of the past is never that of a living inode, and never given to another file.
 Tasks: any handler.
 
 An inode number of the past is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. Each point that is
-used gets the next slot for the rest of the mount, so no table of inodes is necessary, and the kernel
+used has the next slot for the rest of the mount, so no table of inodes is necessary, and the kernel
 may keep any number of them.
 """
 
@@ -39,8 +39,8 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Caller, Cookie, Ino, Txg
 from s3fs_meta.option_syntax import parse_point_in_time
 
-PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # slot 0 has no point
-_AGO: Final = "-ago"  # a name without a space: 1h-ago
+PAST_TOP_INO: Final = Ino(PAST_INO_MIN)  # slot 0 belongs to no point in time
+_AGO: Final = "-ago"  # a relative time without a space, as in 1h-ago
 _INO_MASK: Final = (1 << PAST_INO_BITS) - 1
 _PRIVILEGES: Final = stat.S_ISUID | stat.S_ISGID
 
@@ -48,7 +48,7 @@ _Page = list[tuple[bytes, Cookie, Attributes]]
 
 
 class PastTree:
-    """The past of one mount."""
+    """The past of one mount: inodes of points in time below the directory ``.snapshots``."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class PastTree:
         root: Callable[[], Attributes],
         now_ns: Callable[[], int],
     ) -> None:
-        """Begin without a slot.
+        """Store the arguments; no point in time has a slot yet.
 
         Args:
             points: opens points in time.
@@ -74,16 +74,17 @@ class PastTree:
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
         self._txgs: list[Txg] = [Txg(0)]  # by slot
-        self._meanings: OrderedDict[bytes, Txg] = OrderedDict()  # of names in the top
+        # The txg of each relative name, such as 1h-ago.
+        self._meanings: OrderedDict[bytes, Txg] = OrderedDict()
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
-        self.cached_bytes = 0  # content in memory
+        self.cached_bytes = 0  # size of the cached file content in memory
         self._fetching: dict[tuple[Txg, int], trio.Event] = {}
         self._downloads = trio.Semaphore(PAST_DOWNLOADS_MAX)
 
     # --- inodes --------------------------------------------------------------------------------
 
     async def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
-        """Return the inode of a name in the top or below it, None if there is no such name.
+        """Return the inode of a name in the top or below it, or None if there is no such name.
 
         Raises:
             NoInodeError: the directory is unknown.
@@ -109,7 +110,7 @@ class PastTree:
             return self._attributes(point, txg, past_ino)
 
     def top(self) -> Attributes:
-        """Return the attributes of the top: as those of the root, without permission to write."""
+        """Return the attributes of the top: those of the root, without write permission."""
         root = self._root()
         return root._replace(
             ino=PAST_TOP_INO,
@@ -141,7 +142,7 @@ class PastTree:
             return xattrs.get(point.db, past_ino, name)
 
     async def listxattr(self, ino: Ino, caller: Caller) -> list[bytes]:
-        """Return the names of the extended attributes; only root gets names of ``trusted``.
+        """Return the names of the extended attributes; only root sees names of ``trusted``.
 
         Raises as ``lookup``.
         """
@@ -153,7 +154,7 @@ class PastTree:
             return [name for name in names if name != CAPABILITY]
 
     async def read_directory(self, ino: Ino, after: Cookie, limit: int) -> _Page:
-        """Return names after a cookie, ascending by cookie, at most *limit*.
+        """Return at most *limit* names after a cookie, sorted by cookie.
 
         The top lists the points that are open. Raises as ``lookup``.
         """
@@ -173,7 +174,7 @@ class PastTree:
     # --- content -------------------------------------------------------------------------------
 
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
-        """Return the bytes from *offset* on, *length* of them or up to the end of the file.
+        """Return *length* bytes of a file from *offset* on, or fewer at the end of the file.
 
         Raises:
             PastUnavailableError: the bucket has lost the content.
@@ -199,7 +200,7 @@ class PastTree:
             return b"".join(parts)
 
     async def _content(self, point: OpenPoint, txg: Txg, located: Located) -> bytes:
-        """Return the content of a block; requests for one block at the same time read it once."""
+        """Return the content of a block. Concurrent requests for one block read it once."""
         key = (txg, int(located.block))
         while key not in self._blocks:
             waiting = self._fetching.get(key)
@@ -233,8 +234,8 @@ class PastTree:
     async def _point(self, name: bytes) -> Attributes | None:
         """Return the root directory at the point in time that a name states.
 
-        While the point is used, the name does not move on to a later one: a copy of the tree below
-        would mix them.
+        While the point in time is used, the name keeps its meaning. Otherwise a copy of the tree
+        would mix two points in time.
         """
         kept = self._meanings.get(name)
         if kept is not None and self._points.was_used_within(kept, PAST_NAME_KEPT_S):
@@ -257,7 +258,7 @@ class PastTree:
         return await self._numbered(link.txg)
 
     async def _numbered(self, txg: Txg) -> Attributes:
-        """Return the root directory at a txg, which gets a slot if it has none."""
+        """Return the root directory at a txg; reserve a slot for the txg if it has none."""
         async with self._points.used(txg) as point:
             if txg not in self._slots:
                 self._slots[txg] = len(self._txgs)
@@ -265,7 +266,7 @@ class PastTree:
             return self._attributes(point, txg, ROOT_INO)
 
     def txg_of(self, ino: Ino) -> Txg:
-        """Return the txg of an inode number that this mount has given, 0 for the top."""
+        """Return the txg of a past inode number of this mount, or 0 for the top."""
         return Txg(0) if ino == PAST_TOP_INO else self._place(ino)[0]
 
     def _place(self, ino: Ino) -> tuple[Txg, Ino]:
@@ -277,14 +278,14 @@ class PastTree:
 
     def _number(self, txg: Txg, ino: Ino) -> Ino:
         if ino > _INO_MASK:
-            raise PastUnavailableError(txg, f"inode {ino} is too large a number for the past")
+            raise PastUnavailableError(txg, f"inode number {ino} is too large for .snapshots")
         return Ino(PAST_INO_MIN + (self._slots[txg] << PAST_INO_BITS) + ino)
 
     def origin_of(self, ino: Ino) -> tuple[Txg, Ino]:
         """Return the txg and the inode at that time that a number of the past stands for.
 
         Raises:
-            NoInodeError: this mount gave out no such number.
+            NoInodeError: this mount has not assigned the number.
         """
         return self._place(ino)
 
@@ -297,7 +298,7 @@ class PastTree:
         return self._attributes(point, txg, inodes.get(point.db, ino).parent)
 
     def _shown(self, txg: Txg, attributes: Attributes) -> Attributes:
-        """Return attributes without privileges, with numbers of the past."""
+        """Return attributes with past inode numbers, and without privileges."""
         mode = attributes.mode
         if not stat.S_ISDIR(mode):
             mode &= ~_PRIVILEGES

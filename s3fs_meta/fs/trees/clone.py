@@ -55,7 +55,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Continue at once after a slice."""
+    """Continue at once after a slice, because a copy of the present revives no pack."""
     await trio.lowlevel.checkpoint()
 
 
@@ -63,8 +63,8 @@ class _Work(NamedTuple):
     """The origin of a running copy, and the callbacks for its progress."""
 
     origin: Origin
-    copied: Callable[[TreeProgress], None]  # called after each slice with the progress
-    revived: Callable[[int], Awaitable[None]]  # called after each slice that revived packs
+    copied: Callable[[TreeProgress], None]  # reports the progress after each slice of work
+    revived: Callable[[int], Awaitable[None]]  # called after each slice of work that revived packs
 
 
 class TreeClone:
@@ -143,7 +143,7 @@ class TreeClone:
 
         Args:
             found: the inode at that point in time.
-            revived: called after each slice in which packs without live blocks got some.
+            revived: called after each slice that revived packs without live blocks.
 
         Raises:
             PastUnavailableError: some content was deleted or is damaged; no copy was made.
@@ -176,7 +176,7 @@ class TreeClone:
         return found
 
     def _require_left(self, source: Attributes, target: CloneTarget) -> None:
-        """Raise NoEntryError if the source was removed meanwhile."""
+        """Raise NoEntryError if the source was removed during the copy."""
         left = inodes.find(self._db, source.ino)
         if left is None or not left.nlink:
             raise NoEntryError(source.parent, target.name)
@@ -197,7 +197,7 @@ class TreeClone:
             return tree_copies.copy_inode(self._db, origin, source, self._now_ns())
 
     def _abandon(self, new: Ino) -> None:
-        """Make an unfinished copy a removed tree, for the background task. Schedule point: never."""
+        """Turn an unfinished copy into a removed tree. Schedule point: never."""
         if self._status.writable and inodes.find(self._db, new) is not None:
             self._db.begin()
             self._orphans.unlinked(new)
@@ -263,10 +263,10 @@ class TreeClone:
 
     @contextlib.contextmanager
     def _group_of(self, origin: Origin) -> Iterator[None]:
-        """Commit the changes of a block; those from the past are a group of their own.
+        """Commit the changes of a ``with`` block. A copy of the past has a group of its own.
 
-        So if the past cannot be read, they are undone alone, and completely; no caller has seen
-        them, so the mount stays writable.
+        If the past cannot be read, only that group is undone. No caller has seen its changes, so
+        the mount stays writable.
         """
         if origin.txg is None:
             yield
@@ -277,7 +277,7 @@ class TreeClone:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # no row changed
+            raise  # a PastUnavailableError is raised before any row changes
         except S3fsError:
             self._db.undo()
             raise
@@ -359,7 +359,7 @@ class TreeClone:
         return BlockIndex(index + 1), reach
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
-        """Share an uploaded block with a copy, or copy a dirty one; return the bytes copied."""
+        """Share an uploaded block with a copy, or copy a dirty block; return the bytes copied."""
         if located.hash is not None:
             blocks.add_refs(self._db, located.block)
             block_map.set(self._db, new, index, located.block)

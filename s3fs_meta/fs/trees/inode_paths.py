@@ -1,6 +1,6 @@
 """Paths of inodes, read from a snapshot in a thread.
 
-Owns: the snapshot. Does not know: how a path is found (``meta.trees.tree_paths``).
+Owns: the snapshot. Does not know: the search for a path (``meta.trees.tree_paths``).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _Out = TypeVar("_Out")
 
 
 async def path_of(db: Database, ino: Ino) -> bytes | None:
-    """Return one path of an inode, without a leading slash; None if it has no path from the root."""
+    """Return one path of an inode, without a leading slash, or None if it has no path."""
     return await _read(db, tree_paths.bytes_of, ino)
 
 
@@ -28,7 +28,7 @@ async def texts_of(db: Database, inos: Sequence[Ino]) -> list[str]:
 
 async def _read(db: Database, read: Callable[..., _Out], wanted: _In) -> _Out:
     db.commit()
-    if not db.pragmas.is_wal:  # without WAL a snapshot copies the database
+    if not db.pragmas.is_wal:  # without a WAL, a snapshot would copy the database
         return read(db.connection, wanted)
     snapshot = db.open_snapshot()
     try:

@@ -1,7 +1,7 @@
 """Pins: trees whose content is kept in the cache of this host.
 
 Owns: the list of pins, the set of blocks that eviction must keep, and the task that downloads missing
-blocks. Does not know: the control socket, how blocks are downloaded (``warm``).
+blocks. Does not know: the control socket, the download of blocks (``warm``).
 A pin belongs to a path. If another inode is at the path, for example after a program replaced a file,
 the pin applies to that inode. If the path no longer exists, the pin follows its inode to the new
 path, or ends if the inode was removed.
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 class PinnedTree(NamedTuple):
     """One pinned tree; equal blocks are counted once."""
 
-    path: str  # absolute, from the root of the filesystem
+    path: str  # absolute path below the root of the filesystem
     total_bytes: int
     cached_bytes: int
 
@@ -61,7 +61,7 @@ class Pins:
     def __init__(
         self, db: Database, cache: BlockCache, state: Path, *, version: Callable[[], object]
     ) -> None:
-        """Begin without pins; ``load`` reads the list.
+        """Create an empty list of pins; ``load`` reads the file.
 
         Args:
             db: the database of the mount.
@@ -75,30 +75,30 @@ class Pins:
         self._version = version
         self._pins: list[Pin] = []
         self._changed = trio.Event()
-        self._is_due = False  # True if a check is due although the filesystem has not changed
+        self._is_due = False  # True if a check is due even if the filesystem did not change
         self._checking = trio.Lock()
         self._pauses = 0
         self._damaged: set[BlockId] = (
             set()
-        )  # damaged blocks, which this mount does not request again
-        self.over_bytes = 0  # bytes of pinned trees beyond the limit
-        self.last_error = ""  # the error of the last check or download
+        )  # damaged blocks that this mount does not download again
+        self.over_bytes = 0  # number of bytes of pinned trees that exceed the limit
+        self.last_error = ""  # message of the error in the last check or download
         self._is_unreadable = False
 
     async def load(self) -> None:
-        """Read the pins of this host and pin their blocks; log errors. Needed before any eviction."""
+        """Read the pins of this host and pin their blocks, before any eviction; log errors."""
         try:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
         except S3fsError as exc:
             self._is_unreadable = True
-            _log.warning("no tree is pinned: %s", exc)
+            _log.warning("no tree is pinned, because the list of pins is unreadable: %s", exc)
             return
         if not self._pins:
             return
         try:
             await self._check()
         except S3fsError as exc:
-            _log.warning("pinned trees cannot be checked: %s", exc)
+            _log.warning("cannot check which blocks of pinned trees are cached: %s", exc)
         if self.over_bytes:
             _log.warning(
                 "%s of pinned trees are not kept in the cache, because pins may use only %s of it",
@@ -109,7 +109,7 @@ class Pins:
     # --- requests ------------------------------------------------------------------------------
 
     def require_cache(self, cache_bytes: int) -> None:
-        """Raise NoSpaceLeftError if a cache size is too small for the pins.
+        """Raise NoSpaceLeftError if a cache of the given size is too small for the pins.
 
         Raises:
             NoSpaceLeftError: the pinned blocks would exceed their share of the cache.
@@ -157,11 +157,13 @@ class Pins:
             )
         if len(content.sizes) > PINNED_BLOCKS_MAX:
             raise NoSpaceLeftError(
-                f"with this tree, {len(content.sizes)} blocks would be pinned in total, and at most"
-                f" {PINNED_BLOCKS_MAX} can be pinned; pin a part of the tree"
+                f"with this tree, {len(content.sizes)} blocks would be pinned in total, but at most"
+                f" {PINNED_BLOCKS_MAX} blocks can be pinned; pin a part of the tree"
             )
         if len(wanted) > PINS_MAX:
-            raise NoSpaceLeftError(f"at most {PINS_MAX} trees can be pinned; pin their directory")
+            raise NoSpaceLeftError(
+                f"at most {PINS_MAX} trees can be pinned; pin a directory that contains the trees"
+            )
 
     async def remove(self, roots: Iterable[Ino]) -> None:
         """Unpin trees.
@@ -176,7 +178,7 @@ class Pins:
             await self._follow_paths()
             if not wanted <= {pin.ino for pin in self._pins}:
                 raise UsageError(
-                    "the path is not pinned itself; s3fs-meta pins lists the pinned trees"
+                    "the path itself is not pinned; s3fs-meta pins lists the pinned trees"
                 )
             await self._set([pin for pin in self._pins if pin.ino not in wanted])
         await self._check()
@@ -298,7 +300,7 @@ class Pins:
                 await trio.lowlevel.checkpoint()
             self.over_bytes = content.over_bytes
             blocks = list(content.sizes.items())
-            for is_cached in (True, False):  # cached blocks are pinned first
+            for is_cached in (True, False):  # blocks that are already cached are pinned first
                 for piece in slices(blocks):
                     self._pin_slice(piece, is_cached=is_cached)
                     await trio.lowlevel.checkpoint()
@@ -319,7 +321,7 @@ class Pins:
         for pin in self._pins:
             found = await self._present(pin)
             if found is None:
-                _log.info("the pin of %r ends: the path was removed", os.fsdecode(pin.path))
+                _log.info("unpinned %r, because the path was removed", os.fsdecode(pin.path))
             elif found.ino not in inos:
                 inos.add(found.ino)
                 pins.append(found)
@@ -328,7 +330,7 @@ class Pins:
             await self._set(pins)
 
     async def _present(self, pin: Pin) -> Pin | None:
-        """Return a pin with its current path and inode, None if its inode was removed."""
+        """Return a pin with its current path and inode, or None if its inode was removed."""
         at = self._at(pin.path)
         if at is not None:
             return Pin(pin.path, at.ino, at.btime_ns)

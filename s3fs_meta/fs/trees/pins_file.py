@@ -28,13 +28,13 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 class Pin(NamedTuple):
     """One pinned tree: its path, and the last known inode at that path."""
 
-    path: bytes  # from the root of the filesystem, without a leading slash; b"": the root
+    path: bytes  # path without a leading slash; empty for the root of the filesystem
     ino: Ino
-    born_ns: int  # creation time of the inode, because a rollback may reuse its number
+    born_ns: int  # creation time of the inode, to detect a number that a rollback reused
 
 
 def read(state: Path) -> list[Pin]:
-    """Return the pins of a host, [] without a file. Blocking.
+    """Return the pins of this host, or [] if the file is missing. Blocking.
 
     Raises:
         SettingsError: the file is damaged, of a newer version, or cannot be read.
@@ -57,7 +57,7 @@ def read(state: Path) -> list[Pin]:
 
 
 def _decoded(data: bytes) -> list[Pin] | None:
-    """Return the pins in the content of the file, None if it is invalid."""
+    """Return the pins in the content of the file, or None if it is invalid."""
     try:
         found = json.loads(data)
         if found["version"] != _VERSION or len(found["pins"]) > PINS_MAX:
@@ -79,7 +79,7 @@ def write(state: Path, pins: Sequence[Pin]) -> None:
     """Record the pins durably; remove the file if there are none. Blocking.
 
     Raises:
-        SettingsError: the file cannot be written; it has the former pins.
+        SettingsError: the file cannot be written; the previous pins remain in it.
     """
     path = state / NAME
     try:

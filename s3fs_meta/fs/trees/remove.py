@@ -58,9 +58,9 @@ class _Slice(NamedTuple):
     """The names that are removed in one group."""
 
     scope: Scope
-    tallies: list[Tally]  # plain files without a lookup count, which are removed in bulk
-    names: list[Name]  # entries that are removed one by one
-    inner: list[Ino]  # directories in the scope that are removed with all their entries
+    tallies: list[Tally]  # plain files without a lookup count, which one statement removes
+    names: list[Name]  # names that are removed one by one
+    inner: list[Ino]  # directories in the scope whose entries are all removed
 
     @property
     def entries(self) -> int:
@@ -87,10 +87,10 @@ class _PendingForget(NamedTuple):
 class _Sorted(NamedTuple):
     """The inodes of a slice, grouped by the action on them."""
 
-    gone: list[Ino]  # inodes that are deleted
-    mapped: list[Ino]  # deleted files that have blocks
-    linked: Counter[Ino]  # inodes that keep other names, with the number of removed names
-    orphans: list[Ino]  # inodes that become orphans
+    gone: list[Ino]  # inodes whose rows are deleted
+    mapped: list[Ino]  # deleted files with blocks
+    linked: Counter[Ino]  # inodes that have other names, with the number of removed names
+    orphans: list[Ino]  # inodes that become orphans, because the kernel still uses them
     tops: list[Ino]  # directories that become tops of removed trees
     file_bytes: int  # total size of the deleted files
 
@@ -159,21 +159,23 @@ class TreeRemoval:
         require_unprotected(inodes.get(self._db, parent))
         if found.flags & _LOCKS and not locked:
             raise NotPermittedError(
-                f"{quoted(name)} is protected, or contains or contained a locked, immutable or"
-                " append-only inode"
+                f"{quoted(name)} is protected, or its tree contains or once contained a locked,"
+                " immutable or append-only inode"
             )
         protection = found.flags & InodeFlag.PROTECTED
         if protection:
             self._db.begin()
             inodes.set_flag(self._db, ino, protection, on=False)
-        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1  # the file has other names
+        # The file remains under its other names.
+        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1
         try:
             self._remove_found(parent, name, found)
         except S3fsError:
             is_kept = True
             raise
         finally:
-            if protection and is_kept and self._db.in_group:  # a lost group undid the change
+            # If the group was lost, the flag was never cleared.
+            if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Lost([], [ino]))
         return self.announce(parent, name)
@@ -212,7 +214,7 @@ class TreeRemoval:
 
     @property
     def progress(self) -> TreeProgress | None:
-        """Return the progress of the background task, None if it is idle."""
+        """Return the progress of the background task, or None if it is idle."""
         return self._trees.progress
 
     # --- the background ------------------------------------------------------------------------
@@ -253,7 +255,7 @@ class TreeRemoval:
                     self._status.break_off(f"deleting a removed tree failed: {exc}")
                 tops = len(self._trees.last(self._slices.directories))
                 _log.error(
-                    "cannot free the space of %d removed directories: %s; the next mount tries again",
+                    "cannot free the space of %d removed trees: %s; the next mount tries again",
                     tops,
                     exc,
                 )
@@ -309,7 +311,7 @@ class TreeRemoval:
         self._trees.emptied(chosen.entries, found)
 
     def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
-        """Mark the inodes that are not deleted yet, as orphans or tops."""
+        """Mark inodes that cannot be deleted yet as orphans or tops."""
         if fates.tops:
             removed_trees.mark_removed(self._db, fates.tops, now_ns)
         if fates.orphans:
@@ -317,7 +319,7 @@ class TreeRemoval:
             self._invalidate_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
-        """Return the next slice, with as many names and blocks as one slice may have."""
+        """Return the next slice, with the maximum number of names and blocks."""
         tops = self._trees.last(self._slices.directories)
         purged_max, most = self._slices.purged_blocks, self._slices.names
         names_max = min(self._names_max, most)
@@ -328,7 +330,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
-            # Fewer directories, so that their entries fit into the slice, too.
+            # With fewer directories, their entries also fit into the slice.
             names_max = max(most * chosen.entries // whole, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
@@ -339,7 +341,7 @@ class TreeRemoval:
         return self._with_inner(chosen)
 
     def _select(self, scope: Scope) -> _Slice:
-        """Separate the names that can be removed in bulk from those that are checked one by one."""
+        """Separate names that can be removed in bulk from names that are checked one by one."""
         fast: list[Tally] = []
         names: list[Name] = []
         for tally in removed_trees.tally(self._db, scope):
@@ -352,7 +354,7 @@ class TreeRemoval:
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
-        """Add the entries of small directories to the slice, so that these do not become tops."""
+        """Add the entries of small directories to the slice, so that these become no tops."""
         room = self._slices.names - chosen.entries
         inner: list[Ino] = []
         for name in chosen.names:
@@ -429,7 +431,7 @@ class TreeRemoval:
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
-                sealed.add(block)  # the uploader deletes a sealed block after its upload
+                sealed.add(block)  # the uploader deletes a sealed block after the upload
         for freed in removed_trees.drop_refs(self._db, named, sealed):
             self._cache.doom(freed.block)
 
@@ -446,7 +448,7 @@ class TreeRemoval:
 
 
 async def wait_for_log(db: Database, changes: Changes) -> None:
-    """Wait until a background sync has copied enough of SQLite's WAL, which bounds its size.
+    """Wait until a background sync has copied enough of the WAL, to bound the size of the WAL.
 
     Raises:
         ReadOnlyStateError, NoSpaceLeftError: the mount accepts no changes, so no sync follows.
@@ -486,7 +488,7 @@ def _sort(names: Sequence[Name], held: Collection[Ino], purged_max: int) -> _Sor
 
 
 def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: bool) -> int:
-    """Put one inode into the right list of *fates*; return its size if it is a deleted file.
+    """Add one inode to the list for its action; return its size if it is a deleted file.
 
     Args:
         fates: the lists to extend.

@@ -1,6 +1,6 @@
 """A walk over the blocks of all files in trees, in slices of the event loop.
 
-Owns: the order of the walk and its slices. Does not know: what the caller does with the blocks.
+Owns: the order of the walk and its slices. Does not know: the caller's use of the blocks.
 Changes during the walk may be missed. The blocks of unchanged files are never missed.
 """
 
@@ -26,7 +26,7 @@ async def walk(
 ) -> None:
     """Call *take* with the blocks of all files in trees.
 
-    A block of several files may occur several times, as may a file with several names.
+    A block of several files, or a file with several names, may occur several times.
 
     Args:
         db: the database of the mount.
@@ -40,8 +40,10 @@ async def walk(
     Schedule point: between slices.
     """
     inos = list(dict.fromkeys(roots))
-    files = [(ino, BlockIndex(0)) for ino in inos]  # a directory has no blocks
-    directories = dict.fromkeys(inos, Cookie(0))  # a file has no names
+    # Each root may be a file. A root that is a directory has no blocks.
+    files = [(ino, BlockIndex(0)) for ino in inos]
+    # Each root may be a directory. A root that is a file contains no names.
+    directories = dict.fromkeys(inos, Cookie(0))
     names_seen = names_max = 0
     while files or directories:
         began_s = trio.current_time()

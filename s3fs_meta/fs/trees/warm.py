@@ -39,16 +39,16 @@ class Warmed(NamedTuple):
     """The result of warming trees; equal blocks are counted once."""
 
     total_bytes: int
-    cached_bytes: int  # bytes that are cached now, including dirty blocks
+    cached_bytes: int  # number of cached bytes, including dirty blocks
     fetched_bytes: int
-    error: S3fsError | None  # the first error
+    error: S3fsError | None  # first error of the downloads
 
 
 class TreeContent:
     """The blocks of trees, and the blocks that are missing in the cache."""
 
     def __init__(self, cache: BlockCache, *, may_exceed: bool = False) -> None:
-        """Begin without a block.
+        """Create an empty list of blocks.
 
         Args:
             cache: the cache.
@@ -58,11 +58,12 @@ class TreeContent:
         self._may_exceed = may_exceed
         self.over_bytes = 0
         self.sizes: dict[BlockId, int] = {}
-        self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}  # by pack, with their offsets
+        # Offsets and blocks of each pack to download.
+        self.missing: dict[PackId, list[tuple[int, BlockId]]] = {}
         self.missing_bytes = 0
-        self.lost_bytes = 0  # bytes that are neither cached nor uploaded
+        self.lost_bytes = 0  # number of bytes that are neither cached nor uploaded
         self.total_bytes = 0
-        self.evictable_bytes = 0  # bytes of cached blocks that may be evicted
+        self.evictable_bytes = 0  # number of bytes in cached blocks that may be evicted
 
     @property
     def cached_bytes(self) -> int:
@@ -70,7 +71,7 @@ class TreeContent:
         return self.total_bytes - self.missing_bytes - self.lost_bytes
 
     def take(self, found: Sequence[TreeBlock]) -> None:
-        """Add blocks, each only once.
+        """Add blocks that are not in the list yet.
 
         Raises:
             NoSpaceLeftError: there are more blocks than any cache can have.
@@ -86,8 +87,8 @@ class TreeContent:
                 self.over_bytes += one.plain_bytes
             else:
                 raise NoSpaceLeftError(
-                    f"a cache has at most {CACHED_BLOCKS_MAX} blocks, and each small file needs one"
-                    "; warm a part of the tree"
+                    f"a cache has at most {CACHED_BLOCKS_MAX} blocks, and each small file needs a"
+                    " block; warm a part of the tree"
                 )
 
     def _count(self, one: TreeBlock) -> None:
@@ -124,16 +125,16 @@ async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> se
 
 
 class Incomplete(NamedTuple):
-    """Files that are not completely cached."""
+    """The number of incompletely cached files, and the first of these files."""
 
     files: int
-    inos: list[Ino]  # the first such files
+    inos: list[Ino]  # the first incompletely cached files
 
 
 async def incomplete(
     db: Database, cache: BlockCache, roots: Iterable[Ino], limit: int
 ) -> Incomplete:
-    """Return the number of files in trees that are not completely cached, and *limit* of them."""
+    """Return the number of incompletely cached files in trees, and the first *limit* files."""
     found: dict[Ino, None] = {}
 
     def take(some: Sequence[TreeBlock]) -> None:
@@ -149,10 +150,10 @@ def mib(size_bytes: int) -> str:
 
 
 def require_room(content: TreeContent, cache: BlockCache) -> None:
-    """Raise NoSpaceLeftError if trees do not fit into the cache.
+    """Raise NoSpaceLeftError if the blocks of trees do not fit into the cache.
 
     Raises:
-        NoSpaceLeftError: they do not fit beside blocks that cannot be evicted.
+        NoSpaceLeftError: the cache or the disk has too little room beside blocks in use.
     """
     others_bytes = cache.index.evictable_bytes - content.evictable_bytes
     room_bytes = max(cache.bytes_max - (cache.index.total_bytes - others_bytes), 0)
@@ -205,7 +206,7 @@ async def download(
 
 
 class _Download:
-    """The download of the missing blocks of one content."""
+    """The download of the blocks of trees that are missing in the cache."""
 
     def __init__(
         self,
@@ -225,7 +226,7 @@ class _Download:
         self._error: S3fsError | None = None
 
     async def run(self) -> None:
-        """Download the blocks; stop at an error that all further requests would have, too."""
+        """Download the blocks; stop at an error that would repeat with every request."""
         self._on_progress(0, self._content.missing_bytes)
         send, receive = trio.open_memory_channel[list[Located]](0)
         async with trio.open_nursery() as nursery:
@@ -272,7 +273,7 @@ class _Download:
                     scope.cancel()
 
     async def _fetch(self, run: Sequence[Located]) -> None:
-        """Download one run; if it has damaged blocks, request its blocks one by one.
+        """Download one run; if the run contains damaged blocks, request its blocks one by one.
 
         Raises:
             S3fsError: all further runs would fail, too.
@@ -282,7 +283,7 @@ class _Download:
         try:
             await self._cache.download_run(run, waits=False)
         except (ObjectMissingError, CorruptionError) as exc:
-            _log.info("warming from block %d on: %s", run[0].block, exc)
+            _log.info("cannot download the run of blocks from %d on: %s", run[0].block, exc)
         else:
             took_s = max(trio.current_time() - began_s, 1e-3)
             run_bytes = int(size_bytes / took_s * WARM_RUN_S)
@@ -296,7 +297,7 @@ class _Download:
     async def _fetch_alone(self, block: BlockId) -> None:
         row = blocks.find(self._db, block)
         if row is None or row.pack is None:
-            return  # the block was deleted meanwhile
+            return  # the block was deleted after it was listed
         try:
             await self._cache.fetch(of_row(row))
         except (ObjectMissingError, CorruptionError) as exc:

@@ -1,15 +1,15 @@
 """The barrier: a hidden file whose release shows that all queued writes have arrived.
 
 Owns: waiting until every write that the kernel queued before a point in time is complete.
-Does not know: what makes the kernel send writes (``write_back``).
+Does not know: the cause of writes by the kernel (``write_back``).
 
 The kernel sends the release of a file through the same background queue as write-back, in order.
 So when a release of the barrier arrives, the daemon has received each write that was queued before.
 Each of these writes is complete, or waits for space or for a block.
 Source: Linux, fs/fuse/file.c, fuse_file_put; fs/fuse/dev.c, fuse_request_queue_background.
 
-The barrier has no row and appears in no listing. Only the daemon and the collecting process know
-its name.
+The barrier has no row and appears in no listing. Its name is known only to the daemon and to the
+write-back process.
 """
 
 import os
@@ -24,7 +24,7 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
 from s3fs_meta.model import Ino
 
-BARRIER_INO: Final = Ino((1 << 63) - 1)  # row numbers start at 1
+BARRIER_INO: Final = Ino((1 << 63) - 1)  # the largest number, which no row can reach
 
 
 class Barrier:
@@ -35,7 +35,7 @@ class Barrier:
         self.entry = pyfuse3.EntryAttributes()
         self.entry.st_ino = BARRIER_INO
         self.entry.st_mode = stat.S_IFREG | 0o444
-        # The collecting process owns the barrier, because for other users the kernel requests an ACL.
+        # The write-back process owns the barrier: for other users the kernel would request an ACL.
         self.entry.st_uid, self.entry.st_gid = os.geteuid(), os.getegid()
         self.entry.st_nlink = 1
         self.entry.entry_timeout = self.entry.attr_timeout = ENTRY_TIMEOUT_S
@@ -50,17 +50,17 @@ class Barrier:
         return len(self._under_way)
 
     def opened(self) -> None:
-        """Count an open of the barrier."""
+        """Count an open(2) of the barrier."""
         self._opened += 1
 
     def released(self) -> None:
-        """Count a release of the barrier, and wake ``passed``."""
+        """Count a release of the barrier, and wake the tasks in ``passed``."""
         self._released += 1
         self._was_released.set()
         self._was_released = trio.Event()
 
     async def write(self, work: Coroutine[None, None, int]) -> int:
-        """Run a write, and count it while it waits."""
+        """Run a write and return its result; meanwhile ``passed`` waits for the write."""
         done = trio.Event()
         self._under_way.add(done)
         try:

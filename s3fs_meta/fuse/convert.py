@@ -15,29 +15,29 @@ from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.model import ROOT_INO, Attributes, Caller
 
-SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
-ALLOCATION_BYTES: Final = 4096  # page size; st_blocks counts the last page of a file completely
-# st_blksize and f_bsize. They are not the block size, because stdio makes its buffers as large as
-# st_blksize, and recent kernels use it as the unit of partial page writes.
+SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2)
+ALLOCATION_BYTES: Final = 4096  # page size: st_blocks counts the last page of a file completely
+# st_blksize and f_bsize. The block size is unsuitable: stdio makes its buffers as large.
+# Recent kernels also write partial pages in units of st_blksize.
 IO_BYTES: Final = 4096
 
-# The validity of the attributes, then the attributes (linux/fuse.h, fuse_attr_out).
+# Time for which the attributes are valid, then the attributes (fuse_attr_out in linux/fuse.h).
 _ATTRIBUTES_OUT: Final = struct.Struct("=QI4xQQQqqqIIIIIIIII4x")
 _SECOND_NS: Final = 1_000_000_000
-GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has 32 bits of the generation
+GENERATION_MAX: Final = 0xFFFF_FFFF  # a file handle has space for 32 bits of the generation
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Mount options that change the attributes in replies, but not the stored attributes."""
+    """The mount options that change attributes in replies, but not the stored attributes."""
 
     uid: int | None = None
     gid: int | None = None
-    umask: int | None = None  # if set, the permission bits are 0777 minus this mask
+    umask: int | None = None  # the permission bits are 0777 minus the umask; None: unchanged
 
 
 class Converter:
-    """Creates the values of pyfuse3 for one mount."""
+    """Converts attributes and sizes to the types of pyfuse3 for one mount."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Converter:
         self._timeout_s = self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
-        # The reply to a lookup of a missing name has inode 0, so that the kernel caches it. All
-        # lookups use the same object, because pyfuse3 only reads it.
+        # A reply with inode 0 makes the kernel cache that the name is missing.
+        # All lookups share this object, because pyfuse3 only reads it.
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
         self.no_entry.entry_timeout = timeout_s
 
     def let_remember(self, may: bool) -> None:
-        """Set whether the kernel may cache the replies from now on."""
+        """Set whether the kernel may cache later replies."""
         self._timeout_s = self._timeout_most_s if may else 0.0
         self.no_entry.entry_timeout = self._timeout_s
 
@@ -107,7 +107,8 @@ class Converter:
             entry.st_blocks = sectors(size_bytes, mapped_blocks * self._block_bytes)
         if rdev:
             entry.st_rdev = rdev
-        if self._has_generations and ino != ROOT_INO:  # the kernel requires 0 for the root
+        # The kernel requires generation 0 for the root.
+        if self._has_generations and ino != ROOT_INO:
             entry.generation = btime_ns & GENERATION_MAX
         entry.entry_timeout = self._timeout_s
         entry.attr_timeout = self._timeout_s

@@ -42,19 +42,19 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.ControlError: errno.EIO,
 }
 
-# Errors that make a mount read-only: rows contradict each other, or SQLite may have rolled back
-# acknowledged operations. A damaged block fails only the read that needs it.
+# Errors that make a mount read-only: contradicting rows, or operations that SQLite may have undone.
+# A damaged block fails only the read that needs it.
 DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 
-# The errno for unexpected exceptions.
+# The errno that reports an unexpected exception.
 UNEXPECTED: Final = errno.EIO
 
-# Errors that are normal results of requests and are not logged.
+# Errors that are normal results of requests. The log omits them.
 ORDINARY: Final = (errors.FsError,)
 
 
 def errno_of(exc: S3fsError) -> int:
-    """Return the errno of an error's class or of its nearest base class in the table."""
+    """Return the errno of the class of an error, or of its nearest base class in the table."""
     for kind in type(exc).__mro__:
         code = ERRNOS.get(kind)
         if code is not None:

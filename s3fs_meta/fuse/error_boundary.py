@@ -1,7 +1,7 @@
 """The wrapper of every handler. It raises only FUSEError, because other exceptions end the mount.
 
 Owns: converting errors to FUSEError, logging failures, degrading the mount, the counts of
-requests. Does not know: what the handlers do.
+requests. Does not know: the work of the handlers.
 Most handlers are plain functions, and ``answered`` creates the coroutine that pyfuse3 needs. So a
 request needs one coroutine, not two. Only a handler that must wait returns another coroutine.
 """
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that leave no incomplete change: after an error the open group is not rolled back.
+# Handlers that leave no incomplete change, so that their errors do not roll back the open group.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",
@@ -50,7 +50,7 @@ CHANGES_NO_TWO_ROWS: Final = frozenset(
 
 
 class Answering(Protocol):
-    """The attributes of a handler object that the wrapper uses."""
+    """The interface of a handler object for the wrapper."""
 
     status: MountStatus
     requests: dict[str, int]
@@ -102,7 +102,9 @@ def failed(
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
         text = f"{exc}{_advice(exc)}"
-        _log.error("%s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code))
+        _log.error(
+            "request %s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code)
+        )
     half_done = isinstance(exc, BadRowError) and not exc.changed_nothing
     if half_done:
         is_change = name not in CHANGES_NO_TWO_ROWS
@@ -128,10 +130,15 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
     An OSError means that the local disk failed, because the layers below convert other OSErrors.
     """
     if isinstance(exc, OSError):
-        _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
+        _log.error("request %s%s: the local disk failed: %s", name, _described(arguments), exc)
         _give_up(status, name, f"the local disk failed: {exc}")
     else:
-        _log.error("%s%s raised an unexpected exception", name, _described(arguments), exc_info=exc)
+        _log.error(
+            "request %s%s raised an unexpected exception",
+            name,
+            _described(arguments),
+            exc_info=exc,
+        )
         _give_up(status, name, f"internal error in {name}: {exc!r}")
     return errnos.UNEXPECTED
 

@@ -1,4 +1,4 @@
-"""Loading pyfuse3, after the compiled extension.
+"""Loading the compiled extension, and then pyfuse3.
 
 Owns: loading ``fuse_intercept.c`` first, because the dynamic linker must find its symbols before
 those of libfuse; importing pyfuse3; refusing an extension built from another version of its source.
@@ -12,8 +12,8 @@ from typing import Final
 
 from s3fs_meta.errors import ExtensionMissingError
 
-# SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension. So an extension
-# of another version, in which a function may be missing or different, is refused.
+# SHA-256 of fuse_intercept.c. setup.py compiles the same hash into the extension.
+# An extension of another version is refused, because functions may be missing or different.
 SOURCE_SUM: Final = "f14ed7c5a7be5b10064540a84a3d5ab52dd80009915ccaa25be7660aafbb3094"
 
 
@@ -39,7 +39,7 @@ with _symbols_for_all_libraries():
     from s3fs_meta.fuse import fuse_intercept
 
 if getattr(fuse_intercept, "SOURCE_SUM", "") != SOURCE_SUM:
-    raise ExtensionMissingError("it was built from another version of s3fs-meta")
+    raise ExtensionMissingError("the extension was built from another version of s3fs-meta")
 
 import pyfuse3  # noqa: E402 - must follow the extension
 

@@ -11,7 +11,7 @@ state from the kernel's caches afterwards:
     3. replies allow caching again
     4. changed names, attributes and content are invalidated, because an old reply may arrive late
 
-Between steps 1 and 2 the kernel requests changed entries, and gets the old state. The kernel
+Between steps 1 and 2 the kernel requests changed entries, and receives the old state. The kernel
 requests attributes before each read(2), and reads pages again if time or size have changed. So
 invalidating content in step 4 is only needed if time and size stayed the same.
 Tasks: the follower's task. A thread sends notifications, because the kernel may block a notification
@@ -36,13 +36,13 @@ from s3fs_meta.sync.kernel import Turned
 
 _log = logging.getLogger(__name__)
 
-_SLICE_ROWS = 2000  # names or inodes between two schedule points; takes less than a millisecond
+_SLICE_ROWS = 2000  # number of names or inodes between two schedule points: under a millisecond
 
 Names = Sequence[tuple[Ino, bytes]]
 
 
 class KernelCache:
-    """The kernel's caches for one mount."""
+    """Invalidates the kernel's caches of one mount while a follower applies a txg."""
 
     def __init__(self, converter: Converter, filesystem: Filesystem) -> None:
         self._converter = converter
@@ -74,7 +74,7 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Invalidate every inode with a lookup count, and every name in directories with one.
+        """Invalidate all inodes with a lookup count, and all names in such directories.
 
         Before the database switches, these are the old names. After the switch, these are new names
         that the kernel may have cached as missing.
@@ -132,7 +132,7 @@ def changed(lost: Lost) -> None:
     for parent, name in lost.names:
         pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
     for ino in {*lost.inodes, *parents}:
-        # The pages of a directory contain its cached listing and are never dirty.
+        # The pages of a directory contain its cached listing, and are never dirty.
         invalidate_inode(ino, attr_only=ino not in parents)
 
 
@@ -140,8 +140,8 @@ def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
     """Invalidate the kernel's attributes of an inode, and its pages unless *attr_only*."""
     try:
         pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # usually the kernel has not cached the inode
-        _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
+    except OSError as exc:  # the usual reason: the kernel has not cached the inode
+        _log.debug("the kernel did not invalidate its cache of inode %d: %s", ino, exc.strerror)
 
 
 NOTICES: Final = KernelNotices(changed, forget_name)
@@ -159,7 +159,7 @@ def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> Non
         try:
             pyfuse3.invalidate_entry(parent, name)
         except OSError as exc:
-            _log.debug("entry %r of inode %d was not invalidated: %s", name, parent, exc)
+            _log.debug("the kernel did not invalidate entry %r of inode %d: %s", name, parent, exc)
     for attr_only, wanted in ((True, inodes), (False, contents)):
         for ino in wanted:
             invalidate_inode(ino, attr_only=attr_only)

@@ -38,17 +38,20 @@ from s3fs_meta.settings import KernelOptions
 
 _log = logging.getLogger(__name__)
 
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # escapes of blanks and backslashes in mountinfo
+# Escaped blanks and backslashes in /proc/self/mountinfo.
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 SUBTYPE: Final = "s3fs-meta"
-_PRINTABLE: Final = "/:@+~=%._-"  # characters not escaped in fsname; a comma ends the option
+# Characters that fsname contains unchanged; a comma would end the option.
+_PRINTABLE: Final = "/:@+~=%._-"
 
 
 @dataclass(frozen=True)
 class FuseOptions(KernelOptions):
     """The mount options for the kernel."""
 
-    source: str = field(kw_only=True)  # the URL, which the mount table shows as the device
+    # The URL of the bucket, which the mount table shows as the device.
+    source: str = field(kw_only=True)
 
     def words(self) -> set[str]:
         """Return the mount options for libfuse, including default_permissions."""
@@ -68,7 +71,7 @@ class _Mounted(NamedTuple):
     """A mountpoint and the device that was mounted on it."""
 
     mountpoint: Path
-    place: str  # resolved path; resolving it later would send requests to this daemon
+    place: str  # resolved path, because resolving it later would send requests to this daemon
     device: int | None
 
     def is_here(self) -> bool:
@@ -77,7 +80,7 @@ class _Mounted(NamedTuple):
 
 
 def _ignore() -> None:
-    """Ignore a signal that only this module handles."""
+    """Do nothing; the default of ``on_signal``."""
 
 
 async def serve(
@@ -88,7 +91,7 @@ async def serve(
     on_ready: Callable[[], None],
     on_signal: Callable[[], None] = _ignore,
 ) -> None:
-    """Mount, and serve requests until the filesystem is unmounted; always end the mount.
+    """Mount the filesystem, serve requests until it is unmounted, and always end the mount.
 
     Args:
         operations: the handlers.
@@ -117,21 +120,21 @@ async def serve(
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
-        # Unmount, if no process has unmounted yet.
+        # Unmount the filesystem, unless another process has unmounted it.
         pyfuse3.close(unmount=mounted.is_here())
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # Until now the collecting process may have waited for a reply of this daemon.
+            # Until now the write-back process may have waited for a reply of this daemon.
             await operations.write_back.close()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
-    """Mount; return the resolved path of the mountpoint."""
+    """Mount the filesystem; return the resolved path of the mountpoint."""
     place = os.path.realpath(mountpoint)
     try:
         pyfuse3.init(operations, str(mountpoint), set(words))
     except RuntimeError as exc:
-        # libfuse prints the reason on standard error, and does not return it.
+        # libfuse prints the reason on standard error and does not return it.
         raise UsageError(f"cannot mount on {str(mountpoint)!r}: {exc}") from exc
     return place
 
@@ -139,7 +142,7 @@ def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
 async def _unmount_on_signal(
     mounted: _Mounted, write_back: WriteBack, on_signal: Callable[[], None]
 ) -> None:
-    """Unmount at the first signal; end the loop at the second, or if the mountpoint stays busy."""
+    """Unmount at the first signal; end the loop at the second, or if the mount stays busy."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
@@ -164,13 +167,15 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
     When the last open file is closed, the request loop and this task end.
     """
-    await write_back.collect()  # after the detach, files that are still open are unreachable
+    await write_back.collect()  # collect before the detach, after which open files are unreachable
     collected.set()
-    if mounted.is_here():  # otherwise only other mount namespaces or open files use the filesystem
+    if mounted.is_here():  # another process may have unmounted the filesystem already
         await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
     _log.warning(
-        "%s is still in use after %s s: ending the mount", mounted.mountpoint, UNMOUNT_GRACE_S
+        "mountpoint %s is still in use after %s s: ending the mount",
+        mounted.mountpoint,
+        UNMOUNT_GRACE_S,
     )
     pyfuse3.terminate()
 
@@ -181,11 +186,11 @@ def end() -> None:
 
 
 async def detach(mountpoint: Path) -> None:
-    """Unmount lazily; open files keep working until they are closed."""
+    """Unmount the filesystem lazily, so that open files are usable until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
-    # With close_fds, the child closes descriptors while vfork(2) blocks this daemon. Closing a
-    # file on the daemon's own mount would then never return. execve(2) closes all descriptors after
-    # the daemon runs again.
+    # With close_fds, the child would close descriptors while vfork(2) blocks this daemon.
+    # Closing a file on the daemon's own mount would then never return.
+    # execve(2) closes all descriptors after the daemon runs again.
     result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
@@ -201,7 +206,7 @@ async def _tune_kernel(place: str) -> None:
 
 
 def tune_mount(place: str) -> None:
-    """Write the tunables of a served mount. Call this in a thread.
+    """Write the kernel settings of a served mount. Call this in a thread.
 
     The kernel sets its own values when the first request (INIT) is answered, so this function first
     waits for the reply to a stat(2). The device is read from the mount table, not from that reply,
@@ -225,14 +230,15 @@ def tune_mount(place: str) -> None:
 
 
 def device_number(place: str) -> int | None:
-    """Return the device number of the s3fs-meta mount at a resolved path; None if there is none."""
+    """Return the device number of the s3fs-meta mount at a resolved path, or None."""
     found = None
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
         fields = line.split(" ")
         ours = f"fuse.{SUBTYPE}" in fields
         if ours and _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) == place:
             major, _, minor = fields[2].partition(":")
-            found = os.makedev(int(major), int(minor))  # the last line is the topmost mount
+            # The last matching line describes the topmost mount.
+            found = os.makedev(int(major), int(minor))
     return found
 
 
@@ -240,4 +246,4 @@ def _write_tunable(path: Path, value: int) -> None:
     try:
         path.write_text(str(value), encoding="ascii")
     except OSError as exc:
-        _log.debug("cannot change %s: %s", path, exc.strerror)
+        _log.debug("cannot write the kernel setting %s: %s", path, exc.strerror)

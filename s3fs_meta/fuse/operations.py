@@ -1,6 +1,6 @@
 """The handlers of FUSE requests: each converts arguments, calls the filesystem, and replies.
 
-Owns: the table of operations, and which replies count as lookups. Does not know: rows, blocks.
+Owns: the table of operations, and the counting of lookups. Does not know: rows, blocks.
 ``raw_operations`` has the handlers of requests that pyfuse3 does not support.
 Three handlers are missing on purpose:
 
@@ -67,7 +67,7 @@ _HANDLERS: Final = (
     "write",
 )
 
-# The handlers in ``raw_operations``. ``clear_privileges`` runs before some writes.
+# The handlers in ``raw_operations``. The handler ``clear_privileges`` runs before some writes.
 RAW_HANDLERS: Final = (
     "lseek",
     "fallocate",
@@ -77,11 +77,11 @@ RAW_HANDLERS: Final = (
     "clear_privileges",
 )
 
-# Directory positions of "." and "..", which have no row; all cookies are larger.
+# Directory positions of "." and "..", which have no rows. All cookies are larger.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 
-# The flag of open(2) that distinguishes O_TMPFILE, which includes O_DIRECTORY.
+# The bit of O_TMPFILE in the flags of open(2), without the bit of O_DIRECTORY.
 _IS_NAMELESS: Final = os.O_TMPFILE & ~os.O_DIRECTORY
 
 _NO_ATTRIBUTE: Final = errnos.ERRNOS[NoAttributeError]
@@ -106,7 +106,7 @@ class Operations(pyfuse3.Operations):
         Args:
             filesystem: carries out the requests.
             converter: converts results to pyfuse3's types.
-            past: carries out requests for points in time; None if the mount shows none.
+            past: carries out requests for points in time; None if the mount shows none of them.
             writeback: the kernel caches writes, and keeps the size and times of regular files.
                 False on a follower, because another host changes the files.
         """
@@ -120,7 +120,8 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        self._readdir_rows = READDIR_ROWS_MIN  # number of entries in the last full reply
+        # Number of entries in the last completely filled reply.
+        self._readdir_rows = READDIR_ROWS_MIN
         self._barrier = Barrier()
         self.write_back = WriteBack(self._barrier, filesystem.open_files, self.requests)
 
@@ -165,7 +166,7 @@ class Operations(pyfuse3.Operations):
     def mkdir(
         self, parent: Ino, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Make a directory."""
+        """Create a directory."""
         return self._named(self._namespace.make_directory(parent, name, mode, caller(ctx)))
 
     @override
@@ -173,7 +174,7 @@ class Operations(pyfuse3.Operations):
     def symlink(
         self, parent: Ino, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Make a symbolic link."""
+        """Create a symbolic link."""
         return self._named(self._namespace.make_symlink(parent, name, target, caller(ctx)))
 
     @override
@@ -348,7 +349,7 @@ class Operations(pyfuse3.Operations):
             writes=writes,
             appends=bool(flags & os.O_APPEND),
         )
-        if changes_mode:  # after O_TRUNC the kernel requests only the size, not the mode
+        if changes_mode:  # after O_TRUNC the kernel requests the size, but not the mode
             invalidate_inode(ino, attr_only=True)
         return pyfuse3.FileInfo(ino)
 
@@ -387,7 +388,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """End one open(2) of a file, after its last descriptor was closed."""
+        """End one open(2) of a file, after the last descriptor was closed."""
         if ino < PAST_INO_MIN:
             self._fs.release(ino)
         elif ino == BARRIER_INO:
@@ -396,7 +397,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     async def fsync(self, ino: Ino, datasync: bool) -> None:
-        """Make content, name and attributes of a file durable; with *datasync*, skip its times.
+        """Make the content, name and attributes of a file durable; with *datasync*, not its times.
 
         The kernel requests st_blocks again after close(2), but not after fsync(2). So the
         attributes of the inode are invalidated if st_blocks has changed.
@@ -428,7 +429,7 @@ class Operations(pyfuse3.Operations):
         if ino >= PAST_INO_MIN:
             return self.past.readdir(ino, start, token)
         if start == 0 and not self.requests["opendir"]:
-            self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir
+            self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir request
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
             return None
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
@@ -453,7 +454,7 @@ class Operations(pyfuse3.Operations):
         try:
             above = self._fs.getattr(here.parent)
         except NoInodeError:
-            above = here  # the directory is open, but it and its parent were removed
+            above = here  # the directory and its parent were removed while the directory was open
         return pyfuse3.readdir_reply(token, b"..", self._entry(above), _AT_DOT_DOT)
 
     @override
@@ -470,7 +471,7 @@ class Operations(pyfuse3.Operations):
         return self._fs.sync_file(ino, data_only=datasync)
 
     async def _nothing_to_sync(self) -> None:
-        """Return at once, because past states are already in the bucket."""
+        """Return at once, because directories of past states are already in the bucket."""
 
     # --- the filesystem as a whole -------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Requests for files of past points in time (``fs.past``).
 
 Owns: the replies to lookup, open and readdir, and the errors of requests that change files.
-Does not know: how past states are read.
+Does not know: the reading of past states.
 """
 
 import errno
@@ -17,17 +17,17 @@ from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.limits import PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
 
-# Positions of "." and ".." in a directory; cookies are larger, except in the top directory.
+# Positions of "." and "..". Cookies are larger, except in the top directory of .snapshots.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
-# In the top directory the positions are txgs, which may be smaller than these.
+# Added to the positions in the top directory, which are txgs and may be 1 or 2.
 _TOP_SHIFT: Final = 16
 
 _EXACT: Final = b"txg="
-# The argument numbers of inodes, if they are not only the first; other arguments are names,
-# offsets and flags.
+# Positions of the inode numbers among the arguments of a request.
+# In other requests only the first argument is an inode number.
 _INODES_AT: Final = {"link": (0, 1), "rename": (0, 2)}
-# Requests for two inodes; if only one of them is of the past, the error is EXDEV.
+# Requests with two inodes. If only one inode is of the past, the error is EXDEV.
 _BETWEEN: Final = frozenset({"copy_file_range", "link", "rename"})
 _CHANGES: Final = frozenset(
     {
@@ -66,7 +66,7 @@ def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | No
 
 
 class PastRequests:
-    """The requests of one mount for files of the past."""
+    """The handlers of one mount for requests about files of past points in time."""
 
     def __init__(self, tree: PastTree | None, converter: Converter) -> None:
         self._tree = tree
@@ -85,7 +85,7 @@ class PastRequests:
         return self._tree
 
     def for_caller(self) -> PastTree:
-        """Return the tree for the request that was just received, and count its user.
+        """Return the tree of past states, and record the user of the current request.
 
         Raises as ``tree``.
         """
@@ -122,7 +122,7 @@ class PastRequests:
         return self._entry(await self.for_caller().getattr(ino))
 
     def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the reply with an inode; in the next mount its number may be that of another txg.
+        """Return the reply with a past inode, whose number may mean another txg in the next mount.
 
         A file handle of NFS contains number and generation, so it never opens the file of another txg.
         """
@@ -151,7 +151,7 @@ class PastRequests:
                     return
         shift = _TOP_SHIFT if ino == PAST_TOP_INO else 0
         after = Cookie(max(start - shift, 0) if shift else max(start, _AT_DOT_DOT))
-        while True:  # bounded by the size of the reply
+        while True:  # bounded by the space in the reply
             page = await tree.read_directory(ino, after, READDIR_ROWS_MIN)
             for name, cookie, attributes in page:
                 entry = entry_of(attributes)

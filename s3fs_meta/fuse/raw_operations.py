@@ -36,14 +36,14 @@ from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
 
-# Flags of INIT.
-DONT_MASK: Final = 1 << 6  # the daemon applies the umask
+# Flags of the FUSE request INIT.
+DONT_MASK: Final = 1 << 6  # the daemon applies the umask itself
 NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests have a flag that demands to clear set-user-ID bits
-# Bits for the valid fields of SETATTR. Requests that change the size are not handled here.
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # a flag in requests demands to clear set-user-ID bits
+# Bits of the valid fields of SETATTR. ``Operations`` handles requests that change the size.
 SET_MODE: Final = 1 << 0
 SET_UID: Final = 1 << 1
 SET_GID: Final = 1 << 2
@@ -55,32 +55,34 @@ _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V
 
 LSEEK: Final = struct.Struct("=8xqI4x")  # offset, whence
 LSEEK_OUT: Final = struct.Struct("=q")
-FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
-# offset, target inode, target offset, length
+FALLOCATE: Final = struct.Struct("=8xqqI4x")  # fields: offset, length, mode
+# Fields: offset, target inode, target offset, length.
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 WRITE_OUT: Final = struct.Struct("=I4x")
-# Valid fields; seconds of atime, mtime, ctime; their nanoseconds; mode, owner, group.
+# Fields: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
-GETXATTR: Final = struct.Struct("=I4x")  # maximum size of the reply; the name follows
-LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list
-IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, number of bytes that follow
-IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted commands use
+# Maximum size of the reply; the name of the attribute follows.
+GETXATTR: Final = struct.Struct("=I4x")
+LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty list of attributes
+IOCTL: Final = struct.Struct("=12xI8xI4x")  # fields: command, number of bytes that follow
+IOCTL_OUT: Final = bytes(16)  # result 0, and fields that only unrestricted ioctl commands use
 
-# In the layout three kinds of fields are 0: attributes, which the kernel ignores, the device
-# number, which the kernel knows, and reserved space. The masks are in linux/stat.h.
+# Fields that the kernel ignores or knows (attributes, device number) and reserved space are 0.
+# The masks are in linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
 _SECOND_NS: Final = 1_000_000_000
 
-# Constants of statx(2), which returns the length of a file in the kernel.
+# Constants of statx(2), which returns the kernel's length of a file.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000
 _INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
-_STATX: Final = struct.Struct("=32xQQ88xII112x")  # fields of struct statx: inode, size, device
+# Fields of struct statx: inode, size and device number.
+_STATX: Final = struct.Struct("=32xQQ88xII112x")
 
-# The kernel and cp(1) often request these extended attributes, although few files have them.
+# The kernel and cp(1) often request these extended attributes, which few files have.
 _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
@@ -114,7 +116,7 @@ class RawOperations:
     """The handlers of one mount for the requests that pyfuse3 does not support."""
 
     def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
-        """Make the handlers of one mount.
+        """Create the handlers of one mount.
 
         Args:
             operations: the other handlers of the mount.
@@ -161,7 +163,7 @@ class RawOperations:
             _answer(unique, code, content)
 
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Reply with the position of data or of a hole."""
+        """Reply to an lseek request with the position of data or of a hole."""
         self.operations.requests["lseek"] += 1
         arguments = (ino, fuse_intercept.caller_thread(), *LSEEK.unpack_from(content))
         self.start(RawOperations._lseek, unique, uid, arguments)
@@ -180,10 +182,9 @@ class RawOperations:
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
             if size_bytes is None:
-                # After ENOSYS the kernel replies itself, and sends no further lseek requests for any
-                # file.
+                # After ENOSYS the kernel replies itself to the lseek requests of all files.
                 _log.warning(
-                    "lseek(2) reports no holes any more: the kernel's length of inode %d "
+                    "from now on lseek(2) reports no holes: the kernel's length of inode %d "
                     "is unknown",
                     ino,
                 )
@@ -193,7 +194,7 @@ class RawOperations:
 
     @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
-        """Check for free space, or make holes, as *mode* requests."""
+        """Reply to a fallocate request, which checks for free space or makes holes."""
         if uid != 0:
             self._clear_privileges(ino)
         await self._fs.ranges.allocate(ino, mode, offset, length)
@@ -257,7 +258,7 @@ class RawOperations:
         return True
 
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with an empty list if an inode has no attributes; return whether it replied."""
+        """Reply with an empty list if an inode has no xattrs; return whether it replied."""
         if not self._has_none(ino):
             return False
         self.operations.requests["listxattr"] += 1
@@ -301,7 +302,7 @@ class RawOperations:
         try:
             return self._fs.xattrs.has_none(ino)
         except S3fsError:
-            return False  # the handler in ``Operations`` reports the same error
+            return False  # the handler in ``Operations`` raises the same error again
 
     # --- flags, birth time, privileges ---------------------------------------------------------
 
@@ -373,7 +374,7 @@ class RawOperations:
 
 
 def install(handlers: RawOperations, *, read_only: bool) -> None:
-    """Let the extension call *handlers* in the next session.
+    """Make the extension call *handlers* in the next session.
 
     Args:
         handlers: the handlers of the mount.
@@ -412,7 +413,7 @@ def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
 
 
 def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
-    """Return the kernel's length of a file that a process has open; None if not found. Blocking.
+    """Return the kernel's length of a file that a process has open, or None. Blocking.
 
     With a write-back cache the kernel has a new length earlier than the daemon. A system call on
     the mount would send a request to this daemon, and a daemon with a thread that waits for
@@ -435,7 +436,7 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
     for descriptor in descriptors:
         path = f"{folder}/{descriptor}".encode()
         if _libc.statx(_AT_FDCWD, path, _DONT_SYNC, _INO_AND_SIZE, buffer) != 0:
-            continue  # the file was closed meanwhile
+            continue  # the process has closed the file
         found, size_bytes, *its_device = _STATX.unpack(buffer.raw)
         if (found, *its_device) == wanted:
             return int(size_bytes)

@@ -1,6 +1,6 @@
 """Receiving FUSE requests without trio's scheduler while requests follow each other quickly.
 
-Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
+Owns: the waiting of pyfuse3's workers for requests. Does not know: the meaning of requests.
 For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
 costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
 ``trio`` (its asyncio layer replaces this attribute, too). Here the attribute is a ``DirectTrio``. A
@@ -27,7 +27,7 @@ from trio.lowlevel import ParkingLot, checkpoint, current_task
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NEXT_REQUEST_S, STREAK_S_MAX
 
-_SELECT_FD_MAX: Final = 1023  # the limit of select(2) (FD_SETSIZE)
+_SELECT_FD_MAX: Final = 1023  # the largest descriptor that select(2) accepts (FD_SETSIZE - 1)
 
 
 class Gate:
@@ -37,10 +37,11 @@ class Gate:
         self._parked = ParkingLot()
         self._fd = -1
         self._fds: list[int] = []
-        self._worker_waits = False  # True while a worker waits for the descriptor through trio
-        self._is_closing = False  # checked before each wait: trio wakes only waiting workers
-        self._is_direct = False  # True if the worker that has just passed the gate need not wait
-        # The worker that received the last request; when it is at the gate again, it has replied.
+        self._worker_waits = False  # True while a worker waits for the descriptor in trio
+        # True once the loop ends. Workers check it before each wait: trio wakes only waiters.
+        self._is_closing = False
+        self._is_direct = False  # True if the worker that passed the gate need not wait
+        # The worker that received the last request. At its next pass of the gate it has replied.
         self._receiver: trio.lowlevel.Task | None = None
         self._streak_end_s = 0.0
 
@@ -49,7 +50,7 @@ class Gate:
         task = current_task()
         while True:
             if time.perf_counter() > self._streak_end_s:
-                await checkpoint()  # another worker may receive a request meanwhile
+                await checkpoint()  # another worker may receive a request in the meantime
                 self._streak_end_s = time.perf_counter() + STREAK_S_MAX
             wait_s = 0.0
             if self._receiver is task:
@@ -73,7 +74,7 @@ class Gate:
             self._parked.unpark()
 
     async def wait_readable(self, fd: int) -> None:
-        """Return when a request is available; at once if the gate has already found one.
+        """Return when a request is available, or at once if the gate has already found a request.
 
         Raises:
             trio.ClosedResourceError: the loop ends.
@@ -90,7 +91,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available now, another worker has received it.
+                # If no request is available, another worker has received it.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:
@@ -108,7 +109,7 @@ class Gate:
 
 
 class DirectTrio:
-    """A substitute for the module ``trio`` in pyfuse3, with another lock and another wait."""
+    """A replacement for the module ``trio`` in pyfuse3, with a different lock and wait."""
 
     def __init__(self) -> None:
         self._gate = Gate()

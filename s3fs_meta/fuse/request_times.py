@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.fuse.extension import fuse_intercept
 
-# The names are those of the handlers. Opcodes without a handler are counted together.
+# Opcodes, and the names of their handlers. Opcodes without a handler are counted together.
 OPERATIONS: Final[Mapping[int, str]] = {
     1: "lookup",
     3: "getattr",
@@ -52,22 +52,23 @@ OPERATIONS: Final[Mapping[int, str]] = {
 OTHER: Final = "other"
 
 _SECOND_NS: Final = 1e9
-_REQUEST: Final = struct.Struct("=QII")  # time, thread, user (``recent`` in fuse_intercept.c)
-_WRITE_BACK: Final = 0xFFFFFFFF  # NO_USER in fuse_intercept.c
+# Fields of ``recent`` in fuse_intercept.c: time, thread, user.
+_REQUEST: Final = struct.Struct("=QII")
+_WRITE_BACK: Final = 0xFFFFFFFF  # the constant NO_USER in fuse_intercept.c
 
 
 class Sender(NamedTuple):
     """The sender of a request; *uid* is None for dirty pages that the kernel writes back."""
 
-    thread: int  # 0: a thread in another process namespace, or the kernel
+    thread: int  # thread ID; 0 for the kernel or another process namespace
     uid: int | None
 
 
 class Recent(NamedTuple):
-    """A copy of the last requests."""
+    """A copy of the extension's list of the last requests."""
 
     now_ns: int
-    received: int  # number of requests in the session; *requests* contains only the last ones
+    received: int  # number of all requests of the session; *requests* has only the last ones
     requests: bytes
 
 
@@ -103,12 +104,12 @@ def figures() -> dict[str, Any]:
 
 
 def recent() -> Recent:
-    """Return a copy of the last requests. Schedule point: never."""
+    """Return a copy of the extension's list of the last requests. Schedule point: never."""
     return Recent(*fuse_intercept.recent())
 
 
 def senders(copy: Recent, within_s: float) -> Senders:
-    """Count the requests of each sender. Call this in a thread: there may be thousands.
+    """Count the requests of each sender. Call this in a thread: there may be thousands of requests.
 
     Args:
         copy: the last requests.

@@ -1,6 +1,6 @@
 """Collecting dirty pages from the kernel: data that programs wrote to files that are still open.
 
-Owns: the time of the last collection, the collecting process, the age of uncollected data.
+Owns: the time of the last collection, the write-back process, the age of uncollected data.
 Does not know: making collected data durable (``sync.durability``, ``sync.changelog.writer``).
 
 With a write-back cache, write(2) and writes to mapped pages end in the kernel's memory. The kernel
@@ -44,7 +44,8 @@ from s3fs_meta.limits import (
 _log = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("write_back_process.py")
-_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # other variables may contain a secret
+# All other variables are omitted, as they may contain a secret.
+_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")
 
 
 class WriteBack:
@@ -56,7 +57,7 @@ class WriteBack:
         open_files: OpenFiles,
         requests: Mapping[str, int],
     ) -> None:
-        """Prepare collections; the collecting process is not started yet.
+        """Prepare collections; the write-back process is not started yet.
 
         Args:
             barrier: counts its opens and releases, which the handlers of the mount report.
@@ -75,11 +76,11 @@ class WriteBack:
         self.last_error = ""
 
     def begin(self, place: str, device: int) -> None:
-        """Record mountpoint and device; ``collect`` works from then on."""
+        """Record the mountpoint and the device, so that ``collect`` can be called."""
         self._place, self._device, self._serves = place, device, True
 
     async def close(self) -> None:
-        """Stop collecting, and end the collecting process."""
+        """Stop collecting dirty pages, and end the write-back process."""
         self._serves = False
         if self._process is not None:
             process, self._process = self._process, None
@@ -87,7 +88,7 @@ class WriteBack:
 
     @property
     def pid(self) -> int | None:
-        """Return the PID of the collecting process; None if none runs."""
+        """Return the PID of the write-back process, or None if none runs."""
         return None if self._process is None else self._process.pid
 
     def figures(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class WriteBack:
         return self._age_s(self._collected_s)
 
     def asked_age_s(self) -> float:
-        """Return the time since the last pass.
+        """Return the time since the last pass of a collection.
 
         If programs write continuously, the kernel may have skipped a file while its queue was
         long. So a pass with many requests resets this time, but not ``age_s``.
@@ -127,7 +128,7 @@ class WriteBack:
 
         Returns:
             Whether all data was collected. If not, ``last_error`` has the reason; write-back was
-            started nevertheless, unless the collecting process hangs.
+            started nevertheless, unless the write-back process hangs.
 
         Schedule point: only if a file is open for writing.
         """
@@ -136,7 +137,7 @@ class WriteBack:
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
             async with self._lock:
-                # A collection of another task that began after this call has collected the data.
+                # A collection by another task, begun after this call, has collected all data.
                 if self._began_s <= called_s:
                     await self._collect()
         if scope.cancelled_caught:
@@ -162,15 +163,15 @@ class WriteBack:
             self._collected_s = self._began_s
             self.last_error = ""
         else:
-            # Write-back was started, but the kernel may have skipped a file.
+            # The kernel has started write-back, but may have skipped a file.
             self._failed("programs write faster than the kernel writes back")
 
     def _background(self) -> int:
-        """Return the number of requests so far that use the background queue: reads and writes."""
+        """Return the number of past requests in the background queue: reads and writes."""
         return self._requests["read"] + self._requests["write"]
 
     async def _ask(self) -> None:
-        """Send one request to the collecting process; start the process if none runs.
+        """Send one request to the write-back process; start the process if none runs.
 
         Raises:
             OSError: the request failed, or the process ended.
@@ -196,31 +197,33 @@ class WriteBack:
 
 
 class ProcessEndedError(OSError):
-    """The collecting process ended; the next request starts a new one."""
+    """The write-back process ended; the next request starts a new process."""
 
 
 class CollectingProcess:
-    """One collecting process, and the connection to it."""
+    """One write-back process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process. Call this in the main thread, because the process ends with its parent.
+        """Start the process. Call this in the main thread, because it ends with its parent thread.
 
         Raises:
             OSError: the process cannot be started.
         """
-        # The daemon is blocked until execve(2) has read the program. So the program must not be on
-        # the daemon's own mount. The module subprocess would also wait until the new process has
-        # closed inherited files.
+        # The daemon is blocked until execve(2) has read the program.
+        # So the program must not be a file on the daemon's own mount.
+        # The module subprocess would also wait until the new process has closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
             if os.path.commonpath([path, place]) == place:
-                raise OSError(f"{path} lies below the mountpoint")
+                raise OSError(
+                    f"cannot start the write-back process: {path} lies below the mountpoint"
+                )
         name, parent = os.fsdecode(barrier_name), str(os.getpid())
         command = [sys.executable, "-I", "-S", str(_SCRIPT), place, name, parent]
         environment = {key: os.environ[key] for key in _INHERITED if key in os.environ}
         ours, theirs = socket.socketpair()
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), number) for number in (0, 1)]
-            # In its own session, because ^C at a foreground mount must reach only the daemon.
+            # A session of its own, so that ^C at a foreground mount reaches only the daemon.
             try:
                 self.pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
@@ -233,19 +236,19 @@ class CollectingProcess:
         self._received = b""
 
     async def ask(self, device: int) -> None:
-        """Make the process collect once. Only one caller at a time; the call may be cancelled.
+        """Make the process collect dirty pages once, for one caller. The call may be cancelled.
 
         Raises:
             OSError: the kernel refused.
             ProcessEndedError: the process was killed.
         """
-        while self._answered < self._asked:  # skip replies to cancelled calls
+        while self._answered < self._asked:  # skips the replies to cancelled calls
             await self._answer()
         self._asked += 1
         try:
             await self._socket.send(b"%d %d\n" % (self._asked, device))
         except OSError as exc:
-            raise ProcessEndedError("the write-back process ended") from exc
+            raise ProcessEndedError("the write-back process ended before the request") from exc
         outcome, _, why = (await self._answer()).partition(" ")
         if outcome != "done":
             code, _, text = why.partition(" ")
@@ -258,7 +261,7 @@ class CollectingProcess:
             except OSError:
                 piece = b""
             if not piece:
-                raise ProcessEndedError("the write-back process ended")
+                raise ProcessEndedError("the write-back process ended without a reply")
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         number, _, answer = os.fsdecode(line).partition(" ")

@@ -1,9 +1,9 @@
-"""The collecting process: at the daemon's request it makes the kernel write back one mount.
+"""The write-back process: at the daemon's request it makes the kernel write back one mount.
 
 Owns: the system calls that may wait for the daemon. Does not know: how the daemon handles
 writes. The daemon must not make these system calls itself. A thread that waits in the kernel for a
 reply of its own process prevents a killed daemon from exiting, and keeps ``/dev/fuse`` open. The
-collecting process is started by execve(2) and inherits only a socket of the daemon. It may be
+write-back process is started by execve(2) and inherits only a socket of the daemon. It may be
 killed at any time, and ends when the socket is closed or its parent ends.
 
 The protocol has one line per request and one per reply, on standard input and output:
@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _AT_FDCWD = -100
-_OPEN_TREE = 428  # the same number on every architecture since Linux 5.2
+_OPEN_TREE = 428  # this system call has the same number on every architecture since Linux 5.2
 _OPEN_TREE_CLONE = 1
 _PR_SET_PDEATHSIG = 1
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # escapes of blanks and backslashes in mountinfo
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # escaped blanks and backslashes in /proc/PID/mountinfo
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,7 +60,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
     Raises:
         OSError: no mount of the filesystem is visible to this process.
     """
-    why = OSError(errno.ENXIO, "not mounted there any more", os.fsdecode(place))
+    why = OSError(errno.ENXIO, "the filesystem is not mounted there any more", os.fsdecode(place))
     for path in _candidates(place, device):
         try:
             root = open_root(path)
@@ -139,15 +139,15 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 
 
 def main(place: str, name: str, parent: str) -> None:
-    """Serve the daemon that started this process; end with it."""
+    """Serve the daemon that started this process, and end with the daemon."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until the daemon ends
-    os.chdir("/")  # a working directory on another mount would keep that mount busy
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it ends itself
+    os.chdir("/")  # a working directory on a mount would keep that mount busy
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # the parent ended before PR_SET_PDEATHSIG took effect
+        return  # the parent ended before PR_SET_PDEATHSIG was set
     where, barrier = os.fsencode(place), os.fsencode(name)
     serve(0, 1, lambda device: collect(where, barrier, device))
 

@@ -75,7 +75,7 @@ def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, f
 
     assert done.returncode == ExitStatus.SETTINGS
     assert done.stderr.count("\n") == 1
-    assert "(it was built from another version of s3fs-meta); build it: " in done.stderr
+    assert "(the extension was built from another version of s3fs-meta); build it: " in done.stderr
 
 
 def test_hash_of_the_extension_is_that_of_its_source() -> None:

@@ -1,9 +1,9 @@
 """Recorded changes of the replicated tables: merge them, apply them, list the changed rows.
 
 Owns: parsing SQLite session changesets, and handling conflicts.
-Does not know: the origin of a changeset, where it is stored, groups, counters.
+Does not know: the origin and the storage of a changeset, groups, counters.
 Keeps: a changeset is applied completely or not at all.
-Tasks: any thread. If apsw gets a changeset as bytes, one call holds the interpreter lock, and 100,000
+Tasks: any thread. If apsw reads a changeset as bytes, one call holds the interpreter lock: 100,000
 changes stall the event loop for 165 ms. So ``apply`` and ``merge`` pass it in parts of 1 KiB from a
 Python function: then another thread waits for at most 6 ms. One change takes 1.2 us, including 30 ns
 for the streaming. The check that ``apply`` makes first takes another 0.4 us.
@@ -31,20 +31,20 @@ from s3fs_meta.model import BlockId, Cookie, Ino
 
 _Row = tuple[Any, ...]
 
-# The name of a changeset in errors if its source is unknown.
+# Error messages name a changeset like this if its source is unknown.
 _CHANGESET: Final = "changeset"
 
-# Column numbers. The first column of each table is its primary key, or a part of it.
+# Column numbers. The first column of each table is the primary key, or a part of it.
 _SIZE_BYTES: Final = 5  # inodes
 _NAME: Final = 2  # dentries
 _BLOCK: Final = 2  # block_map
 _NEXT_BLOCK: Final = 2  # counters
 
-# Tables that contain neither names nor attributes nor content of files.
+# Tables without names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
-# The columns with the inode number of a row.
+# The column of each table that contains the inode number.
 _INO_COLUMN: Final = {**dict.fromkeys(_OF_INODES, 0), "block_map": 0, "dentries": 3}
 
 _CONFLICTS: Final = {
@@ -55,7 +55,7 @@ _CONFLICTS: Final = {
     apsw.SQLITE_CHANGESET_FOREIGN_KEY: "a foreign key forbids it",
 }
 
-# SQLite's errors for a damaged changeset. All others concern the disk, memory or a lock.
+# SQLite's errors that mean a damaged changeset. All others concern the disk, memory or a lock.
 _DAMAGE: Final = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -70,28 +70,29 @@ _DAMAGE: Final = (
 class Touched(NamedTuple):
     """The names and inodes that a changeset changes; all sets may be empty."""
 
-    names: set[tuple[Ino, bytes]]  # (parent, name) created, removed, or replaced by a rename
-    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that now refer to another inode
-    inodes: set[Ino]  # inodes with a changed row in inodes, hard_links, symlinks or xattrs
-    contents: set[Ino]  # deleted inodes, and inodes with a changed size or block map
+    # (parent, name) of names that were created, removed, or replaced by a rename.
+    names: set[tuple[Ino, bytes]]
+    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that refer to another inode now
+    inodes: set[Ino]  # inodes with changes in inodes, hard_links, symlinks or xattrs
+    contents: set[Ino]  # inodes that were deleted, or whose size or block map changed
 
 
 class Summary(NamedTuple):
-    """The numbers of rows that a changeset changes, for display."""
+    """The numbers of inodes, names and blocks that a changeset changes, for display."""
 
     created: int  # inodes
     removed: int
     changed: int
-    names: int  # number of changed rows of dentries
-    blocks: int  # number of changed rows of block_map
+    names: int  # number of changed rows in dentries
+    blocks: int  # number of changed rows in block_map
 
 
 class _Shape(NamedTuple):
     """The expected shape of a table in a changeset."""
 
-    # The numbers of columns in the current schema version and in earlier versions.
+    # The possible numbers of columns, in the current and in earlier schema versions.
     columns: frozenset[int]
-    key: set[int]  # positions of the primary key
+    key: set[int]  # positions of the columns of the primary key
 
 
 # --- complete changesets -----------------------------------------------------------------------
@@ -119,7 +120,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
 
         def keep(
             part: memoryview,
-        ) -> None:  # other threads run while a Python function is called; not with list.append
+        ) -> None:  # a Python function lets other threads run, while list.append would not.
             parts.append(bytes(part))
 
         with _errors("merged changeset"):
@@ -160,7 +161,7 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 
 
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
-    """Apply a changeset. Transaction: inside one; an error keeps its earlier changes.
+    """Apply a changeset inside a transaction; an error keeps the earlier changes in it.
 
     Every table must have the primary key and the columns of the changeset. The changeset may lack
     columns that a later schema version added; new rows get their defaults. SQLite itself
@@ -178,13 +179,13 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
     assert connection.in_transaction, "changes are applied inside a transaction"
 
     def refuse(reason: int, change: apsw.TableChange) -> NoReturn:
-        # If this raises an exception, apsw aborts the changeset, and apply() raises the exception.
-        # For a foreign key conflict SQLite passes no table name.
+        # An exception makes apsw abort the changeset, and apply() raises the same exception.
+        # For a foreign key conflict, SQLite passes no table name.
         _misfit(where, change.name or "(unknown)", _CONFLICTS[reason])
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # raises for a damaged or unknown changeset before the first row changes
+            pass  # a damaged or unknown changeset raises here, before any row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
@@ -196,7 +197,7 @@ def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
     """Yield the table, the old values and the new values of each changed row.
 
     An INSERT has no old values, a DELETE no new values. Values that an UPDATE does not change are
-    ``apsw.no_change``, but the old values always have the primary key.
+    ``apsw.no_change``, but the old values always contain the primary key.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -310,7 +311,7 @@ def first_new_block(changeset: bytes) -> BlockId | None:
 
 
 def inodes_of(changeset: bytes) -> set[Ino]:
-    """Return the inodes of which a row, a block or a name changed.
+    """Return the inodes with a changed row, block or name.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -358,8 +359,8 @@ def summary(changeset: bytes) -> Summary:
 def touched(changeset: bytes) -> Touched:
     """Return the names, inodes and contents that a changeset changes.
 
-    If a dentry gets another inode, the changeset lacks its name. So its cookie is returned in
-    ``cookies``, and the database can look up the name.
+    If a name refers to another inode now, the changeset does not contain the name. Its cookie is
+    returned in ``cookies`` instead, and the database can look up the name.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -378,7 +379,7 @@ def touched(changeset: bytes) -> Touched:
                     names.add((row[0], row[_NAME]))
             elif table in _OF_INODES:
                 inodes.add(row[0])
-                # An UPDATE has the old size only if the size changes; a DELETE always has it.
+                # An UPDATE contains the old size only if it changes; a DELETE always contains it.
                 if table == "inodes" and old is not None and old[_SIZE_BYTES] is not apsw.no_change:
                     contents.add(row[0])
             elif table == "block_map":
@@ -394,7 +395,7 @@ def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
     assert new is not None, "an UPDATE has new values"
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
-    else:  # a new name has the cookie of a removed name
+    else:  # a new name took the cookie of a removed name
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
 
 
@@ -421,7 +422,7 @@ def _changes(
 
 
 def _misfit(where: str, table: str, why: str) -> NoReturn:
-    raise FormatError(where, f"it does not fit table {table}: {why}")
+    raise FormatError(where, f"the changeset does not fit table {table}: {why}")
 
 
 @functools.cache
@@ -465,14 +466,14 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
 
 
 def _require_numbers(values: Iterable[object]) -> None:
-    """Raise FormatError for values that are not integers; a set of types is faster than a loop."""
+    """Raise FormatError unless all values are integers; a set of types is faster than a loop."""
     if not {*map(type, values)} <= {int}:
-        raise FormatError(_CHANGESET, "a column of numbers has a value of another type")
+        raise FormatError(_CHANGESET, "a column of integers has a value of another type")
 
 
 def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, type]) -> None:
     if not {(type(one), type(other)) for one, other in values} <= {types}:
-        raise FormatError(_CHANGESET, "the name or number of a directory entry has a wrong type")
+        raise FormatError(_CHANGESET, "a directory entry has a name or number of a wrong type")
 
 
 @contextmanager
@@ -481,7 +482,7 @@ def _errors(where: str, path: str = "") -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as exc:
-        raise FormatError(where, "text is not UTF-8") from exc
+        raise FormatError(where, "a text in the changeset is not UTF-8") from exc
     except _DAMAGE as exc:
         raise FormatError(where, str(exc) or type(exc).__name__) from exc
     except apsw.Error as exc:

@@ -38,9 +38,9 @@ class Zero(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A block has the same content as the block *of*; the location is that of *of*.
+    """A block has the same content and the same location as the block *of*.
 
-    If *of* was deleted meanwhile, the duplicate gets its location.
+    If *of* was deleted meanwhile, the duplicate keeps the location.
     """
 
     block: BlockId
@@ -70,7 +70,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
         row = blocks.find(db, placement.block)
         if row is None:
             continue
-        if row.refs == 0:  # the file no longer refers to the block
+        if row.refs == 0:  # the file does not refer to the block any more
             blocks.delete(db, row.block)
             gone.append(row.block)
         elif _apply_one(db, placement, row):

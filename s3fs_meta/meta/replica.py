@@ -127,9 +127,10 @@ class Replica:
         self._count_packs(txg, merged=merged)
         for pack in forgotten:
             if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
-                raise FormatError(where, f"it deletes pack {pack}, which still has blocks of files")
+                text = f"the txg deletes pack {pack}, which still has blocks of files"
+                raise FormatError(where, text)
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
-        db.run("DELETE FROM pack_news")  # the changelog lists these packs
+        db.run("DELETE FROM pack_news")  # a changelog already lists these packs
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()
@@ -149,8 +150,8 @@ class Replica:
             block, refs, pack = wrong
             raise FormatError(
                 where,
-                f"block {block} has {refs} references, but no location in an intact pack (pack: "
-                f"{pack})",
+                f"block {block} has {refs} references, but no location in an intact pack (pack"
+                f" number: {pack})",
             )
 
     def _count_packs(self, txg: Txg, *, merged: bool) -> None:

@@ -1,7 +1,7 @@
 """The changes of inodes and names that a changeset records, for the history of files.
 
 Owns: the inodes and names that a changeset changes, and one inode's state before and after it.
-Does not know: where changesets are stored, times, paths.
+Does not know: the storage of changesets, times, paths.
 Tasks: any thread.
 
 Changes that make no new version of a file are ignored: a change of only the access time (by a read),
@@ -26,10 +26,10 @@ _SIZE_BYTES: Final = INODE_COLUMNS.index("size_bytes")
 _CTIME: Final = INODE_COLUMNS.index("ctime_ns")
 _MTIME_DELTA: Final = INODE_COLUMNS.index("mtime_delta_ns")
 _NO_CHANGES: Final = frozenset(map(INODE_COLUMNS.index, ("ino", "mapped_blocks", "atime_delta_ns")))
-_NEXT_BLOCK: Final = 2  # column number in the table counters
+_NEXT_BLOCK: Final = 2  # number of the column next_block in the table counters
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
 
-_NO_BLOCK: Final = 1 << 63  # greater than any block number
+_NO_BLOCK: Final = 1 << 63  # a number above all block numbers
 
 _Row = tuple[Any, ...]
 
@@ -38,9 +38,10 @@ class LostName(NamedTuple):
     """A name that was removed, or that now refers to another inode."""
 
     parent: Ino
-    name: bytes  # b"" if the name now refers to another inode; a changeset then has only the cookie
-    cookie: Cookie  # 0 if the name is known
-    ino: Ino  # the inode that lost the name
+    # Empty if the name refers to another inode now: the changeset then has only the cookie.
+    name: bytes
+    cookie: Cookie  # cookie of the name, or 0 if the name is known
+    ino: Ino  # inode that lost the name
 
 
 class ChangedRows(NamedTuple):
@@ -48,8 +49,8 @@ class ChangedRows(NamedTuple):
 
     content: set[
         Ino
-    ]  # created or removed inodes, and inodes with a changed size, block map or mtime
-    other: set[Ino]  # inodes with changed attributes, xattrs, links, or target of a symlink
+    ]  # inodes that were created or removed, or whose size, block map or mtime changed
+    other: set[Ino]  # inodes whose attributes, xattrs, links or symlink target changed
     names: set[LostName]
 
 
@@ -89,7 +90,7 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
 
 
 def _add_entry(found: ChangedRows, old: _Row | None, new: _Row | None) -> None:
-    """Add a changed dentry, the inode that lost the name, and the inode that got it."""
+    """Add a changed dentry, the inode that lost the name, and the inode that received it."""
     lost = None if old is None else _lost_name(old)
     if lost is not None:
         found.names.add(lost)
@@ -102,12 +103,12 @@ class _Mapped:
     """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Begin without rows; *next_block* is used if the changeset lacks the next block number."""
+        """Start without rows. *next_block* is used if the changeset lacks the next block number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 
     def set_next_block(self, old: _Row | None) -> None:
-        """Take the number of the first new block from the old values of ``counters``."""
+        """Read the number of the first new block from the old values of ``counters``."""
         if old is not None:
             known = old[_NEXT_BLOCK]
             self._next_block = _NO_BLOCK if known is apsw.no_change else known
@@ -128,7 +129,7 @@ def _is_new_content(old: _Row, new: _Row) -> bool:
     if old[_SIZE_BYTES] is not apsw.no_change:
         return True
     later = 0
-    for column in (_CTIME, _MTIME_DELTA):  # mtime is the sum of ctime and this delta
+    for column in (_CTIME, _MTIME_DELTA):  # the mtime is the sum of ctime and mtime_delta
         if old[column] is not apsw.no_change:
             _require_inodes([old[column], new[column]])
             later += new[column] - old[column]
@@ -143,7 +144,7 @@ def _is_new_attribute(old: _Row) -> bool:
 
 
 def _lost_name(old: _Row) -> LostName | None:
-    """Return the name that a changed dentry lost; None if its inode keeps the cookie.
+    """Return the name that a changed dentry lost, or None if its inode keeps the cookie.
 
     An inode keeps the cookie if its new name has the same hash.
     """
@@ -158,7 +159,7 @@ def _lost_name(old: _Row) -> LostName | None:
 
 
 def inode_row(db: Database, ino: Ino) -> dict[str, int] | None:
-    """Return the columns of an inode, None if it does not exist."""
+    """Return the columns of an inode, or None if it does not exist."""
     row = db.inodes.one(f"SELECT {', '.join(INODE_COLUMNS)} FROM inodes WHERE ino = ?", (ino,))
     return None if row is None else _columns(row)
 
@@ -170,17 +171,17 @@ def inode_row(db: Database, ino: Ino) -> dict[str, int] | None:
 class InodeChange:
     """The changes of one inode. The dictionaries map columns of ``inodes`` to values."""
 
-    # The old values: None if the inode was created, all if it was removed, else the changed ones.
+    # Old values: None for a created inode, all for a removed inode, otherwise the changed values.
     before: dict[str, int] | None = field(default_factory=dict)
-    # The new values: None if the inode was removed, all if it was created, else the changed ones.
+    # New values: None for a removed inode, all for a created inode, otherwise the changed values.
     after: dict[str, int] | None = field(default_factory=dict)
-    blocks: int = 0  # rows of block_map that refer to a new block
+    blocks: int = 0  # number of block map rows with a new block
     gained: list[tuple[Ino, bytes]] = field(default_factory=list)  # (parent, name)
     replaced: list[tuple[Ino, Cookie]] = field(
         default_factory=list
-    )  # names that referred to other inodes before
+    )  # names that referred to another inode before
     lost: list[LostName] = field(default_factory=list)
-    xattrs: set[bytes] = field(default_factory=set)  # names of changed extended attributes
+    xattrs: set[bytes] = field(default_factory=set)  # names of the changed extended attributes
     is_target_changed: bool = False
 
     @property
@@ -250,7 +251,7 @@ def changes_of(changeset: bytes, inos: Iterable[Ino], *, is_whole: bool) -> dict
 def _columns(row: _Row | None) -> dict[str, int] | None:
     if row is None:
         return None
-    # Changesets of schema version 1 lack the last column.
+    # Changesets of schema version 1 do not have the last column.
     values = zip(INODE_COLUMNS, row, strict=False)
     known = {name: value for name, value in values if value is not apsw.no_change}
     _require_inodes(known.values())
@@ -276,10 +277,10 @@ def _add_names(
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
-        raise FormatError("changeset", "a name has a value of a wrong type")
+        raise FormatError("changeset", "the name of a directory entry has a wrong type")
     return value
 
 
 def _require_inodes(values: Iterable[object]) -> None:
     if not {*map(type, values)} <= {int}:
-        raise FormatError("changeset", "a column of numbers has a value of another type")
+        raise FormatError("changeset", "a column of integers has a value of another type")

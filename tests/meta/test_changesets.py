@@ -189,7 +189,7 @@ def test_conflict_undoes_the_changeset_but_not_its_transaction(
     with pytest.raises(FormatError) as refused:
         changesets.apply(connection, recorder.changesets[-1], "changelog/7")
     assert refused.value.key == "changelog/7"
-    assert refused.value.what == f"it does not fit table {what}"
+    assert refused.value.what == f"the changeset does not fit table {what}"
     assert contents(connection) == before
     assert connection.in_transaction
     connection.execute("COMMIT")

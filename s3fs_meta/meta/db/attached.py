@@ -1,4 +1,4 @@
-"""A second database beside the open one: an earlier state of the same filesystem, only read.
+"""A second, read-only database beside the open one: an earlier state of the same filesystem.
 
 Owns: attaching and detaching its file. Does not know: tables.
 Keeps: the file is opened read-only and without locks; its owner may have it open, too, but does not
@@ -17,7 +17,7 @@ import apsw
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.database import Database
 
-PAST: Final = "past"  # name of the second database in SQL statements
+PAST: Final = "past"  # name of the attached database in SQL statements
 
 
 @contextlib.contextmanager

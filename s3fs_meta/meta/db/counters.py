@@ -1,7 +1,7 @@
 """The single rows of the tables ``counters`` and ``totals``, kept in memory.
 
 Owns: the next unused numbers, and the totals, which would otherwise need a scan.
-Does not know: when groups begin and end (``database`` loads and writes them).
+Does not know: groups (``database`` loads and writes the counters).
 Keeps: at every commit the columns equal the result of a scan.
 """
 
@@ -39,7 +39,7 @@ _SPLIT: Final = len(_REPLICATED)
 
 
 def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return statements that write the changed counters; none if only the txg changed."""
+    """Return statements that write the changed counters, or none if only the txg changed."""
     if now == written:
         return []
     totals = [(_UPDATE_TOTALS, now[_SPLIT:])] if now[_SPLIT:] != written[_SPLIT:] else []
@@ -53,8 +53,8 @@ class Counters:
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 
-    # Bytes of the names and values of all extended attributes; None until ``xattrs.count_bytes``
-    # has counted them. They are not in the table, because only a capacity limit needs them.
+    # Bytes of all names and values of extended attributes, or None before ``xattrs.count_bytes``.
+    # The number is not in the table, because only a capacity limit needs it.
     xattr_bytes: int | None
 
     next_ino: int

@@ -10,7 +10,7 @@ thread. No method is a schedule point. This process must not open and close the 
 A *group* combines operations in one transaction. An operation checks everything before its first
 change, so there are no savepoints. If SQLite loses the group (a full disk, an I/O error), all its
 changes are undone, the counters are read again, listeners are called in the order of ``LossStep``,
-and the caller gets the error. Under ``journal_mode=off`` nothing can be undone: after a failed change
+and the error is raised. Under ``journal_mode=off`` nothing can be undone: after a failed change
 the database refuses further groups, and its owner makes the mount read-only. A later mount restores
 the database.
 """
@@ -43,7 +43,7 @@ from s3fs_meta.meta.db.wal import Checkpoint, Wal
 _log = logging.getLogger(__name__)
 
 COOKIE_KEY_BYTES: Final = 16
-# Properties that are required to interpret the rows.
+# Properties that are necessary to interpret the rows.
 FACTS: Final = ("uuid", "block_bytes", "cookie_key")
 
 _NOTE_DURABLE_COMMIT: Final = (
@@ -61,26 +61,26 @@ class Database(Statements):
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
-        self.times_begun = 0  # number of operations that changed only times of inodes
-        self.changes_begun = 0  # number of other operations and of calls of ``begin_local``
-        self.changed = False  # True if an operation began since the last ``mark_changed(False)``
+        self.times_begun = 0  # number of operations that changed only the times of an inode
+        self.changes_begun = 0  # number of other operations, and of calls of ``begin_local``
+        self.changed = False  # True after an operation, until ``mark_changed(False)``
         self.listeners = GroupListeners()
         self.recorder: Recorder | None = None
         self.bulk_recorder: BulkRecorder | None = None
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
-        # False if all names of a directory have different hashes, in every directory.
+        # False if, in every directory, all names have different hashes.
         self.shares_hashes = True
-        # True if the file has an earlier schema version, which views convert to the current one.
+        # True if the file has an earlier schema version. Views then convert it to the current one.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows that commits wrote, as opposed to operations
+        self._written_late = 0  # number of rows that commits wrote, not operations
         self._refuses = False
         self._closed = False
-        self._snapshots: set[Snapshot] = set()  # open snapshots; closing removes them, in a thread
-        self.wal: Wal | None = None  # the write-ahead log; None in other journal modes
-        self._view: View | None = None  # only on a follower: its groups do not change the file
+        self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed ones
+        self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
+        self._view: View | None = None  # only for a follower, whose groups do not change the file
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Database(Statements):
         try:
             create_empty(path)
         except OSError as exc:
-            raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
+            raise DatabaseError(f"cannot create database {str(path)!r}: {exc.strerror}") from exc
         connection = connections.connect(path, read_only=False)
         made = False
         try:
@@ -183,8 +183,8 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # A change of journal_mode is a transaction in the old mode. With NORMAL it syncs the header
-        # of its journal together with the pages, and a torn journal can damage the database.
+        # A change of journal_mode is a transaction in the old mode.
+        # With NORMAL, the journal may be torn by a power cut, which can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)
@@ -200,23 +200,24 @@ class Database(Statements):
 
     def _load(self, *, repairing: bool) -> None:
         named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
-        # The query reads only these properties, because the table may have many other rows.
+        # The query reads only the required properties, because the table may have many other rows.
         sql = f"SELECT name, value FROM properties WHERE name IN ({named})"
         rows: list[Row] = self.connection.execute(sql).fetchall()
         facts = {name: bytes(value) for name, value in rows}
         version = int(facts.get("schema_version", b"0"))
         if version > schema.SCHEMA_VERSION:
-            raise NewerFormatError(str(self.path), f"schema version {version}")
+            raise NewerFormatError(str(self.path), f"metadata of schema version {version}")
         is_read_only = self.connection.readonly("main")
         if is_read_only:
             self.is_former = schema.show_as_present(self.connection)
         if version != schema.SCHEMA_VERSION and not self.is_former:
-            raise FormatError(str(self.path), f"schema version {version} is unknown")
+            raise FormatError(str(self.path), f"the schema version {version} is unknown")
         if not is_read_only:
             schema.create_local_tables(self.connection)
-        lacking = [f"property {name} is missing" for name in FACTS if not facts.get(name)]
+        lacking = [name for name in FACTS if not facts.get(name)]
         if lacking and not repairing:
-            raise FormatError(str(self.path), f"{lacking[0]}; run s3fs-meta fsck -y")
+            text = f"property {lacking[0]} is missing; run s3fs-meta fsck -y"
+            raise FormatError(str(self.path), text)
         self.take_cookie_key(facts.get("cookie_key", b""))
         self.load_counters(repairing=repairing)
 
@@ -239,7 +240,7 @@ class Database(Statements):
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
         if len(rows) != 1:
-            raise FormatError(str(self.path), "the row of counters is missing")
+            raise FormatError(str(self.path), "the row in the table counters is missing")
         values = tuple(value if type(value) is int else 0 for value in rows[0])
         if values != rows[0] and not repairing:
             raise FormatError(str(self.path), "a counter is not a number; run s3fs-meta fsck -y")
@@ -252,7 +253,7 @@ class Database(Statements):
             return
         self._closed = True
         self.connection.set_wal_hook(None)
-        if self.connection.in_transaction:  # of an open group, or of the view of a follower
+        if self.connection.in_transaction:  # an open group, or the read transaction of a follower
             self._cursor.execute("ROLLBACK")
         self.in_group = False
         if self.wal is not None:
@@ -266,7 +267,7 @@ class Database(Statements):
     # --- groups --------------------------------------------------------------------------------
 
     def rows_changed(self) -> int:
-        """Return a number that grows with every row that an operation changes.
+        """Return a number that increases with every row that an operation changes.
 
         An inode counts when it changes in memory, and not again when a commit writes it.
         """
@@ -291,11 +292,11 @@ class Database(Statements):
         self.changed = True
 
     def mark_changed(self, changed: bool = True) -> None:
-        """Set whether the database has changes for the next txg."""
+        """Record whether the database has changes for the next txg."""
         self.changed = changed
 
     def note_shared_hash(self) -> None:
-        """Record that names of a directory have equal hashes, so inserts search a free cookie."""
+        """Record that some names have equal hashes, so that inserts search for a free cookie."""
         self.shares_hashes = True
 
     def begin_local(self) -> None:
@@ -307,8 +308,8 @@ class Database(Statements):
     def _open_group(self) -> None:
         if self._refuses:
             raise DatabaseError(
-                "an earlier change failed under journal_mode=off: the database may contain a part of"
-                " it; unmount and mount again, which restores the database from the bucket"
+                "an earlier change failed under journal_mode=off, and a part of it may be in the"
+                " database; unmount and mount again to restore the database from the bucket"
             )
         if self._view is None:
             try:
@@ -363,9 +364,9 @@ class Database(Statements):
             or not self.pragmas.survives_power_loss
         ):
             return
-        # The first commit synced the database, but not the end of its journal. A second small
-        # commit syncs the journal at a higher level of `synchronous`, which cannot change inside a
-        # transaction. It must change a row: if an UPDATE writes equal bytes, COMMIT does nothing.
+        # The first commit synced the database, but not the end of its journal.
+        # A second commit at a higher level of `synchronous` syncs the journal.
+        # The second commit must change a row: COMMIT does nothing if an UPDATE writes equal bytes.
         self._set_synchronous("full")
         try:
             self.begin_local()
@@ -387,7 +388,7 @@ class Database(Statements):
             self._lose_group()
 
     def undo(self) -> None:
-        """Undo the open group, if any: no caller has seen its changes, so others are accepted."""
+        """Undo the open group, whose changes no caller has seen; further changes are accepted."""
         if self.in_group:
             self._lose_group(LossStep.RELOAD)
 
@@ -415,14 +416,14 @@ class Database(Statements):
                 self._view.pin()
             self.load_counters()
         except (apsw.Error, FormatError) as exc:
-            _log.error("database %s is unusable after a lost group: %s", self.path, exc)
+            _log.error("database %s is unusable after a failed commit: %s", self.path, exc)
             self._refuses = True
         if not self.pragmas.can_undo:
             self._refuses = True
         try:
             self.listeners.lost(LossStep.REFUSE if self._refuses else first)
-        except S3fsError as exc:  # the disk fails: the mount becomes read-only, but continues
-            _log.error("database %s cannot be read after a lost group: %s", self.path, exc)
+        except S3fsError as exc:  # the disk failed: the mount continues, but turns read-only
+            _log.error("database %s is unreadable after a failed commit: %s", self.path, exc)
             self._refuses = True
 
     # --- following -----------------------------------------------------------------------------
@@ -473,7 +474,7 @@ class Database(Statements):
         assert self._view is not None, "only the database of a follower has no changes to lose"
         self.commit()
         with self._translating():
-            # A checkpoint would write to the old file, which is discarded.
+            # A checkpoint would write to the old file, which is no longer needed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()
@@ -500,7 +501,7 @@ class Database(Statements):
             files.undo()
             self._open_anew()
         except (apsw.Error, OSError, S3fsError) as exc:
-            _log.error("database %s cannot be opened again: %s", self.path, exc)
+            _log.error("cannot reopen the old database %s: %s", self.path, exc)
             self.connection.close()
             self._closed = True
 
@@ -534,8 +535,8 @@ class Database(Statements):
     def _restart_wal(self, wal: Wal) -> None:
         try:
             wal.checkpoint_with(self.connection)
-        except apsw.Error as exc:  # the commit succeeded; ``sync_wal`` reports a failed disk
-            _log.warning("checkpoint of %s failed: %s", self.path, exc)
+        except apsw.Error as exc:  # the commit succeeded, and ``sync_wal`` reports a failed disk
+            _log.warning("the checkpoint of database %s failed: %s", self.path, exc)
 
     @property
     def size_bytes(self) -> int:
@@ -546,7 +547,7 @@ class Database(Statements):
 
     @property
     def wal_bytes(self) -> int:
-        """Return the length of the write-ahead log in bytes; 0 without a log."""
+        """Return the length of the write-ahead log in bytes, or 0 without a log."""
         return 0 if self.wal is None else self.wal.size_bytes
 
     @property
@@ -555,7 +556,7 @@ class Database(Statements):
         return 0 if self.wal is None else self.wal.uncopied_bytes
 
     def sync_wal(self) -> None:
-        """Make all commits durable; without WAL do nothing. Blocking: in a thread.
+        """Make all commits durable under WAL. Without a WAL, do nothing. Blocking: in a thread.
 
         Raises:
             OSError: the disk failed; it is unknown which commits are durable.

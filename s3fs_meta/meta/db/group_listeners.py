@@ -1,4 +1,4 @@
-"""Recorders and listeners: a database calls them when a group begins, commits or is lost.
+"""The recorders and listeners that a database calls when a group begins, commits or is lost.
 
 Owns: the order in which listeners are notified of a lost group. Does not know: groups, rows.
 """
@@ -14,8 +14,8 @@ from s3fs_meta.errors import S3fsError
 class LossStep(enum.IntEnum):
     """The order in which listeners are notified of a lost group."""
 
-    REFUSE = 1  # refuse changes and syncs, because it is unknown which operations are durable
-    RELOAD = 2  # read the copies of rows in memory again
+    REFUSE = 1  # refuse changes and syncs while it is unknown which operations are durable
+    RELOAD = 2  # read again the rows that are copied in memory
     REPORT = 3  # invalidate the kernel's caches
 
 
@@ -35,7 +35,7 @@ class BulkRecorder(Recorder, Protocol):
     """A recorder that also accepts a changeset made by its caller."""
 
     def pause(self) -> None:
-        """Stop recording. The caller makes a changeset of the next changes itself."""
+        """Stop recording, because the caller itself makes a changeset of the next changes."""
         ...
 
     def go_on(self, changeset: bytes) -> None:
@@ -60,7 +60,7 @@ class GroupListeners:
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self, first: LossStep = LossStep.REFUSE) -> None:
-        """Call the registered functions after a group was lost, from a step on.
+        """Call the functions that are registered for a lost group, from a given step on.
 
         Raises:
             S3fsError: a function could not read the database. All functions were called.

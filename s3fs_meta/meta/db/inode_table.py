@@ -35,14 +35,15 @@ _Row = tuple[int, ...]
 
 
 class InodeTable:
-    """The table ``inodes``; some rows are cached in memory as ``Attributes``."""
+    """The table ``inodes``, of which some rows are cached in memory as ``Attributes``."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
         self._rows: dict[Ino, Attributes] = {}
-        self._changed: dict[Ino, bool] = {}  # inodes to write; True: not in the table yet
+        # Inodes to write, with True if the table has no row yet.
+        self._changed: dict[Ino, bool] = {}
         self.writes_through = False
-        self.unwritten_changes = 0  # changes that total_changes does not count yet
+        self.unwritten_changes = 0  # number of changes that total_changes does not count yet
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -109,8 +110,8 @@ class InodeTable:
             self._db.run_many(_UPDATE, changed)
             written = total_changes() - before
             assert written == len(made) + len(changed), "every changed inode must have a row"
-        except BaseException:  # for example a number that is too large for SQLite
-            self._db.rollback()  # a commit would keep names without inodes
+        except BaseException:  # one example is a number that is too large for SQLite
+            self._db.rollback()  # otherwise a commit would keep names without inodes
             raise
         self.unwritten_changes -= written
 

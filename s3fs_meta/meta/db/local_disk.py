@@ -16,7 +16,7 @@ from typing import Final
 
 from s3fs_meta.errors import UsageError
 
-# f_type values of filesystems that other hosts can change, or without coherent mmap.
+# f_type of filesystems that other hosts can change, or that have no coherent mmap.
 NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0x6969: "NFS",
     0x517B: "SMB",
@@ -38,7 +38,7 @@ NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
     0xBACBACBC: "a VMware shared folder",
 }
 
-_STATFS_BYTES: Final = 256  # struct statfs has 120 bytes; f_type is its first word
+_STATFS_BYTES: Final = 256  # struct statfs has 120 bytes, and f_type is its first word
 _FS_IOC_GETFLAGS: Final = 0x80086601
 _FS_IOC_SETFLAGS: Final = 0x40086602
 _FS_NOCOW_FL: Final = 0x00800000
@@ -61,13 +61,13 @@ def refuse_wal_on_network(path: Path) -> None:
     """Raise UsageError if a write-ahead log is unsafe on the filesystem of a path.
 
     Raises:
-        UsageError: it is a network filesystem; the message names it and an alternative.
+        UsageError: the path is on a network filesystem; the message names an alternative.
     """
     name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
     if name is not None:
         raise UsageError(
-            f"journal_mode=wal does not work on {name} (the database would be {str(path)!r});"
-            " choose another --cachedir on a local disk, or journal_mode=truncate"
+            f"journal_mode=wal does not work on {name}, the filesystem of {str(path)!r};"
+            " choose a --cachedir on a local disk, or journal_mode=truncate"
         )
 
 
@@ -87,18 +87,18 @@ def create_empty(path: Path) -> None:
 
 
 def set_nocow(fd: int) -> bool:
-    """Disable copy-on-write for an empty file; return whether the filesystem can.
+    """Disable copy-on-write for an empty file; return whether the filesystem supports this.
 
     Only Btrfs accepts the flag. The database is then overwritten in place instead of fragmented into
     a million extents. It loses the checksums of Btrfs, but packs and images have their own checksums.
     """
-    # The kernel reads an int, although the ioctl number encodes the size of a long.
+    # The ioctl number encodes the size of a long, but the kernel reads an int.
     flags = array.array("i", [0, 0])
     try:
         fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
         flags[0] |= _FS_NOCOW_FL
         fcntl.ioctl(fd, _FS_IOC_SETFLAGS, flags)
-    except OSError:  # ENOTTY or EOPNOTSUPP: the filesystem does not support these flags
+    except OSError:  # ENOTTY or EOPNOTSUPP: the filesystem does not support the flag
         return False
     return True
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import apsw
 
-# The tables that are written when blocks are fetched, verified or evicted. ``local_state`` stays in
-# the file, because the connection that applies txgs writes the position in the chain there.
+# Tables that change when blocks are fetched, verified or evicted.
+# ``local_state`` is not copied: the connection that applies txgs stores its position there.
 _TABLES: Final = ("cached_blocks", "copies")
 
 
@@ -40,7 +40,7 @@ class View:
         for table in _TABLES:
             for kind, sql in self._connection.execute(
                 "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
-                " ORDER BY type DESC",  # the table comes before its index
+                " ORDER BY type DESC",  # the table is created before its index
                 (table,),
             ).fetchall():
                 words = "CREATE TABLE ", "CREATE TEMP TABLE "

@@ -14,17 +14,18 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
-# SQLite's number of a level is its index.
+# The index of a level is SQLite's number for it.
 SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 
-_RAM_SHARE: Final = 256  # the default page cache is 1/256 of the machine's memory, within limits
+# By default, the page cache is 1/256 of the machine's memory, within limits.
+_RAM_SHARE: Final = 256
 
 
 @dataclass(frozen=True)
 class Pragmas(SqliteOptions):
-    """One set of SQLite settings.
+    """The settings of SQLite for one database.
 
     Attributes:
         cache_size: pages if positive, KiB if negative; None: a share of the machine's memory.
@@ -99,7 +100,7 @@ def default_cache_size() -> int:
 def _require_one_of(option: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
         words = ", ".join(str(word) for word in known)
-        raise UsageError(f"option {option}={value} is unknown; valid values: {words}")
+        raise UsageError(f"option {option}={value} is not valid; valid values: {words}")
 
 
 def _require_between(option: str, value: int, lowest: int, highest: int) -> None:

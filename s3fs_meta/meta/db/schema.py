@@ -1,7 +1,7 @@
 """The schema of the database: kinds of tables, creation and upgrade.
 
 Owns: reading schema.sql and local.sql (which define the rows), the lists of tables, the upgrade from
-an earlier schema version. Does not know: who opens a database, how changes are recorded.
+an earlier schema version. Does not know: the opening of databases, the recording of changes.
 
 Every database is upgraded when it is opened: local databases, images, and copies of earlier points
 in time. The upgrade is not recorded as a change, so all hosts that follow one chain must get equal
@@ -25,8 +25,8 @@ from s3fs_meta.model import ROOT_INO
 
 SCHEMA_VERSION: Final = 2
 
-# The number of columns of a table in earlier schema versions. Newer columns follow with defaults,
-# which SQLite uses if a changeset lacks these columns.
+# Numbers of columns of tables in earlier schema versions. Later columns follow at the end:
+# SQLite uses their defaults for a changeset that lacks these columns.
 FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
 # The columns of the table inodes, in the order of schema.sql.
@@ -47,7 +47,7 @@ INODE_COLUMNS: Final = (
     "btime_delta_ns",
 )
 
-# The order in which tables are compared and copied.
+# The replicated tables, in the order in which they are compared and copied.
 REPLICATED_TABLES: Final = (
     "inodes",
     "dentries",

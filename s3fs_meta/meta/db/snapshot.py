@@ -1,7 +1,7 @@
 """A consistent snapshot of the database; it can be copied while the writer continues.
 
 Owns: the read transaction (WAL) or the immediate copy (other journal modes).
-Does not know: images, which rows are removed from the copy.
+Does not know: images, the rows that are removed from the copy.
 Tasks: a snapshot is opened on the event loop; ``copy_to`` and ``close`` run in a thread.
 """
 
@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A state of the database that is readable until ``close``; until then the WAL only grows."""
+    """A state of the database that is readable until ``close``; meanwhile the WAL only grows."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class Snapshot:
         except apsw.Error as exc:
             raise translated(exc, str(path)) from exc
         except OSError as exc:
-            raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
+            text = f"cannot create the snapshot {str(path)!r}: {exc.strerror}"
+            raise DatabaseError(text) from exc
 
     def close(self) -> None:
         """Release the snapshot. A second call has no effect."""
@@ -65,7 +66,7 @@ class Snapshot:
 
 
 def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
-    """Open a second connection and return its read transaction, a snapshot of the last commit."""
+    """Open a snapshot of the last commit: a read transaction on a second connection."""
     connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
     # The snapshot of a transaction begins with its first read, not with BEGIN.

@@ -1,7 +1,7 @@
 """Running statements on the writing connection.
 
 Owns: the cursor, the translation of SQLite's errors, and cached results of queries.
-Does not know: when groups begin and end (``database``); inodes whose rows are only in memory
+Does not know: the begin and end of groups (``database``); inodes whose rows are only in memory
 (``inode_table`` runs the statements on the table ``inodes``).
 """
 
@@ -26,20 +26,20 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        # Packs that a running copy of the past will refer to: they must not be condemned meanwhile.
+        # Packs that a running copy of the past will use. They must not be condemned before.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs that live again since the last cut, so that the changelog of that cut does not list them.
+        # Packs that are in use again since the last cut, whose changelog must not list them.
         self.revived_packs: set[PackId] = set()
-        self.remembers = True  # cache results; False if other connections change rows
+        self.remembers = True  # True if results may be cached: no other connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # only for recorders; all other code calls run()
+        self.connection = connection  # only for recorders, because all other code calls run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
-        self._recent_at = -1  # value of total_changes() when the results were cached
+        self._recent_at = -1  # value of total_changes() at the time when results were cached
 
     def hold_packs(self, packs: Iterable[PackId]) -> None:
-        """Hold exactly these packs from now on; garbage collection does not condemn them."""
+        """Replace the set of held packs, which garbage collection does not condemn."""
         self.held_packs = frozenset(packs)
 
     @abc.abstractmethod
@@ -53,7 +53,7 @@ class Statements(abc.ABC):
         """Return an S3fsError for an SQLite exception; undo the group if it is broken."""
 
     def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row of a query, None if it has no row; for queries with few rows."""
+        """Return the first row of a query that has few rows, or None if it has no row."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -61,7 +61,7 @@ class Statements(abc.ABC):
         return rows[0] if rows else None
 
     def recent(self) -> dict[Any, Any]:
-        """Return the cache of results, to which the caller may add; a changed row empties it.
+        """Return the cache of query results, to which the caller may add. A changed row empties it.
 
         While another connection changes rows, results are not cached.
         """
@@ -75,7 +75,7 @@ class Statements(abc.ABC):
         return self._recent
 
     def _forget_recent(self) -> None:
-        """Empty the cache of results. Needed if rows changed but total_changes() did not."""
+        """Empty the cache of query results, after a change that total_changes() does not count."""
         self._recent_at = -1
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:

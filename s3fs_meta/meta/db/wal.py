@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 _HEADER_BYTES: Final = 32
 _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
-_VERSION_AT: Final = 18  # offset in the database header; https://www.sqlite.org/fileformat2.html
+_VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
 _NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Errors of a checkpoint that do not mean a failed disk: the log only stays longer.
+# Errors of a checkpoint that do not mean a failed disk. They only make the log longer.
 _HARMLESS: Final = (apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
 
@@ -71,11 +71,10 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
-        self._file_bytes = 0  # length of the file including room; 0: unknown
-        self._in_thread = (
-            False  # True while a checkpoint runs in a thread; the event loop must not run one then
-        )
-        self.failure = ""  # reason why every later sync and checkpoint fails; never cleared
+        self._file_bytes = 0  # length of the log file with its room of zeros, or 0 if unknown
+        # True while a thread runs a checkpoint, which excludes one on the event loop
+        self._in_thread = False
+        self.failure = ""  # reason why all later syncs and checkpoints fail; never cleared
         self._fd = -1
         self._close: weakref.finalize[[int], Wal] | None = None
 
@@ -97,12 +96,12 @@ class Wal:
         reporting an error, so the checkpoint is made here.
         """
         is_done = False
-        if not self.failure:  # otherwise the log may not be durable
+        if not self.failure:  # after a failure, the log may not be durable
             try:
                 self.checkpoint_with(connection)
                 is_done = True
             except apsw.Error as exc:
-                _log.warning("checkpoint of %s failed: %s", self._database, exc)
+                _log.warning("the checkpoint of database %s failed: %s", self._database, exc)
         if not is_done:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if self._close is not None:
@@ -110,7 +109,7 @@ class Wal:
 
     def note_commit(self, frames: int) -> None:
         """Record the length of the log, which SQLite's hook reports after a commit."""
-        if frames < self._frames:  # SQLite restarted the log, and may have truncated the file
+        if frames < self._frames:  # SQLite restarted the log and may have truncated its file
             self._copied_frames = self._file_bytes = 0
         self._frames = frames
         if self._fd < 0:
@@ -152,18 +151,18 @@ class Wal:
                 if exc.errno not in _NO_SPACE_ERRNOS:
                     self._fail(f"the log could not be written ({exc.strerror or exc})")
                     raise
-                _log.info("no room was added to the write-ahead log: %s", exc.strerror)
+                _log.info("cannot extend the file of the write-ahead log: %s", exc.strerror)
         self._file_bytes = wanted
 
     def forgo_room(self) -> None:
-        """Act as if the file had room, so that the next append is due later."""
+        """Postpone the next append, as if the file already had room."""
         self._file_bytes = self.size_bytes + WAL_ROOM_BYTES
 
     @property
     def nearly_copied(self) -> bool:
-        """Return whether the log is long enough to restart, and few of its frames are not copied.
+        """Return whether a restart of the log is due: it is long, and few frames are not copied.
 
-        A longer log may have more frames left, so the log is bounded under any load.
+        A longer log may have more uncopied frames, so the log is bounded under any load.
         """
         return (
             self._copied_frames > 0
@@ -174,7 +173,7 @@ class Wal:
         )
 
     def sync(self) -> None:
-        """Make every commit so far durable. Blocking: in a thread.
+        """Make all earlier commits durable. Blocking: in a thread.
 
         Raises:
             OSError: the disk failed now or before; it is unknown which commits are durable.
@@ -183,7 +182,7 @@ class Wal:
             raise OSError(errno.EIO, self.failure, str(self._path))
         if self._fd < 0:
             self._open()
-            if self._fd < 0:  # no commit since the database was opened
+            if self._fd < 0:  # no commit has created the log file yet
                 return
         try:
             os.fdatasync(self._fd)
@@ -224,7 +223,8 @@ class Wal:
             if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
                 break
             before, done = done, self.checkpoint_with(connection)
-            if done.copied_frames <= before.copied_frames:  # a reader prevents copying more frames
+            # A reader prevents the checkpoint from copying more frames.
+            if done.copied_frames <= before.copied_frames:
                 break
         return done
 
@@ -243,17 +243,17 @@ class Wal:
         except _HARMLESS:
             raise
         except apsw.Error as exc:
-            # A checkpoint first syncs the log. A second one would not detect the failed sync, and
-            # would change the database although the log is not durable.
+            # A checkpoint first syncs the log. A second one would not detect the failed sync.
+            # The second checkpoint would change the database although the log is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # otherwise SQLite restarted the log meanwhile
+        if done.frames >= self._frames:  # a smaller number means that SQLite has restarted the log
             self._copied_frames = done.copied_frames
         return done
 
 
 def last_change_ns(database: Path) -> int | None:
-    """Return the newest ctime, in ns, of a database that no process has open and of its log.
+    """Return the newest ctime in ns of a database, which no process has open, and of its log.
 
     The caller compares it with the time of a file beside the database. Restoring a file from a
     backup gives it a new ctime, even if its mtime is old (inode(7)).

@@ -1,6 +1,6 @@
 """The root directory that mkfs created, reconstructed from later changes to it.
 
-Owns: which columns of the root directory, and whether the cookie key, have been reconstructed.
+Owns: the reconstruction of the root directory's columns, and of the cookie key.
 Does not know: the source of changesets.
 Keeps: a value is set only before its first change is applied, because that change records the former
 value. An owner and a mode that never changed keep the values of the empty database.
@@ -22,9 +22,9 @@ class FirstRoot:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        db.inodes.write_through()  # ``hear`` updates the table directly
+        db.inodes.write_through()  # the method ``hear`` updates the table directly
         self._columns = [str(name) for (name,) in db.all(_COLUMNS)]
-        self._known: set[int] = set()  # columns that were reconstructed
+        self._known: set[int] = set()  # columns whose first values are known
 
     def hear(self, changeset: bytes) -> None:
         """Set the root directory to the old values in a changeset, before the caller applies it.

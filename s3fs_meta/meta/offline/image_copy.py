@@ -1,4 +1,4 @@
-"""Converting a copy of the database to an image.
+"""The conversion of a copy of the database to an image.
 
 Owns: adding the locations of blocks that were being uploaded, and dropping the local tables, so that
 any host can use the copy. Does not know: image pieces, manifests, the store.
@@ -18,7 +18,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
-# The copy need not be durable, because a new copy is made after a failure.
+# The copy need not be durable, because a failed copy is made again.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
@@ -88,7 +88,7 @@ def finish(
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
         db.counters.txg = recorded
-        # If a block has no location and is not cached, an earlier host lost it.
+        # A block without a location that is not cached was lost by an earlier host.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
             " WHERE b.pack IS NULL LIMIT ?"

@@ -1,9 +1,9 @@
 """Adopting rows of a damaged image into a database that is rebuilt from packs.
 
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
-Does not know: how the rows were read, pack objects.
-Keeps: a block gets a location only if the index of a pack confirms it. A file whose inode was read
-gets its blocks as of the image; newer content becomes a separate file. If rows of the
+Does not know: the reading of rows, pack objects.
+Keeps: a block has a location only if the index of a pack confirms it. A file whose inode was read
+has its blocks as of the image; newer content becomes a separate file. If rows of the
 file's block map could not be read, these blocks are taken from packs. fsck repairs contradictions
 between rows (names, links, counts).
 Tasks: all calls block; they belong in a thread, on a database that no other task uses.
@@ -21,8 +21,8 @@ from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Tabl
 from s3fs_meta.model import ROOT_INO
 
 LOST_FOUND: Final = b"lost+found"
-_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers
-_NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # the columns with inode or block numbers
+_NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers for later rows
+_NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns that contain inode or block numbers
     "inodes": ("ino",),
     "blocks": ("block",),
     "dentries": ("parent", "ino"),
@@ -36,8 +36,8 @@ _IMAGE_BLOCKS: Final = (
     "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
 )
 
-# Give each block of the image a location with its content. An index entry with the block's own
-# number is preferred.
+# Find a location for the content of each block of the image.
+# If several index entries have the content, the entry with the block's own number is preferred.
 _LOCATE: Final = (
     "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
     " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"
@@ -45,13 +45,13 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# Mark index entries with a block's number but other content, because a fenced host wrote them.
+# Mark entries with the number of a block, but other content. A fenced host wrote these entries.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
 )
 
-# Remove entries of blocks that were already deleted when the image was made.
+# Remove entries of blocks that were deleted before the image was made.
 _FREED: Final = (
     "DELETE FROM temp.claims WHERE NOT doubted AND block < ?"
     " AND block NOT IN (SELECT block FROM temp.image_blocks)"
@@ -61,8 +61,8 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Find files whose block map was not read completely. For all other positions of adopted files the
-# claims are removed: there the image has a hole, or a row that was read.
+# Find files whose block map was not read completely. Claims on all other files are removed.
+# At the position of a removed claim, the image has a hole, or a row that was read.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -74,7 +74,7 @@ _SETTLED: Final = (
     " AND claims.block_index * ? < u.size_bytes)"
 )
 
-# A file without an inode gets the newest block at each position, as without an image.
+# A file without an inode uses the newest block at each position, as in a rebuild without an image.
 _REWRITTEN: Final = (
     "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
     " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"
@@ -83,11 +83,11 @@ _REWRITTEN: Final = (
 
 
 class ImageRows(NamedTuple):
-    """Facts about the rows that were read from an image."""
+    """The extent to which the rows of an image were readable."""
 
-    next_block: int  # blocks from this number on are newer than the image
-    knows_blocks: bool  # True if all rows of the table blocks were read
-    incomplete: tuple[str, ...]  # tables of the image in which pages are missing
+    next_block: int  # blocks with this or a higher number are newer than the image
+    knows_blocks: bool  # True if all rows of the table blocks were readable
+    incomplete: tuple[str, ...]  # tables of the image with missing pages
 
 
 def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
@@ -97,7 +97,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
         DatabaseError: the disk failed.
     """
     incomplete = []
-    db.inodes.write_through()  # the statements of this module use every table directly
+    db.inodes.write_through()  # the statements in this module use every table directly
     db.begin()
     db.run(_IMAGE_BLOCKS)
     inodes = damaged.inodes
@@ -127,7 +127,7 @@ def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> Non
 
 
 def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
-    """Return a batch without the rows whose inode or block numbers are impossible."""
+    """Return a batch of rows without the rows whose inode or block numbers are impossible."""
     numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
     least = ROOT_INO + 1 if table.name == "block_map" else 1
     return [
@@ -138,7 +138,7 @@ def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
 
 
 def _pass_given_numbers(db: Database) -> None:
-    """Raise the counters above every inode and block number that was read."""
+    """Increase the counters beyond every inode and block number that was read."""
     row = db.one(
         "SELECT (SELECT max(ino) FROM inodes), (SELECT coalesce(max(ino), 0) FROM block_map),"
         " (SELECT coalesce(max(block), 0) FROM temp.image_blocks),"
@@ -162,7 +162,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Delete the claims of packs that the image's rows supersede. Inside a group."""
+    """Delete the claims of packs that the image's rows supersede. Transaction: inside a group."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))
@@ -173,7 +173,7 @@ def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
 
 
 def count_files(db: Database) -> tuple[int, int]:
-    """Return the number of regular files, and how many of them are outside lost+found."""
+    """Return the number of regular files, and the number of those outside lost+found."""
     row = db.one(
         "SELECT count(*), coalesce(sum(parent IS NOT (SELECT ino FROM dentries WHERE parent = ?1"
         " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",

@@ -23,7 +23,7 @@ _SUFFIX: Final = "-resized"
 
 
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
-    """Rewrite a database with another page size; the disk needs space for a second database.
+    """Rewrite a database with another page size. The disk needs space for a second database.
 
     The new file has journal_mode=delete; when it is opened, the configured mode is set. Blocks long.
 
@@ -53,7 +53,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
-        old.pragma("journal_mode", "delete")  # no log of the old file may remain
+        old.pragma("journal_mode", "delete")  # the old file must not need a log any more
         before = old.execute(counters.SELECT).fetchall()
         create_empty(resized)
         old.pragma("page_size", page_size)

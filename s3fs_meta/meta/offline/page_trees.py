@@ -23,14 +23,15 @@ _FILE_HEADER_BYTES: Final = 100
 _PAGE_SIZE_AT: Final = 16
 _PAGE_BYTES_MAX: Final = 65536
 _PAGE_BYTES_MIN: Final = 512
-_LEAVES: Final = frozenset({10, 13})  # page types: leaf of an index, leaf of a table
+_LEAVES: Final = frozenset({10, 13})  # types of leaf pages: of an index, of a table
 _INTERIORS: Final = frozenset({2, 5})
-_HEADER: Final = struct.Struct(">BHHHBI")  # type, free block, cells, content, fragments, last child
+# Fields of a page header: type, free block, cells, content, fragments, last child.
+_HEADER: Final = struct.Struct(">BHHHBI")
 _NUMBER: Final = struct.Struct(">I")
 
 
 def require_schema_tree(path: Path, key: str) -> None:
-    """Raise FormatError if the pages of the schema form no tree. Raises as ``PageTrees``."""
+    """Raise FormatError unless the pages of the schema form a tree. Raises as ``PageTrees``."""
     trees = PageTrees(path, key)
     try:
         trees.require_trees([SCHEMA_ROOT])
@@ -55,7 +56,9 @@ class PageTrees:
         with path.open("rb") as file:
             begin = file.read(_FILE_HEADER_BYTES)
             if len(begin) < _FILE_HEADER_BYTES or not begin.startswith(_MAGIC):
-                raise FormatError(key, "it does not begin with the header of an SQLite database")
+                raise FormatError(
+                    key, "the file does not begin with the header of an SQLite database"
+                )
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         page_bytes = int.from_bytes(begin[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 2], "big")
         self._page_bytes = _PAGE_BYTES_MAX if page_bytes == 1 else page_bytes
@@ -70,7 +73,7 @@ class PageTrees:
         self._map.close()
 
     def require_trees(self, roots: Iterable[int]) -> None:
-        """Raise FormatError if a page occurs twice below the given roots and those of earlier calls.
+        """Raise FormatError if a page occurs twice below the roots of this or of earlier calls.
 
         Raises:
             FormatError: a page occurs twice, is outside the file, or is not a page of a tree.

@@ -4,7 +4,7 @@ Owns: the choice of index entries, and the inodes and names of the recovered con
 Does not know: pack objects, the store.
 Keeps: the result passes fsck. If several blocks have the same position in a file, the block with the
 highest number is used, because it is the newest. Content that several files shared is restored only
-in the first file. Content that a host wrote after it was fenced gets separate files.
+in the first file. Content that a host wrote after it was fenced is put into separate files.
 Tasks: all calls block; they belong in a thread, on a database that no other task uses.
 """
 
@@ -25,7 +25,7 @@ _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
 
-# A claim is an entry in the index of a pack: a block, its hash, and its position in a file.
+# A claim is one entry in the index of a pack: a block, its hash, and its position in a file.
 _CLAIMS: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
     " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
@@ -33,9 +33,9 @@ _CLAIMS: Final = (
     " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
 )
 
-# Block numbers that a later epoch reused for other content. If both blocks have the same position,
-# one host may have written both, if it was killed before it recorded the first pack. Otherwise
-# (another = 1) two hosts wrote them.
+# Block numbers that a later epoch used again, for other content. If both blocks have one position
+# in a file, a host may have written both, because it was killed before it recorded a pack.
+# If the positions differ (another = 1), two hosts wrote the blocks.
 _CONFLICTS: Final = (
     "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
     " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"
@@ -49,8 +49,8 @@ _ENDS: Final = (
     " GROUP BY epoch"
 )
 
-# No changelog refers to a pack with such a block, or to a block that the epoch numbered after the
-# first block that another host's block has the number of.
+# Doubt all claims of packs with such a block, because no changelog refers to these packs.
+# Also doubt later blocks of the epoch, from the first number that another host also used.
 _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
@@ -58,7 +58,7 @@ _DOUBT: Final = (
 
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
-    """Add the claims of one pack; packs may be added in any order."""
+    """Add the index entries of one pack as claims. Packs may be added in any order."""
     epoch = pack_codec.parse_key(key)
     assert epoch is not None, "the key of a pack has an epoch"
     db.begin()
@@ -95,11 +95,11 @@ def finish(
     """Create an inode and a name for every file in the claims; return the number of files.
 
     Args:
-        unreadable: packs with unreadable indexes; they are kept.
+        unreadable: packs with unreadable indexes, which are kept.
         image: facts about adopted rows of an image. If given, only files with doubted content get
             inodes and names; fsck makes the other missing inodes and names.
     """
-    db.inodes.write_through()  # the statements of this module use every table directly
+    db.inodes.write_through()  # the statements in this module use every table directly
     db.begin()
     properties.keep_packs(db, unreadable)
     db.run(_CLAIMS)
@@ -151,7 +151,7 @@ def _doubt_overtaken(db: Database) -> None:
 
 
 def _place_blocks(db: Database) -> None:
-    """Create rows of undoubted blocks, each with its location in the latest epoch."""
+    """Create rows for blocks without doubt, each with its location in the latest epoch."""
     db.run(
         "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
         " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
@@ -167,7 +167,7 @@ def _place_map(db: Database) -> None:
 
 
 def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
-    """Create rows of doubted blocks, renumbered, in a new inode for each file and epoch."""
+    """Create rows for doubted blocks, with new numbers, in a new inode for each file and epoch."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
@@ -189,7 +189,7 @@ def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
 
 
 def _home(db: Database, now_ns: int) -> Ino | None:
-    """Return the directory lost+found, created if missing; None if a file has that name."""
+    """Return the directory lost+found, created if missing, or None if a file has that name."""
     found = dentries.find(db, ROOT_INO, LOST_FOUND)
     if found is not None:
         row = inodes.find(db, found)
@@ -206,7 +206,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         return 0
     home = _home(db, now_ns)
     if home is None:
-        return 0  # fsck creates the inodes of these files later
+        return 0  # fsck creates the inodes of the files later
     root = inodes.get(db, ROOT_INO)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"

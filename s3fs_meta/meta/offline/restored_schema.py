@@ -31,7 +31,7 @@ _ROOTS: Final = (
 )
 _KIND: Final = "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'"
 _COLUMNS: Final = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
-# The "+" forces a scan, because an index search would load complete rows of any length.
+# The "+" forces a scan. An index search would load complete rows of any length.
 _VERSION: Final = "SELECT value FROM properties WHERE +name = 'schema_version'"
 _NOT_IN_COLUMNS: Final = re.compile(
     r"\b(?:CHECK|COLLATE|GENERATED|AS|REFERENCES|CONSTRAINT|UNIQUE|CONFLICT|STRICT)\b",
@@ -39,13 +39,13 @@ _NOT_IN_COLUMNS: Final = re.compile(
 )
 _TABLES: Final = frozenset((*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES))
 _FORMER_VERSION: Final = 1
-_INTEGER: Final = "INTEGER"  # the declared type of a column
+_INTEGER: Final = "INTEGER"  # the type in the definition of a column
 
 
 class _Table(NamedTuple):
     """The properties of a table, independent of the text of its definition."""
 
-    kind: str  # table, shadow, virtual, view
+    kind: str  # kind of the table: table, shadow, virtual or view
     without_rowid: bool
     columns: tuple[tuple[object, ...], ...]
     words: Counter[str]
@@ -54,12 +54,12 @@ class _Table(NamedTuple):
 class _Schema(NamedTuple):
     """The tables and indexes that a database file defines."""
 
-    tables: dict[str, _Table]  # replicated and location tables only
-    indexes: dict[str, str]  # definition of each index of *tables*
+    tables: dict[str, _Table]  # the replicated tables and the location tables
+    indexes: dict[str, str]  # definitions of the indexes on *tables*
 
 
 def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
-    """Raise FormatError unless a database has the tables of its schema version; in a thread.
+    """Raise FormatError unless a database has the tables of its schema version. In a thread.
 
     Args:
         path: path of the file; only missing indexes are created in it.
@@ -74,7 +74,8 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
     """
     try:
         _require(path, key, authentic=authentic)
-    except (apsw.SQLError, UnicodeDecodeError) as exc:  # a missing table, or an invalid definition
+    # A table is missing, or a definition is invalid.
+    except (apsw.SQLError, UnicodeDecodeError) as exc:
         raise FormatError(key, str(exc)) from exc
     except apsw.Error as exc:
         error = translated(exc, str(path))
@@ -148,7 +149,7 @@ def _require_trees(path: Path, key: str) -> None:
     """Raise FormatError if a page occurs twice in a tree; SQLite would read it repeatedly."""
     trees = PageTrees(path, key)
     try:
-        trees.require_trees([SCHEMA_ROOT])  # before SQLite reads the schema
+        trees.require_trees([SCHEMA_ROOT])  # this check must precede SQLite's reading of the schema
         connection = connections.connect(
             path, read_only=True, defensive=True, value_bytes_max=IMAGE_VALUE_BYTES_MAX
         )
@@ -177,11 +178,11 @@ def _wanted(version: int) -> _Schema:
 def _require_same(found: _Schema, wanted: _Schema, key: str) -> None:
     for name, table in wanted.tables.items():
         if found.tables.get(name) != table:
-            raise FormatError(key, f"its table {name} has another definition than the schema")
+            raise FormatError(key, f"the definition of table {name} differs from the schema")
     for name, sql in found.indexes.items():
         if wanted.indexes.get(name) != sql:
             raise FormatError(
-                key, f"its index {name} is not in the schema, or is defined differently"
+                key, f"the index {name} is not in the schema, or is defined differently"
             )
 
 
@@ -195,7 +196,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):
         if kind not in {"table", "index"} or not isinstance(sql, str) or name.startswith("sqlite_"):
-            raise FormatError(key, f"it has an unexpected {kind} {name}")
+            raise FormatError(key, f"the database has an unexpected {kind} {name}")
         text = _normal(sql)
         if kind == "table" and name in _TABLES:
             [[table_kind, without_rowid]] = connection.execute(_KIND, (name,)).fetchall()
@@ -205,7 +206,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
         elif kind == "index" and of_table in _TABLES:
             found.indexes[name] = text
         elif kind == "table" and text.upper().startswith("CREATE VIRTUAL"):
-            raise FormatError(key, f"it has an unexpected virtual table {name}")
+            raise FormatError(key, f"the database has an unexpected virtual table {name}")
     return found
 
 
@@ -219,7 +220,7 @@ def _version(connection: apsw.Connection, key: str) -> int:
     rows = connection.execute(_VERSION).fetchall()
     text = bytes(rows[0][0]) if len(rows) == 1 and isinstance(rows[0][0], bytes) else b""
     if not re.fullmatch(rb"[1-9][0-9]{0,8}", text):
-        raise FormatError(key, "its schema version is missing or invalid")
+        raise FormatError(key, "the schema version of the database is missing or invalid")
     if int(text) > schema.SCHEMA_VERSION:
-        raise NewerFormatError(key, f"schema version {int(text)}")
+        raise NewerFormatError(key, f"metadata of schema version {int(text)}")
     return int(text)

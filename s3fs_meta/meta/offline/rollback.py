@@ -16,9 +16,9 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
-_NAMED_MAX: Final = 3  # at most this many packs are named in an error
+_NAMED_MAX: Final = 3  # maximum number of packs that an error names
 
-# Blocks whose packs are condemned or missing, or whose location is marked as damaged.
+# Blocks whose packs are condemned or missing, or whose locations are marked as damaged.
 _HOMELESS: Final = (
     f"SELECT b.block, b.hash, b.plain_bytes, q.object_key, p.state IS {PackState.STORED:d}"
     " FROM blocks AS b"
@@ -83,7 +83,7 @@ def _find_content(past: Database, present: Database) -> int:
     for block, content_hash, plain_bytes, key, is_kept in past.all(_HOMELESS):
         found = _elsewhere(present, block, content_hash, plain_bytes)
         if found is None and is_kept:
-            lost += 1  # reads of this block failed before the rollback, too
+            lost += 1  # the block was already unreadable before the rollback
             continue
         if found is None:
             missing[key] = None
@@ -96,8 +96,8 @@ def _find_content(past: Database, present: Database) -> int:
         named = ", ".join(list(missing)[:_NAMED_MAX])
         more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         raise SettingsError(
-            f"some content of that point in time is in {named}{more}, which may be deleted"
-            " already; use s3fs-meta restore to copy the content that is still available"
+            f"some content of that point in time is in the packs {named}{more}, which may be"
+            " deleted already; use s3fs-meta restore to copy the available content"
         )
     return lost
 

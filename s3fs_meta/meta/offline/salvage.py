@@ -1,7 +1,7 @@
 """Reading all readable rows of a database file in which pages are missing.
 
 Owns: finding the readable parts of a table, and checking that values match their columns.
-Does not know: the source of the file, how the rows are used.
+Does not know: the source of the file, the use of the rows.
 Keeps: the file is opened read-only and immutable, its schema is checked, and no SQL in it runs. A row
 is accepted only if its key follows the key of the previous row, so a cycle of pages ends a run. The
 number of searches is bounded. SQLite does not verify overflow pages, so a long row that ends in zeros
@@ -35,13 +35,14 @@ from s3fs_meta.meta.tables import row_types
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
-_NAME_BYTES: Final = 24  # first bytes of an xattr name, used as a key; ACL names differ in them
-_LOCAL_BYTES: Final = 80  # a row of at most this length has no overflow page
+# Number of leading bytes of an xattr name in a key; names of ACLs differ in them.
+_NAME_BYTES: Final = 24
+_LOCAL_BYTES: Final = 80  # a row of this or a smaller length has no overflow page
 _UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
 
 
 class Table(NamedTuple):
-    """A table, described for reading its rows by primary key.
+    """The description of a table, for reading its rows by primary key.
 
     Attributes:
         columns: all columns, those of the primary key first.
@@ -78,18 +79,18 @@ NAMING: Final = (
     Table("block_map", ("ino", "block_index", "block"), 2),
 )
 _COUNTERS: Final = Table("counters", ("id", "next_ino", "next_block", "capacity_bytes"), 1)
-# The "+" forces a scan, because an index search would load complete rows of any length.
+# The "+" forces a scan. An index search would load complete rows of any length.
 _PROPERTY: Final = "SELECT value FROM properties WHERE +name = ?"
 
 _VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 _MAGIC: Final = b"SQLite format 3\0"
-_PAGE_SIZE: Final = slice(16, 18)  # location of the page size in the header of a database
+_PAGE_SIZE: Final = slice(16, 18)  # location of the page size in a database header
 _PAGES: Final = slice(28, 32)
-_LARGEST_PAGE: Final = (1, 1 << 16)  # the header stores 1 for a page size of 64 KiB
+_LARGEST_PAGE: Final = (1, 1 << 16)  # a header contains 1 instead of 64 KiB
 
 
 def size_in_header(start: bytes) -> int:
-    """Return the size of a database according to its header, 0 if the header is invalid."""
+    """Return the size of a database according to its header, or 0 if the header is invalid."""
     if not start.startswith(_MAGIC) or len(start) < _PAGES.stop:
         return 0
     page_bytes = int.from_bytes(start[_PAGE_SIZE], "big")
@@ -102,7 +103,7 @@ class DamagedDatabase:
     """A database file with missing pages, opened for reading."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """Open a file.
+        """Open a damaged database file and check its schema.
 
         Args:
             path: path of the file, which no process may change meanwhile.
@@ -140,7 +141,7 @@ class DamagedDatabase:
             raise FormatError(self._key, f"the image pieces form no consistent database: {found}")
 
     def cookie_key(self) -> bytes | None:
-        """Return the cookie key, None if it cannot be read."""
+        """Return the cookie key, or None if it cannot be read."""
         return self._property("cookie_key")
 
     def _property(self, name: str) -> bytes | None:
@@ -153,10 +154,10 @@ class DamagedDatabase:
     def _refuse_newer(self, key: str) -> None:
         version = self._property("schema_version") or b""
         if _VERSION.fullmatch(version) and int(version) > SCHEMA_VERSION:
-            raise NewerFormatError(key, f"schema version {int(version)}")
+            raise NewerFormatError(key, f"metadata of schema version {int(version)}")
 
     def counters(self) -> tuple[int, int, int] | None:
-        """Return next_ino, next_block and capacity_bytes, None if they cannot be read."""
+        """Return next_ino, next_block and capacity_bytes, or None if they cannot be read."""
         for row in self.reader(_COUNTERS).rows():
             return row[1], row[2], row[3]
         return None
@@ -181,11 +182,11 @@ class TableReader:
         self._broke = False
         self._probes = 0
         self._reached = 0
-        self._has_long_rows = False  # True if a row is too long, because a search would load it
-        self.is_complete = True  # False after ``rows`` found an unreadable page
+        self._has_long_rows = False  # True if the table has a row that is too long to be loaded
+        self.is_complete = True  # False after ``rows`` met an unreadable page
 
     def rows(self) -> Iterator[Row]:
-        """Yield each readable row once, in no order; its values have the types of their columns."""
+        """Yield each readable row once, in no order, with values of the right types."""
         low, high = -1, self._bound()
         yield from self._run(low, high, "")
         if self.is_complete:
@@ -200,11 +201,11 @@ class TableReader:
         """Search between two keys; yield the rows of the run found, and add new gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
-            # A position between two keys counts as the lower key.
+            # A search position between two keys belongs to the lower key.
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # no rows of the gap follow this position
+                return  # no row of the gap follows this position
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))
@@ -214,7 +215,7 @@ class TableReader:
             return
 
     def _probe(self, place: int) -> int | None:
-        """Return the first key at or after a position, None if the search meets a bad page."""
+        """Return the first key at or after a position, or None if the search reads a bad page."""
         self._probes += 1
         sql = (
             f"SELECT {self._columns()} FROM {self._table.name} WHERE {self._key} >= {self._places}"
@@ -235,19 +236,19 @@ class TableReader:
         last: Row | None = None
         where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
         bound = self._parts(start)
-        if start in {0, self._bound()}:  # unlike a search, a scan does not load long rows
+        if start in {0, self._bound()}:  # a scan does not load long rows, but a search does
             where, bound = "", ()
         sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
         try:
             for row in self._connection.execute(sql, bound):
                 key = self._packed(row)
                 if key is None:
-                    break  # an invalid key, which would recur forever in a cycle of pages
+                    break  # an invalid key would repeat forever if the pages form a cycle
                 if key >= high or key <= low:
                     return
                 names = row[: self._table.key]
                 if last is not None and not (names < last if way else names > last):
-                    break  # the pages form a cycle
+                    break  # the pages of the table form a cycle
                 last, self._reached = names, key
                 if self._is_intact(row):
                     yield row
@@ -266,7 +267,7 @@ class TableReader:
         steps = [1 << bits for bits in range(width.bit_length())]
         places = {low + step for step in steps} | {high - step for step in steps}
         places.update(_evenly(low, high))
-        if self._table.key > 1:  # keys with equal first parts are often adjacent
+        if self._table.key > 1:  # keys with an equal first part are often adjacent
             first, last = low // self._part, high // self._part
             for one in {first, first + 1, first + 2, last}:
                 places.update(_evenly(one * self._part, (one + 1) * self._part))
@@ -274,7 +275,7 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the SQL for all columns; it reads text as NULL, because it may be invalid UTF-8."""
+        """Return the SQL for all columns, with NULL instead of text, which may be invalid UTF-8."""
         value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
         return ", ".join(value.format(name) for name in self._table.columns)
 
@@ -290,7 +291,7 @@ class TableReader:
         return min(first, _NUMBER_MAX), min(second, _NUMBER_MAX)
 
     def _packed(self, row: Row) -> int | None:
-        """Return a row's key as one number that sorts like the key, None if it is invalid."""
+        """Return a row's key as one number that sorts like the key, or None if it is invalid."""
         first = row[0]
         if type(first) is not int or first < 0:
             return None

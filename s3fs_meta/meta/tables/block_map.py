@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 
 class Located(NamedTuple):
-    """A block of a file, and its location; the pack fields are None until it is uploaded."""
+    """A block of a file, and its location. The pack fields are None before the upload."""
 
     block: BlockId
     plain_bytes: int
@@ -21,11 +21,11 @@ class Located(NamedTuple):
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
-    state: BlockState | None  # state of the cached block, None if not cached
+    state: BlockState | None  # state of the block in the cache, or None if it is not cached
 
 
 class FilePart(NamedTuple):
-    """A part of a file with the length of a block; the primary key of ``block_map``."""
+    """A part of a file with the length of a block: the primary key of ``block_map``."""
 
     ino: Ino
     block_index: BlockIndex
@@ -33,7 +33,7 @@ class FilePart(NamedTuple):
 
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
-    # With a LEFT JOIN a row of block_map without a row of blocks is detected as damage.
+    # The LEFT JOIN detects a row of block_map without a row of blocks as damage.
     " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"
     " LEFT JOIN cached_blocks c ON c.block = m.block"
 )
@@ -43,7 +43,7 @@ _LOCATE_RANGE: Final = (
     " ORDER BY m.block_index"
 )
 
-# Indexed by number, because calling BlockState takes longer than reading the row.
+# A tuple indexed by number is faster than a call of BlockState.
 _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
 assert all(state is None or _STATES[state] is state for state in _STATES), "states start at 1"
 
@@ -61,7 +61,7 @@ def of_row(row: BlockRow) -> Located:
 
 
 def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
-    """Return the block of a part of a file with its location, None for a hole."""
+    """Return the block of a part of a file with its location, or None for a hole."""
     recent, key = db.recent(), (ino, index)
     try:
         found: Located | None = recent[key]
@@ -74,7 +74,7 @@ def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
 def locate_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> dict[BlockIndex, Located]:
-    """Return the blocks, with locations, of the parts *first* to *last* inclusive of a file.
+    """Return the blocks, with locations, of the parts *first* to *last* (inclusive) of a file.
 
     Holes are not in the result.
     """
@@ -83,7 +83,7 @@ def locate_range(
 
 
 def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
-    """Return the block of a part of a file, None for a hole."""
+    """Return the block of a part of a file, or None for a hole."""
     row = db.one("SELECT block FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
     return None if row is None else row[0]
 
@@ -91,7 +91,7 @@ def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 def set(  # noqa: A001 - used with the module's name
     db: Database, ino: Ino, index: BlockIndex, block: BlockId
 ) -> BlockId | None:
-    """Map a part of a file to a block; return the former block, None if the part was a hole.
+    """Map a part of a file to a block; return the former block, or None if the part was a hole.
 
     Transaction: inside a group.
     """
@@ -106,7 +106,7 @@ def replace(
     """Map a part of a file to another block. Transaction: inside a group.
 
     Args:
-        before: the block to which the part is mapped so far, None for a hole.
+        before: the current block of the part, or None for a hole.
     """
     if before is None:
         db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
@@ -116,7 +116,7 @@ def replace(
 
 
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
-    """Turn a part of a file into a hole; return the former block, None if it was a hole.
+    """Turn a part of a file into a hole; return the former block, or None if it was a hole.
 
     Transaction: inside a group.
     """
@@ -127,14 +127,14 @@ def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
 
 
 def remove_read(db: Database, ino: Ino, index: BlockIndex) -> None:
-    """Delete a row that was just read, so the part becomes a hole. Transaction: inside a group."""
+    """Turn a part whose row was just read into a hole. Transaction: inside a group."""
     db.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
 
 
 def indexes_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the mapped parts of a file at or after *index_from*, ascending, at most *limit*."""
+    """Return at most *limit* mapped parts of a file from *index_from* on, in ascending order."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index LIMIT ?",
@@ -158,7 +158,7 @@ def indexes_between(
 def lengths_from(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, int]]:
-    """Return the mapped parts of a file at or after *index_from* with their lengths, ascending."""
+    """Return the mapped parts of a file from *index_from* on, in order, with their lengths."""
     rows = db.all(
         "SELECT m.block_index, b.plain_bytes FROM block_map AS m JOIN blocks AS b"
         " ON b.block = m.block WHERE m.ino = ? AND m.block_index >= ?"
@@ -171,7 +171,7 @@ def lengths_from(
 def last_indexes(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
-    """Return the last mapped parts of a file at or after *index_from*, descending, up to *limit*."""
+    """Return the last *limit* mapped parts of a file from *index_from* on, in descending order."""
     rows = db.all(
         "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
         " ORDER BY block_index DESC LIMIT ?",
@@ -183,7 +183,7 @@ def last_indexes(
 def blocks_after(
     db: Database, after: FilePart, limit: int
 ) -> tuple[FilePart | None, list[tuple[BlockId, FilePart]]]:
-    """Return the next *limit* rows of the block maps of all files, and where to continue.
+    """Return the next *limit* rows of all block maps, and the position of the last row.
 
     Returns:
         The last part that was read (None after the last row), and the blocks with their parts.
@@ -200,7 +200,7 @@ def blocks_after(
 def blocks_of(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> Generator[tuple[BlockIndex, BlockId], None, None]:
-    """Yield the mapped parts *first* to *last* inclusive of a file, with their blocks, ascending.
+    """Yield the mapped parts *first* to *last* (inclusive) of a file, in order, with their blocks.
 
     Exhaust or close the iterator before the next schedule point.
     """
@@ -214,7 +214,7 @@ def blocks_of(
 def first_not_shareable(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> BlockIndex | None:
-    """Return the first part from *first* to *last* inclusive with a block that cannot be shared.
+    """Return the first part from *first* to *last* (inclusive) with a block that cannot be shared.
 
     A block cannot be shared if it is not uploaded or its location is marked as damaged.
     """

@@ -1,6 +1,6 @@
 """Rows of ``copies``: the origin of each copied block whose cache file is not synced yet.
 
-Owns: the rows of ``copies``. Does not know: files, when a copy is synced (``cache``).
+Owns: the rows of ``copies``. Does not know: block files and their syncs (``cache``).
 Keeps: a row is inserted in the group that creates the block, and deleted in the group that records
 the sync of its file. So the row exists exactly while a power cut may lose the block's content.
 """
@@ -13,20 +13,20 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockState, PackId
 
-HOLE: Final = BlockId(0)  # the origin of a copied hole; no block has the number 0
+HOLE: Final = BlockId(0)  # origin of a copied hole, because no block has the number 0
 
 
 class Copy(NamedTuple):
     """A block that replaced another block, its origin, and the location of the origin."""
 
     block: BlockId
-    origin: BlockId  # the replaced block, HOLE, or the block itself (see ``note_gap``)
-    # Number of leading bytes of the origin that still belong to the file; if it is greater than
-    # plain_bytes, zeros follow the origin.
+    origin: BlockId  # the replaced block, a HOLE, or the block itself (see ``note_gap``)
+    # Number of leading bytes of the origin that still belong to the file.
+    # A number above plain_bytes includes zeros after the end of the origin.
     keep_bytes: int
-    plain_bytes: int  # length of the origin
-    holds_bytes: int | None  # length of the new block; None if no file refers to it any more
-    hash: bytes | None  # hash and pack fields are None if the origin was not in the bucket yet
+    plain_bytes: int  # length of the origin in bytes
+    holds_bytes: int | None  # length of the new block, or None if no file refers to it
+    hash: bytes | None  # None, as are the pack fields, if the origin was not in the bucket yet
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None

@@ -18,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
-# Several statements in one call, because most writes to a new block need only these.
+# One call runs these statements, because most writes to a new block need no others.
 _CREATE_DIRTY: Final = (
     "INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL);"
     f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)"
@@ -45,7 +45,7 @@ def create_dirty(
     *,
     hole_bytes: int = 0,
 ) -> None:
-    """Insert the rows of a new dirty block, with one reference.
+    """Insert the rows of a new dirty block with one reference.
 
     Args:
         block: a number from ``counters.take_block``; the cache file may exist before the row.
@@ -63,13 +63,13 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """Insert a block like ``create_dirty``, and map a hole of the file to it. Inside a group."""
+    """Insert a block like ``create_dirty``, and replace a hole by the block. Inside a group."""
     db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 
 
 def find(db: Database, block: BlockId) -> BlockRow | None:
-    """Return the row of a block, None if it has no row."""
+    """Return the row of a block, or None if it has no row."""
     row = db.one(f"SELECT {_COLUMNS} FROM blocks WHERE block = ?", (block,))
     return None if row is None else _row(row)
 
@@ -82,7 +82,7 @@ def get(db: Database, block: BlockId) -> BlockRow:
     """
     row = find(db, block)
     if row is None:
-        raise MetadataError(f"block {block} has no row", 0)
+        raise MetadataError(f"block {block} has no row in the table blocks", 0)
     return row
 
 
@@ -105,7 +105,7 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
-    """Return the oldest block with a content hash to deduplicate onto, None without one.
+    """Return the oldest block with a content hash to deduplicate onto, or None without one.
 
     Blocks without references are skipped, because a changelog reported their deletion. Blocks whose
     location is marked as damaged are skipped, too.
@@ -122,7 +122,7 @@ def is_damaged(db: Database, row: BlockRow) -> bool:
 
 
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
-    """Return the blocks in a pack, ascending by offset; the pack bounds their number."""
+    """Return the blocks in a pack, sorted by offset; the pack bounds their number."""
     rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
     return [_row(row) for row in rows]
 
@@ -144,7 +144,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
 
 
 def iterate(db: Database) -> Iterator[BlockRow]:
-    """Yield all blocks, ascending. Exhaust or close the iterator before the next schedule point."""
+    """Yield all blocks by number. Exhaust or close the iterator before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM blocks ORDER BY block"):
         yield _row(row)
 
@@ -157,14 +157,14 @@ def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) ->
     """
     sql = "UPDATE blocks SET plain_bytes = ? WHERE block = ? AND plain_bytes = ?"
     if not db.run(sql, (plain_bytes, block, before_bytes)):
-        raise MetadataError(f"block {block} has no row", 0)
+        raise MetadataError(f"block {block} has no row with a length of {before_bytes} bytes", 0)
     db.counters.block_bytes += plain_bytes - before_bytes
 
 
 def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
     """Count additional references to a block. Transaction: inside a group."""
     if not db.run("UPDATE blocks SET refs = refs + ? WHERE block = ?", (count, block)):
-        raise MetadataError(f"block {block} has no row", 0)
+        raise MetadataError(f"block {block} has no row in the table blocks", 0)
 
 
 def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockIndex) -> None:
@@ -223,7 +223,7 @@ def delete(db: Database, block: BlockId) -> None:
 
 
 def delete_read(db: Database, row: BlockRow) -> None:
-    """Delete a row that was just read; the caller removes its only reference. See ``delete``."""
+    """Delete the row of a block, whose only reference the caller removes. See ``delete``."""
     db.run("DELETE FROM blocks WHERE block = ?", (row.block,))
     db.counters.block_bytes -= row.plain_bytes
     if row.pack is not None:

@@ -1,6 +1,6 @@
 """Rows of ``cached_blocks``: the blocks cached on this host, and their states.
 
-Owns: the rows. Does not know: block files, which changes of state are allowed (``cache``).
+Owns: the rows of cached_blocks. Does not know: block files, the valid changes of state (``cache``).
 """
 
 import json
@@ -51,7 +51,7 @@ def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockI
 
 
 def get(db: Database, block: BlockId) -> CachedRow | None:
-    """Return the row of a cached block, None if it is not cached."""
+    """Return the row of a cached block, or None if it is not cached."""
     row = db.one(
         "SELECT block, state, ino, block_index FROM cached_blocks WHERE block = ?", (block,)
     )
@@ -90,13 +90,13 @@ def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
 
 
 def synced_bytes(db: Database, block: BlockId) -> int:
-    """Return the number of synced bytes of a block's file, 0 if it is not cached."""
+    """Return the number of synced bytes of a block's file, or 0 if it is not cached."""
     row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
     return 0 if row is None else int(row[0])
 
 
 def unsynced_tails(db: Database) -> list[Tail]:
-    """Return dirty and sealed blocks that are longer than their synced bytes, ascending."""
+    """Return dirty and sealed blocks that are longer than their synced bytes, sorted by number."""
     rows = db.all(
         "SELECT c.block, c.synced_bytes, b.plain_bytes FROM cached_blocks c"
         " JOIN blocks b ON b.block = c.block"
@@ -108,19 +108,19 @@ def unsynced_tails(db: Database) -> list[Tail]:
 
 
 def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
-    """Return cached blocks in a state, ascending.
+    """Return cached blocks in one state, sorted by number.
 
     Args:
         limit: at most this many blocks; -1 for all.
     """
-    # The partial index covers state <> 4; SQLite uses it only if a query contains this expression.
+    # The partial index has the condition state <> 4. SQLite needs it in the query to use the index.
     partial = "" if state is BlockState.CLEAN else f"state <> {BlockState.CLEAN:d} AND"
     sql = f"SELECT block FROM cached_blocks WHERE {partial} state = ? ORDER BY block LIMIT ?"
     return [row[0] for row in db.all(sql, (int(state), limit))]
 
 
 def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
-    """Return sealed blocks by inode and index, so that packs store a file's blocks in order.
+    """Return sealed blocks sorted by inode and index, so that a pack stores them in file order.
 
     Sealed blocks without references from files are included.
 
@@ -158,7 +158,7 @@ def unseal_all(db: Database) -> None:
 
 
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
-    """Yield all cached blocks with state and length, ascending by block.
+    """Yield all cached blocks with state and length, sorted by number.
 
     A doomed block without a row in ``blocks`` has length 0. Exhaust or close the iterator before the
     next schedule point.
@@ -171,7 +171,7 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Count the cached blocks and bytes of each state by a scan; for mount and fsck."""
+    """Count the cached blocks and bytes of each state by a scan, for mount and fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
         "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"

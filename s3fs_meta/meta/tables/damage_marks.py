@@ -17,24 +17,24 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
-_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # in ASCII, 0 follows the slash
-_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # the marks of records in pack ?1
+_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # "0" follows the slash in ASCII
+_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # marks of single records in pack ?1
 
-# An SQL condition: the database has any damage mark. SQLite evaluates it once per statement.
+# An SQL condition that is true if the database has a damage mark. It is evaluated once per query.
 ANY: Final = f"EXISTS (SELECT 1 FROM properties WHERE {_OURS})"
-# An SQL condition on ``blocks AS b``: the location of the block is marked.
+# An SQL condition on ``blocks AS b`` that is true if the location of the block is marked.
 COVERS_B: Final = (
     "EXISTS (SELECT 1 FROM properties AS d WHERE d.name IN"
     f" ('{_PREFIX}' || b.pack, '{_PREFIX}' || b.pack || '/' || b.pack_offset))"
 )
-# An SQL condition on ``packs``: the complete pack is marked.
+# An SQL condition on ``packs`` that is true if the complete pack is marked.
 COVERS_PACK: Final = (
     f"EXISTS (SELECT 1 FROM properties AS d WHERE d.name = '{_PREFIX}' || packs.pack)"
 )
 
 
 class Mark(NamedTuple):
-    """A damaged record, or a complete damaged pack if there is no offset."""
+    """A damaged record of a pack, or without an offset a damaged pack."""
 
     pack: PackId
     pack_offset: int | None
@@ -75,7 +75,7 @@ def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
 
 
 def exist(db: Database) -> bool:
-    """Return whether the database has any damage mark; this takes one index lookup."""
+    """Return whether the database has any damage mark, by one index lookup."""
     return db.one(f"SELECT 1 WHERE {ANY}") is not None
 
 

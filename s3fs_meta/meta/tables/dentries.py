@@ -51,19 +51,19 @@ _log = logging.getLogger(__name__)
 
 
 def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
-    """Return the inode of a name, None if the directory does not have the name."""
+    """Return the inode of a name, or None if the directory does not have the name."""
     row = db.one(_FIND, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else row[0]
 
 
 def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
-    """Return the name with a given cookie in a directory, None if no name has it."""
+    """Return the name with a given cookie in a directory, or None if no name has it."""
     row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
     return None if row is None else row_types.blob(row[0], "a name", parent)
 
 
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
-    """Return the attributes of the inode with a name, None if there is no such name."""
+    """Return the attributes of the inode with a name, or None if there is no such name."""
     row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else inodes.newest(db, row)
 
@@ -76,8 +76,7 @@ def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
         NoSpaceLeftError: 256 other names in the directory have the same hash.
     """
     first = db.name_hash(name) << _SHIFT
-    # If no two names of a directory have equal hashes, a free first cookie proves that the
-    # directory does not have the name.
+    # Without equal hashes in any directory, a free first cookie proves that the name is new.
     if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
         cookie = _free_cookie(db, parent, name, first)
         db.run(_ADD, (parent, cookie, name, ino))
@@ -111,7 +110,7 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def remove_found(db: Database, parent: Ino, name: bytes) -> None:
-    """Remove a name without a lookup; the caller has just found it. Transaction: inside a group.
+    """Remove a name that the caller has just looked up. Transaction: inside a group.
 
     Raises:
         NoEntryError: the name does not exist.
@@ -144,7 +143,7 @@ def move_found(
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
-    """Let a name refer to another inode; return its old inode. Transaction: inside a group.
+    """Make a name refer to another inode; return the old inode. Transaction: inside a group.
 
     Raises:
         NoEntryError: there is no such name.
@@ -167,7 +166,7 @@ def page(
     """Return at most *limit* names of a directory after a cookie, sorted by cookie.
 
     A listing that begins at 0 returns each name that stays in the directory exactly once, even if
-    other names are added or removed between its pages. An inode whose row cannot be read gets the
+    other names are added or removed between its pages. An inode with an unreadable row has the
     attributes of ``inodes.unreadable``.
     """
     rows = db.inodes.all(_PAGE, (parent, after, limit))
@@ -175,7 +174,7 @@ def page(
 
 
 def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Convert one row of a listing; an unreadable inode gets no attributes."""
+    """Convert one row of a listing; an unreadable inode has no attributes."""
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

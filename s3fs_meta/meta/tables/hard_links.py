@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Attributes, Ino
 
-_SHARED: Final = 2  # an inode with at least this many links has rows in hard_links
+_SHARED: Final = 2  # an inode with this or a higher link count has rows in hard_links
 
 _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET names = names + 1"
 
@@ -67,7 +67,7 @@ def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
 
 
 def has_rows(db: Database, ino: Ino) -> bool:
-    """Return whether an inode, not a directory, has more than one name."""
+    """Return whether an inode that is not a directory has several names."""
     return db.one("SELECT 1 FROM hard_links WHERE ino = ? LIMIT 1", (ino,)) is not None
 
 
@@ -78,7 +78,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Change the recorded parent if it no longer contains a name of the inode."""
+    """Replace the recorded parent of an inode if it no longer contains a name of the inode."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

@@ -4,7 +4,7 @@ from typing import Final
 
 from s3fs_meta.meta.db.database import Database
 
-# Facts about this host that stay valid if the database is replaced; see local.sql.
+# Facts about this host that remain valid after the database is replaced; see local.sql.
 OF_HOST: Final = (
     "holder",
     "nonces",
@@ -18,7 +18,7 @@ OF_HOST: Final = (
 
 
 def get(db: Database, name: str) -> str | None:
-    """Return the value of one fact, None if it is not recorded."""
+    """Return the value of one fact, or None if it is not recorded."""
     row = db.one("SELECT value FROM local_state WHERE name = ?", (name,))
     return None if row is None else str(row[0])
 

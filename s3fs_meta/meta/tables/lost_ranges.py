@@ -13,13 +13,13 @@ from s3fs_meta.meta.tables.properties import get
 from s3fs_meta.model import BlockIndex, Ino
 
 ATTRIBUTE: Final = b"user.s3fs-meta.lost"
-MORE: Final = b"more\n"  # the last line of a value that is too short for all ranges
+MORE: Final = b"more\n"  # last line of a value that cannot contain all ranges
 _END: Final = 1 << 63
 _DIGITS_MAX: Final = 19
 
 
 class LostPart(NamedTuple):
-    """The blocks that one line of a file's attribute covers, from *first* to *last* inclusive."""
+    """The blocks that one line of a file's attribute covers, from *first* to *last* (inclusive)."""
 
     ino: Ino
     first: BlockIndex

@@ -2,7 +2,7 @@
 
 Owns: states, sizes, the live bytes of a pack, and the txg in which the live bytes became 0
 (died_txg).
-Does not know: the store, which images still need a pack (``sync.history.garbage_search``).
+Does not know: the store, the packs that images need (``sync.history.garbage_search``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
 died_txg is set if and only if live_bytes is 0, except before the pack's blocks get their locations.
 """
@@ -20,7 +20,7 @@ _COLUMNS: Final = "pack, object_key, state, object_bytes, live_bytes, died_txg"
 
 
 class PackRow(NamedTuple):
-    """The row of one pack."""
+    """One row of the table ``packs``."""
 
     pack: PackId
     object_key: ObjectKey
@@ -58,7 +58,7 @@ def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None
 
 
 def find(db: Database, pack: PackId) -> PackRow | None:
-    """Return the row of a pack, None if it has no row."""
+    """Return the row of a pack, or None if it has no row."""
     row = db.one(f"SELECT {_COLUMNS} FROM packs WHERE pack = ?", (pack,))
     return None if row is None else _row(row)
 
@@ -76,7 +76,7 @@ def get(db: Database, pack: PackId) -> PackRow:
 
 
 def object_key(db: Database, pack: PackId) -> ObjectKey:
-    """Return the object key of a pack; raise MetadataError if it has no row, or BadRowError."""
+    """Return the object key of a pack; raise MetadataError or BadRowError without a valid row."""
     row = db.one("SELECT object_key FROM packs WHERE pack = ?", (pack,))
     if row is None:
         raise _missing(pack)
@@ -125,7 +125,7 @@ def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
     """Add the bytes of a block to the live bytes of a pack. Transaction: inside a group."""
     sql = "UPDATE packs SET live_bytes = live_bytes + ?, died_txg = NULL WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
-        raise MetadataError(f"pack {pack} has no row", 0)
+        raise MetadataError(f"pack {pack} has no row in the table packs", 0)
 
 
 def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
@@ -135,7 +135,7 @@ def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
         " CASE WHEN live_bytes = ?1 AND died_txg IS NULL THEN ?2 ELSE died_txg END WHERE pack = ?3"
     )
     if not db.run(sql, (stored_bytes, db.counters.txg, pack)):
-        raise MetadataError(f"pack {pack} has no row", 0)
+        raise MetadataError(f"pack {pack} has no row in the table packs", 0)
 
 
 def note_if_dead(db: Database, pack: PackId) -> None:
@@ -147,13 +147,13 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 
 
 def report_revived(db: Database, revived: Sequence[PackId]) -> None:
-    """Record that the next changelog must list packs that live again. Transaction: inside a group."""
+    """Record that the next changelog must list revived packs. Transaction: inside a group."""
     db.run_many("INSERT OR IGNORE INTO pack_news VALUES (?)", [(pack,) for pack in revived])
     db.revived_packs.update(revived)
 
 
 def find_condemned(db: Database, limit: int) -> list[PackRow]:
-    """Return condemned packs, ascending."""
+    """Return at most *limit* condemned packs, sorted by number."""
     sql = (
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} ORDER BY pack LIMIT ?"
     )
@@ -163,10 +163,10 @@ def find_condemned(db: Database, limit: int) -> list[PackRow]:
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
     """Return stored packs that no txg from *floor* on needs, the oldest dead first.
 
-    Packs that a running copy of the past needs are left out.
+    The result omits packs that a running copy of the past needs.
 
     Args:
-        after: the last row of the result before, to continue it; None: begin.
+        after: the last row of the previous result, or None to begin.
     """
     last = (-1, 0) if after is None else (after.died_txg, after.pack)
     rows = db.all(
@@ -180,10 +180,10 @@ def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None
 
 
 def die_anew(db: Database) -> None:
-    """Let every dead pack die in the open txg instead of an earlier one. Inside a group.
+    """Set died_txg of every dead pack to the open txg. Transaction: inside a group.
 
-    After this the chain continues without some txgs, which other hosts can still restore: in these
-    txgs, packs that are dead in the rows may have had live blocks.
+    Call this if the chain continues without some txgs, which other hosts can still restore: packs
+    that are dead now may have had live blocks in these txgs.
     """
     db.run(
         f"UPDATE packs SET died_txg = ? WHERE died_txg IS NOT NULL AND state = {PackState.STORED:d}",
@@ -202,7 +202,7 @@ def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
 
 
 def live_bytes(db: Database) -> int:
-    """Return how many bytes of stored packs the files of this state need."""
+    """Return the number of bytes in stored packs that the files of this state need."""
     row = db.one(f"SELECT total(live_bytes) FROM packs WHERE state = {PackState.STORED:d}")
     return 0 if row is None else int(row[0])
 
@@ -214,23 +214,23 @@ def count(db: Database) -> int:
 
 
 def keys_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, ObjectKey]]:
-    """Return the keys of the next *limit* packs after a pack number, ascending."""
+    """Return the keys of the next *limit* packs after a pack number, sorted by number."""
     sql = "SELECT pack, object_key FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
     return [(row[0], row[1]) for row in db.all(sql, (pack, limit))]
 
 
 def condemned(db: Database) -> list[tuple[PackId, ObjectKey]]:
-    """Return condemned packs, ascending."""
+    """Return all condemned packs, sorted by number."""
     return _in_state(db, PackState.CONDEMNED)
 
 
 def uploading(db: Database) -> list[tuple[PackId, ObjectKey]]:
-    """Return packs whose upload is not confirmed, ascending."""
+    """Return packs whose upload is not confirmed, sorted by number."""
     return _in_state(db, PackState.UPLOADING)
 
 
 def iterate(db: Database) -> Iterator[PackRow]:
-    """Yield all packs, ascending. Exhaust or close the iterator before the next schedule point."""
+    """Yield all packs by number. Exhaust or close the iterator before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM packs ORDER BY pack"):
         yield _row(row)
 
@@ -256,7 +256,7 @@ def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
 
 
 def _missing(pack: PackId) -> MetadataError:
-    return MetadataError(f"pack {pack} has no row", 0)
+    return MetadataError(f"pack {pack} has no row in the table packs", 0)
 
 
 def _report(db: Database, pack: PackId) -> None:

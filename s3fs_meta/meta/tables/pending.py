@@ -40,12 +40,13 @@ class ChangeRecorder:
         self._db = db
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
-        self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes) of each pending record
-        self._given: list[bytes] = []  # changesets that callers made in the open group
-        self._is_partly_recorded = False  # True if a failed attempt left records in the open group
-        self.bytes = 0  # total bytes of the records that no changelog contains yet
+        self._sizes: deque[tuple[int, int]] = deque()  # number and size of each pending record
+        self._given: list[bytes] = []  # changesets that callers added to the open group
+        # True if a failed attempt has left records in the open group.
+        self._is_partly_recorded = False
+        self.bytes = 0  # total size of the records that no changelog contains yet
         self.last_seq = 0
-        self.oldest_ns = 0  # time of the oldest pending record; 0 without records
+        self.oldest_ns = 0  # time of the oldest pending record, or 0 without records
         self._listeners: list[Callable[[], None]] = []
         self._load()
         db.record_with(self, self)
@@ -56,7 +57,7 @@ class ChangeRecorder:
         self._listeners.append(listener)
 
     def begin_txg(self) -> int:
-        """Assign the records from now on to the next txg.
+        """Assign all later records to the next txg.
 
         Returns:
             The time of the oldest record of the previous txg, 0 if it has none.
@@ -90,7 +91,7 @@ class ChangeRecorder:
 
         After a failure the group stays open, and the next attempt writes all changes.
         """
-        if self._session is None:  # the group began before the recorder was set
+        if self._session is None:  # the group began before a recorder was set
             return
         changeset = self._session.changeset()
         pieces = [*self._given, *([changeset] if changeset else [])]
@@ -106,7 +107,7 @@ class ChangeRecorder:
                 listener()
 
     def pause(self) -> None:
-        """Pause recording; the caller records its changes, of rows that the group did not change."""
+        """Pause recording; the caller records its changes to rows that the group did not change."""
         if self._session is not None:
             self._session.enabled = False
 
@@ -175,7 +176,7 @@ class ChangeRecorder:
         self.bytes = sum(size for _seq, size in self._sizes)
 
     def purge(self) -> bool:
-        """Delete some records that a changelog contains. Transaction: inside a group.
+        """Delete some shipped records. Transaction: inside a group.
 
         Returns:
             True if more such records may exist.
@@ -205,7 +206,7 @@ class PackNews(NamedTuple):
 class News(NamedTuple):
     """Changed locations that no changelog contains yet, read from one snapshot."""
 
-    blocks: list[BlockRow]  # new and moved blocks of files; pack is None before the upload
+    blocks: list[BlockRow]  # new and moved blocks of files, without a pack before the upload
     packs: list[PackNews]
 
 
@@ -292,9 +293,9 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
 class ChangedInodes(NamedTuple):
     """The inodes that a run of records changes."""
 
-    last: dict[Ino, int]  # for each inode, the number of the last record that changes it
+    last: dict[Ino, int]  # number of the last record that changes each inode
     last_seq: int  # number of the last record that was read
-    complete: bool  # False if later records were not read
+    complete: bool  # False if some later records were not read
 
 
 def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
@@ -329,7 +330,7 @@ def shipped_seq(connection: apsw.Connection) -> int:
 
 
 def block_floor(db: Database) -> BlockId:
-    """Return the number from which on blocks are new in the next changelog."""
+    """Return the lowest number of a block that is new in the next changelog."""
     text = local_state.get(db, _FLOOR)
     return BlockId(1 if text is None else int(text))
 
@@ -345,21 +346,21 @@ def set_block_floor(db: Database, floor: BlockId) -> None:
 
 
 def has_pack_news(db: Database) -> bool:
-    """Return whether there is a pack to report in a changelog."""
+    """Return whether the next changelog must report a pack."""
     return db.one("SELECT 1 FROM pack_news LIMIT 1") is not None
 
 
 def forget_pack_news(db: Database, reported: Collection[PackId]) -> None:
     """Record that a changelog reports packs as of its cut. Transaction: inside a group.
 
-    Packs that live again since the cut are reported once more.
+    Packs that were revived after the cut are reported again.
     """
     gone = [(pack,) for pack in reported if pack not in db.revived_packs]
     db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
 
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:
-    """Return the packs to report in the next changelog, read through a connection."""
+    """Return the packs that the next changelog must report, read through a connection."""
     rows = connection.execute("SELECT pack FROM pack_news").fetchall()
     return [PackId(int(str(row[0]))) for row in rows]
 
@@ -381,7 +382,7 @@ def outbox(db: Database) -> tuple[Txg, bytes] | None:
 
 
 def clear_outbox(db: Database) -> None:
-    """Delete the changelog in the outbox, because it is confirmed or its number is taken.
+    """Delete the changelog in the outbox, which is confirmed, or whose number is in use.
 
     Transaction: inside a group.
     """

@@ -3,7 +3,7 @@
 A fact never changes after mkfs, except the schema version, which an upgrade increases.
 
 The name of every other row is the key of an object, or of the record of renumbered packs; it contains
-a slash, unlike the names of facts. The table is replicated, so every later writer gets these rows
+a slash, unlike the names of facts. The table is replicated, so every later writer reads these rows
 from a changelog or an image. Therefore no host uses an abandoned image, or treats a kept pack as an
 orphan. ``damage_marks`` has its own rows in the table.
 """
@@ -15,10 +15,10 @@ from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ObjectKey, PackId, Txg
 
-# Conditions on prefixes of names; in ASCII, 0 follows the slash.
+# Conditions for names with a prefix. In ASCII, "0" follows the slash.
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
-_RENUMBERED: Final = "renumbered/packs"  # value: a txg and a number of a pack, as decimal text
+_RENUMBERED: Final = "renumbered/packs"  # the value is a txg and a pack number, as decimal text
 
 
 def get(db: Database, name: str) -> bytes:
@@ -29,7 +29,7 @@ def get(db: Database, name: str) -> bytes:
     """
     row = db.one("SELECT value FROM properties WHERE name = ?", (name,))
     if row is None:
-        raise FormatError(str(db.path), f"property {name!r} is missing")
+        raise FormatError(str(db.path), f"the property {name!r} is missing")
     return bytes(row[0])
 
 
@@ -73,9 +73,9 @@ def kept_packs(db: Database) -> set[ObjectKey]:
 
 
 def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
-    """Record that packs got new numbers, below *next_pack*, in the open txg. Inside a group.
+    """Record that the open txg gave packs new numbers below *next_pack*. Inside a group.
 
-    Their numbers do not show any more when they were made, as pins of kept points need it.
+    The new numbers do not show the order of creation, on which the pins of kept points rely.
     """
     db.run(
         "INSERT OR REPLACE INTO properties VALUES (?, ?)",
@@ -84,7 +84,7 @@ def renumber_packs(db: Database, txg: int, next_pack: int) -> None:
 
 
 def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
-    """Return the txg of the last call of ``renumber_packs``, and its bound; 0 without a call."""
+    """Return the txg and the bound of the last call of ``renumber_packs``, or 0 without a call."""
     row = db.one("SELECT value FROM properties WHERE name = ?", (_RENUMBERED,))
     txg, next_pack = (0, 0) if row is None else map(int, bytes(row[0]).split())
     return Txg(txg), PackId(next_pack)

@@ -35,7 +35,7 @@ def require_location(row: Row, ino: int) -> None:
 
 
 def require_numbers(rows: list[Row], what: str, ino: int) -> list[Row]:
-    """Return the rows; raise BadRowError if one contains a value that is not an integer."""
+    """Return rows unchanged; raise BadRowError if a value is not an integer."""
     for row in rows:
         for value in row:
             if type(value) is not int:

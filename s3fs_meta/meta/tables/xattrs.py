@@ -43,13 +43,13 @@ def sum_bytes(db: Database, which: str, value: int | str) -> int:
 
 
 def size_bytes(db: Database, ino: Ino, name: bytes) -> int:
-    """Return the bytes of one attribute's name and value, 0 if the inode does not have it."""
+    """Return the bytes of one attribute's name and value, or 0 if the inode does not have it."""
     row = db.one("SELECT length(value) FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return 0 if row is None else len(name) + int(row[0])
 
 
 def find(db: Database, ino: Ino, name: bytes) -> bytes | None:
-    """Return the value of one attribute, None if the inode does not have it."""
+    """Return the value of one attribute, or None if the inode does not have it."""
     row = db.one("SELECT value FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return None if row is None else row_types.blob(row[0], "an attribute", ino)
 
@@ -112,13 +112,13 @@ def remove(db: Database, ino: Ino, name: bytes) -> None:
 
 
 def names(db: Database, ino: Ino) -> list[bytes]:
-    """Return the names of an inode's attributes, ascending."""
+    """Return the sorted names of an inode's attributes."""
     rows = db.all("SELECT name FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
     return [row_types.blob(row[0], "an attribute", ino) for row in rows]
 
 
 def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
-    """Return an inode's attributes with their values, ascending by name."""
+    """Return an inode's attributes with their values, sorted by name."""
     rows = db.all("SELECT name, value FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
     return [
         (
@@ -130,7 +130,7 @@ def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
 
 
 def delete_all(db: Database, ino: Ino) -> None:
-    """Remove all attributes of an inode, if it has any. Inside a group."""
+    """Remove all attributes of an inode, if it has any. Transaction: inside a group."""
     if db.counters.xattr_bytes is not None:
         add_bytes(db, -sum_bytes(db, "ino = ?", ino))
     if db.run("DELETE FROM xattrs WHERE ino = ?", (ino,)):

@@ -1,7 +1,7 @@
 """Changesets of many inserted rows, encoded by one SQL statement.
 
 Owns: encoding the rows that one statement inserted, in the format of SQLite's session extension.
-Does not know: where changesets are stored (``pending``).
+Does not know: the storage of changesets (``pending``).
 The session extension reads each new row twice: when it is inserted, and at the end of the group.
 When a tree is copied, this is half of the time for the two rows of a name. Encoding the rows with
 one statement saves a quarter of the total time. For deleted rows it saves nothing.
@@ -22,7 +22,7 @@ Bound = tuple[int | str | bytes | None, ...]
 _INTEGER: Final = "01%016x"
 _INSERT: Final = "1200"
 _DIGITS: Final = "".join(f"{number:02x}" for number in range(128))
-# The length of a name as a varint of one or two bytes.
+# An SQL expression for the length of a name as a varint of one or two bytes.
 _LENGTH: Final = (
     f"CASE WHEN length({{name}}) < 128 THEN substr('{_DIGITS}', 2 * length({{name}}) + 1, 2)"
     " ELSE printf('81%02x', length({name}) - 128) END"
@@ -73,7 +73,7 @@ def recorded(db: Database) -> Iterator[list[bytes]]:
     if recorder is None:
         yield made
         return
-    db.inodes.settle()  # otherwise the block would write these rows without a record
+    db.inodes.settle()  # otherwise the ``with`` block would write these rows unrecorded
     recorder.pause()
     try:
         yield made

@@ -1,6 +1,6 @@
-"""Sizes of all directories of one state, each with everything below it.
+"""Sizes of all directories of one state, including their subdirectories.
 
-Owns: the sums, in columns of numbers. Does not know: names, how sizes are shown.
+Owns: the sums, in columns of numbers. Does not know: names, the display of sizes.
 Keeps: memory is 56 bytes for each directory, and does not grow with files. One pass over the table of
 inodes, in slices: the caller runs other tasks between them.
 
@@ -25,7 +25,7 @@ _KIND: Final = 0o170000
 _DIRECTORY: Final = 0o040000
 _FILE: Final = 0o100000
 _NO_PARENT: Final = -1
-_MAX: Final = (1 << 63) - 1  # of a column; damaged rows may have more in total
+_MAX: Final = (1 << 63) - 1  # largest value of a column; a sum of damaged rows may be larger
 
 _DIRECTORIES: Final = (
     f"SELECT ino, parent FROM inodes WHERE ino > ? AND mode & {_KIND} = {_DIRECTORY} AND nlink > 0"
@@ -48,12 +48,12 @@ _LARGEST: Final = (
 
 
 class FolderSize(NamedTuple):
-    """The content of one directory."""
+    """The size of the content of one directory."""
 
     ino: Ino
-    total_bytes: int  # content of files, here and below; holes do not count
+    total_bytes: int  # content of all files in the tree, without holes
     total_files: int
-    own_bytes: int  # of the files directly in it
+    own_bytes: int  # content of the files directly in the directory
     own_files: int
 
 
@@ -61,20 +61,20 @@ class FolderSizes:
     """The sizes of the directories of one state."""
 
     def __init__(self) -> None:
-        """Make an empty value; ``read`` fills it."""
+        """Create an empty object; ``read`` fills it."""
         self._inos = array("q")  # ascending
-        self._above = array("q")  # position of the parent
+        self._above = array("q")  # position of each parent
         self._bytes = array("q")
         self._files = array("q")
         self._own_bytes = array("q")
         self._own_files = array("q")
-        self._by_parent = array("q")  # positions, ordered by the position of the parent
+        self._by_parent = array("q")  # positions, in the order of the parents' positions
 
     def __len__(self) -> int:
         return len(self._inos)
 
     def read(self, db: Database) -> Iterator[None]:
-        """Fill the value from a state; yield after each slice.
+        """Read the sizes from the database of a state; yield after each slice.
 
         Raises:
             SettingsError: the state has more than FOLDER_SIZES_MAX directories.
@@ -88,7 +88,7 @@ class FolderSizes:
         self._by_parent = array("q", sorted(range(len(self)), key=self._above.__getitem__))
 
     def of(self, ino: Ino) -> FolderSize | None:
-        """Return the size of a directory, None if the state does not have it."""
+        """Return the size of a directory, or None if the state does not have it."""
         at = self._find(ino)
         return None if at is None else self._at(at)
 
@@ -103,7 +103,7 @@ class FolderSizes:
         return sorted(found, key=lambda one: (-one.total_bytes, one.ino))
 
     def grown_since(self, before: "FolderSizes", most: int) -> list[tuple[FolderSize, int]]:
-        """Return the directories whose own files grew most since an earlier state, and by how much.
+        """Return the directories whose own files grew most since an earlier state, with the growth.
 
         Args:
             before: the earlier state.
@@ -124,7 +124,7 @@ class FolderSizes:
         return [(self._at(at), more) for more, at in sorted(grown, reverse=True)[:most]]
 
     def own(self) -> tuple["array[int]", "array[int]"]:
-        """Return all directories, ascending, and the content of the files directly in them."""
+        """Return all directories, sorted by number, and the size of the files directly in each."""
         return self._inos, self._own_bytes
 
     # --- reading -----------------------------------------------------------------------------------
@@ -137,7 +137,9 @@ class FolderSizes:
             self._inos.extend(row[0] for row in rows)
             parents.extend(row[1] for row in rows)
             if len(self) > FOLDER_SIZES_MAX:
-                raise SettingsError(f"more than {FOLDER_SIZES_MAX:,} folders are not added up")
+                raise SettingsError(
+                    f"cannot show sizes: there are more than {FOLDER_SIZES_MAX:,} folders"
+                )
             yield
         for ino, parent in zip(self._inos, parents, strict=True):
             at = None if ino == ROOT_INO else self._find(Ino(parent))
@@ -164,8 +166,9 @@ class FolderSizes:
             yield
 
     def _add_up(self) -> Iterator[None]:
-        """Add each directory to its parent, after everything below it."""
-        waiting = array("q", bytes(len(self) * self._inos.itemsize))  # directories below each
+        """Add the size of each directory to its parent, after adding its subdirectories."""
+        # Number of subdirectories of each directory that are not added yet.
+        waiting = array("q", bytes(len(self) * self._inos.itemsize))
         for at in self._above:
             if at != _NO_PARENT:
                 waiting[at] += 1
@@ -205,9 +208,9 @@ def names(db: Database, directory: Ino, inos: Sequence[Ino]) -> dict[Ino, bytes]
 
 
 def largest_files(db: Database, directory: Ino, most: int) -> list[tuple[bytes, int]]:
-    """Return the names of the largest files in a directory, and how much content they have.
+    """Return the names of the largest files in a directory, and the sizes of their content.
 
-    Files with several names are left out: they count in one of their directories.
+    The result omits files with several names, which count in one of their directories.
     """
     block_bytes = int(properties.get(db, "block_bytes"))
     rows = db.inodes.all(_LARGEST, (block_bytes, directory, most))

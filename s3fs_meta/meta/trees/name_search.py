@@ -1,6 +1,6 @@
-"""A search of one state for names, below a directory.
+"""A search for names below a directory, in one state.
 
-Owns: the pass over all names. Does not know: how names are shown.
+Owns: the pass over all names. Does not know: the display of names.
 Keeps: one pass over the table of names, in slices: the caller runs other tasks between them. Only
 the directories above matching names are remembered, at most NAME_SEARCH_DIRECTORIES_MAX.
 """
@@ -27,9 +27,9 @@ _END: Final = ((1 << 63) - 1, (1 << 63) - 1)
 
 
 class FoundName(NamedTuple):
-    """An entry whose name matches."""
+    """A directory entry whose name matches the pattern."""
 
-    path: bytes  # from the root
+    path: bytes  # path from the root of the filesystem
     attributes: Attributes
 
 
@@ -37,7 +37,7 @@ class NameSearch:
     """The entries below a directory whose names match, in the order of their directories."""
 
     def __init__(self, db: Database, top: Ino, like: str, most: int) -> None:
-        r"""Store the arguments; ``read`` searches.
+        r"""Store the arguments; ``read`` runs the search.
 
         Args:
             db: the state.
@@ -55,7 +55,7 @@ class NameSearch:
         self._paths: dict[Ino, bytes | None] = {}
 
     def read(self) -> Iterator[None]:
-        """Search; yield after each slice. Raises DatabaseError."""
+        """Search for names; yield after each slice. Raises DatabaseError."""
         at: tuple[int, int] = (0, 0)
         while at != _END:
             last = self._db.one(_LAST, (*at, NAME_SEARCH_SLICE - 1))
@@ -74,7 +74,7 @@ class NameSearch:
         self.is_complete = True
 
     def _is_below(self, parent: Ino) -> bool:
-        """Return whether a directory is the top one or below it."""
+        """Return whether a directory is the top of the search or below it."""
         if self._top == ROOT_INO:
             return True
         if len(self._below) >= NAME_SEARCH_DIRECTORIES_MAX:

@@ -1,16 +1,16 @@
-"""Content of an earlier state: blocks of the past become blocks of files again, without a download.
+"""Content of an earlier state: past blocks become blocks of files again, without a download.
 
-Owns: which block of the present has the content of a block of the past, rows of blocks whose number
-is no longer in use, and packs that live again.
-Does not know: how names are copied (``tree_copies``), why the past database is attached.
-Keeps: a block gets a location only in a pack that is stored, not condemned, and not marked as
+Owns: the choice of a present block for each past block, new rows for blocks whose number is not in
+use any more, and the revival of packs.
+Does not know: the copying of names (``tree_copies``), the reason for attaching the past database.
+Keeps: a block has a location only in a pack that is stored, not condemned, and not marked as
 damaged. All changes of one call are in one group, which checks the packs as well.
 
 A block of the past is found in this order:
 
 1. its number is still in use, with the same content in an intact location: the block is shared;
 2. another block has equal content in an intact location: that one is shared;
-3. its pack is retained: a new block gets its location. The former number is never used again, because
+3. its pack is retained: a new block has its location. The old number is never used again, because
    other hosts deleted its row, and a changelog lists the locations of new numbers only.
 
 A pack without live blocks lives again with the first such block. The next changelog lists it, because
@@ -45,7 +45,7 @@ _TABLES: Final = (
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
 _IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
-# A block without references is about to be deleted, and a changelog may already say so.
+# A block without references is deleted soon, and a changelog may already have recorded that.
 _IN_USE: Final = (
     "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
     f" AND b.hash = o.hash AND {_IS_INTACT})"
@@ -72,8 +72,8 @@ _LOST: Final = (
     f" WHERE b.new IS NULL AND NOT ({_HAS_PLACE} AND p.state IS {PackState.STORED:d}"
     f" AND p.object_key IS q.object_key AND {_IS_INTACT}) LIMIT 1"
 )
-# In the order of the former numbers, so that blocks that were written together stay neighbours. Blocks
-# of equal content become one: the past may be a txg before their deduplication.
+# The order of the old numbers keeps blocks adjacent that were written together.
+# Blocks of equal content become one block: the past may precede their deduplication.
 _NUMBER: Final = (
     "UPDATE temp.past_blocks SET new = ?1 + s.place FROM (SELECT hash, plain_bytes,"
     " row_number() OVER (ORDER BY min(block)) - 1 AS place FROM temp.past_blocks"
@@ -90,8 +90,8 @@ _REVIVE: Final = (
     " FROM temp.past_blocks WHERE new >= ?1 GROUP BY new) AS s ON s.new = b.new"
     " WHERE b.is_made ORDER BY b.new"
 )
-# A pack whose last blocks are unreferenced, or move to another pack, has live bytes on this host until
-# their upload ends; for other hosts it is dead as soon as a changelog reports that.
+# On this host a pack has live bytes until the upload of its last blocks ends.
+# For other hosts the pack is dead as soon as a changelog records that its last blocks left it.
 _DEAD: Final = (
     "SELECT n.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
     " WHERE NOT EXISTS (SELECT 1 FROM main.blocks AS b WHERE b.pack = n.pack AND b.refs > 0"
@@ -147,12 +147,12 @@ def resolve(db: Database, txg: Txg) -> None:
 
 
 def share(db: Database) -> int:
-    """Give the files in ``past_parts`` the blocks that ``resolve`` found in the same stretch.
+    """Map the files in ``past_parts`` to the blocks that ``resolve`` found in the same stretch.
 
     The caller updates ``mapped_blocks``. Transaction: inside a group.
 
     Returns:
-        How many packs live again.
+        The number of revived packs.
     """
     first, revived = db.counters.next_block, 0
     made = db.one(
@@ -175,10 +175,10 @@ def share(db: Database) -> int:
 def share_range(
     db: Database, txg: Txg, old: Ino, new: Ino, start: BlockIndex, limit: int
 ) -> tuple[BlockIndex | None, int]:
-    """Give a file the next *limit* blocks of a file of the past. Transaction: inside a group.
+    """Map a file to the next *limit* blocks of a past file. Transaction: inside a group.
 
     Returns:
-        The index at which to continue, None at the end of the file; how many packs live again.
+        The index at which to continue, or None at the end, and the number of revived packs.
 
     Raises:
         PastUnavailableError: as ``resolve``; no row changed.
@@ -199,7 +199,7 @@ def share_range(
 
 
 def is_retained(db: Database, pack: PackId, key: ObjectKey) -> bool:
-    """Return whether all blocks in a pack of the past can be used: it is stored and not marked."""
+    """Return whether a pack of the past is stored and not marked, so that its blocks are usable."""
     row = packs.find(db, pack)
     return _is_stored(row, key) and not (
         damage_marks.exist(db) and bool(damage_marks.marks_of(db, pack))
@@ -211,7 +211,7 @@ def _is_stored(row: PackRow | None, key: ObjectKey) -> bool:
 
 
 def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
-    """Return whether the content of one block of the past can be used, as ``share`` decides.
+    """Return whether the content of one past block is usable, as ``share`` decides.
 
     Args:
         key: the object of the block's pack in the past.
@@ -229,7 +229,7 @@ def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
 
 
 def unavailable(txg: Txg, key: str | None) -> PastUnavailableError:
-    """Return the error for content that cannot be used.
+    """Return the error for past content that is unavailable.
 
     Args:
         key: the object that had the content; None if the past does not name one.
@@ -242,5 +242,5 @@ def unavailable(txg: Txg, key: str | None) -> PastUnavailableError:
             " retention has passed"
         )
     return PastUnavailableError(
-        txg, f"{why}; no copy was made; s3fs-meta restore copies the files that can still be read"
+        txg, f"{why}; no copy was made; use s3fs-meta restore to copy all readable files"
     )

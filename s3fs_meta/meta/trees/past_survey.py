@@ -1,9 +1,9 @@
-"""Survey of a tree of the past before it is copied, through a connection of its own.
+"""Survey of a past tree before it is copied, through a separate connection.
 
 Owns: the packs that have the content of a tree, the blocks of the tree in some of them.
-Does not know: the present, which packs are still retained.
-Keeps: the file is not changed. Pages of the tree are read here first: an unreadable one is found
-before the filesystem changes, and the copy, on the event loop, finds the others in the memory.
+Does not know: the present state, the retention of packs.
+Keeps: the file is not changed. The survey reads the pages of the tree first. So an unreadable page
+is found before the filesystem changes, and the copy on the event loop finds the pages in memory.
 Tasks: all calls block; they belong in threads, one at a time.
 """
 
@@ -19,7 +19,7 @@ from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.meta.db import connections
 from s3fs_meta.model import BlockId, BlockRow, Ino, ObjectKey, PackId, Txg
 
-# UNION: a damaged directory may be below itself.
+# UNION also ends the search if a damaged directory is below itself.
 _TREE: Final = (
     "CREATE TEMP TABLE tree (ino INTEGER PRIMARY KEY)",
     "INSERT INTO temp.tree WITH RECURSIVE below(ino) AS (SELECT ?1 UNION SELECT d.ino FROM below"
@@ -74,7 +74,7 @@ class PastSurvey:
         self._connection.close()
 
     def packs(self) -> dict[PackId, ObjectKey] | None:
-        """Return the packs with content of the tree; None if the past lacks the location of some."""
+        """Return the packs with content of the tree, or None if a block has no location."""
         found: dict[PackId, ObjectKey] = {}
         with self._explained():
             for pack, key in self._connection.execute(_PACKS):
@@ -84,13 +84,13 @@ class PastSurvey:
         return found
 
     def choose(self, packs: Iterable[PackId]) -> None:
-        """Select the blocks of the tree that are in some of its packs, for ``blocks_after``."""
+        """Select the blocks of the tree that are in given packs, for ``blocks_after``."""
         with self._explained():
             self._connection.execute(_DOUBTFUL[0], (json.dumps(list(packs)),))
             self._connection.execute(_DOUBTFUL[1])
 
     def blocks_after(self, block: BlockId, limit: int) -> list[BlockRow]:
-        """Return the next *limit* selected blocks, ascending."""
+        """Return the next *limit* selected blocks, sorted by number."""
         with self._explained():
             rows = self._connection.execute(_NEXT, (block, limit)).fetchall()
         return [BlockRow._make(row) for row in rows]

@@ -1,12 +1,12 @@
-"""Which inodes were below a directory, in one state of the database and in earlier ones.
+"""The inodes that were below a directory, in one state of the database or in earlier states.
 
 Owns: a temporary table of the directories in which inodes had names earlier.
-Does not know: changelogs, how changes were found.
+Does not know: changelogs, the search for changes.
 Keeps: the table has its rows in SQLite, and at most WATCHED_DIRECTORIES_MAX results are in memory.
 
 The database is read for the present directories of an inode, so their names count up to the last
-txg. The caller adds the names that inodes have lost; each counts up to the txg that removed it. When
-an inode got a name is not known: it counts as if it had always had it.
+txg. The caller adds the names that inodes have lost; each counts up to the txg that removed it. The
+time at which an inode received a name is unknown, so the name counts from the beginning.
 """
 
 import heapq
@@ -32,15 +32,15 @@ _ADD: Final = (
 )
 _FIND: Final = "SELECT parent, last FROM former_parents WHERE ino = ?"
 
-Former = tuple[Ino, Ino, Txg]  # an inode, a directory that it was in, and the txg up to which
+Former = tuple[Ino, Ino, Txg]  # an inode, its directory, and the last txg in which it was there
 _Parent = tuple[Ino, Txg]
 
 
 class PastTree:
-    """Finds out until when inodes were below some directories."""
+    """Finds the last txg in which an inode was below one of some directories."""
 
     def __init__(self, db: Database, tops: Mapping[Ino, Txg], last: Txg) -> None:
-        """Make the temporary table.
+        """Create the temporary table.
 
         Args:
             db: the state after the last txg; no other object of this class uses it.
@@ -52,16 +52,16 @@ class PastTree:
         self._last = last
         self._kept = 0
         self._also: dict[Ino, list[_Parent]] = {}
-        self._known: dict[Ino, Txg] = {}  # until when directories were below a top
+        self._known: dict[Ino, Txg] = {}  # last txg in which each directory was below a top
         db.all(_TABLE)
 
     @property
     def is_full(self) -> bool:
-        """Return whether so many names were added that no more may be added."""
+        """Return whether the limit of added names is reached."""
         return self._kept > FORMER_NAMES_MAX
 
     def add(self, former: Collection[Former]) -> None:
-        """Add directories that inodes were in."""
+        """Add former directories of inodes."""
         self._known.clear()
         self._kept += len(former)
         try:
@@ -70,14 +70,14 @@ class PastTree:
             raise translated(exc, str(self._db.path)) from exc
 
     def assume(self, former: Collection[Former]) -> None:
-        """Use some directories in addition to those that were added, until the next call."""
+        """Use some former directories in addition to the added ones, until the next call."""
         self._known.clear()
         self._also = {}
         for ino, parent, last in former:
             self._also.setdefault(ino, []).append((parent, last))
 
     def until(self, ino: Ino) -> Txg:
-        """Return the last txg up to which an inode was a top, or below one; 0 if it never was."""
+        """Return the last txg in which an inode was a top or below a top, or 0 if it never was."""
         found = self._tops.get(ino, _NEVER)
         for parent, last in self._parents(ino):
             if min(last, self._last) > found:
@@ -85,7 +85,7 @@ class PastTree:
         return found
 
     def _until_of_directory(self, start: Ino) -> Txg:
-        """Return the result for a directory, and keep it.
+        """Return the last txg in which a directory was below a top, and cache the result.
 
         A directory may have been above another one and later below it. So the search follows the
         way up that counts longest first, and visits each directory once.
@@ -115,7 +115,7 @@ class PastTree:
         return found
 
     def _parents(self, ino: Ino) -> Iterator[_Parent]:
-        """Yield each directory in which an inode has or had a name, and the last txg of that."""
+        """Yield each directory in which an inode has or had a name, with the name's last txg."""
         if ino == ROOT_INO:
             return
         for parent, _names in hard_links.parents(self._db, ino):

@@ -1,6 +1,6 @@
 """Trees of removed directories: deleting many rows with one statement.
 
-Owns: the rows of removed trees, and their deletion. Does not know: whether an inode is in use,
+Owns: the rows of removed trees, and their deletion. Does not know: the use of inodes by programs,
 cached blocks, the size of a slice.
 A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED. It
 is called a top. The inodes below it are still reachable through its dentries. When a top is deleted,
@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
-# A plain file: a regular file with one name and no rows in other tables. Most files are plain.
+# A plain file is a regular file with one name and without rows in other tables, as most files are.
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
     f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
@@ -42,7 +42,7 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# If the files of a directory have nearly consecutive numbers, reading the range is faster.
+# If the inode numbers in a directory are nearly consecutive, deleting a range is faster.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )
@@ -55,8 +55,8 @@ _DELETE_MANY: Final = (
     f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
 )
 _RANGE_FACTOR: Final = 4
-_RANGE_MIN: Final = 32  # from this number of files on, one statement per directory is faster
-_MANY: Final = 40  # from this number of directories on, one statement for all is faster
+_RANGE_MIN: Final = 32  # with this many files, one statement per directory is faster
+_MANY: Final = 40  # with this many directories, one statement for all of them is faster
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
@@ -70,23 +70,23 @@ class Scope(NamedTuple):
     """The names that one slice deletes: all names of several tops, or some of one top."""
 
     parents: list[Ino]
-    until: Cookie | None  # the last cookie of the slice; None: all names of the parents
+    until: Cookie | None  # last cookie of the slice, or None for all names of the parents
 
 
 class Tally(NamedTuple):
     """Counts of the names of one top within a scope, and of their plain files."""
 
     parent: Ino
-    first: Ino | None  # the lowest inode number of a plain file
-    last: Ino | None  # the highest inode number of a plain file
-    plain: int  # number of plain files
+    first: Ino | None  # lowest inode number of the plain files
+    last: Ino | None  # highest inode number of the plain files
+    plain: int  # number of plain files in the directory
     plain_bytes: int
-    names: int  # number of names of all types
-    until: Cookie | None  # names after this cookie are not counted; None: all names are counted
+    names: int  # number of names, of all file types
+    until: Cookie | None  # cookie of the last counted name, or None if all names are counted
 
 
 class Name(NamedTuple):
-    """One name in a top, and attributes of its inode; mode is None if the inode is missing."""
+    """One name in a top, and attributes of its inode. The mode of a missing inode is None."""
 
     parent: Ino
     cookie: Cookie
@@ -144,7 +144,7 @@ def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
 
 
 def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
-    """Return the cookie of the *number*-th name of a directory, None if it has fewer names."""
+    """Return the cookie of the *number*-th name of a directory, or None if it has fewer names."""
     sql = "SELECT cookie FROM dentries WHERE parent = ? ORDER BY cookie LIMIT 1 OFFSET ?"
     row = db.one(sql, (parent, number - 1))
     return None if row is None else Cookie(row[0])
@@ -167,7 +167,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
     Args:
         db: the database.
         parent: the top.
-        until: the last cookie to return, None for all names.
+        until: the last cookie to return, or None for all names.
         plain: also return the names of plain files.
     """
     which = "" if plain else f" AND ({_IS_PLAIN}) IS NOT TRUE"
@@ -219,7 +219,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
-    """Turn inodes into orphans, because processes use them. Inside a group."""
+    """Turn inodes into orphans, because processes use them. Transaction: inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
@@ -250,7 +250,7 @@ def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
 
 
 def delete_targets(db: Database, inos: Collection[Ino]) -> None:
-    """Delete the targets of symbolic links that the caller deletes. Inside a group."""
+    """Delete the targets of symbolic links that the caller deletes. Transaction: inside a group."""
     if inos:
         db.run(f"DELETE FROM symlinks WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
 
@@ -272,7 +272,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
 def lose_names(
     db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
-    """Reduce nlink of inodes that keep other names; call ``drop_links`` first. Inside a group."""
+    """Reduce nlink of inodes that have other names, after ``drop_links``. Inside a group."""
     db.inodes.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
     single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
     db.inodes.run(
@@ -354,7 +354,7 @@ class Child(NamedTuple):
     parent: Ino
     cookie: Cookie
     ino: Ino
-    names: int  # number of names in the child, 0 if it is not a directory
+    names: int  # number of names in the child; 0 unless it is a directory
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
@@ -375,7 +375,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
 
 
 def lock(db: Database, inos: Collection[Ino]) -> None:
-    """Set the flag LOCKED on inodes; no time changes. Inside a group."""
+    """Set the flag LOCKED on inodes; no time changes. Transaction: inside a group."""
     locked = InodeFlag.LOCKED
     db.inodes.run(
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
@@ -391,4 +391,4 @@ def note_locked_below(db: Database, directory: Ino) -> None:
             return
         inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
         directory = row.parent
-    raise MetadataError("the directories above it form a cycle", directory)
+    raise MetadataError("the parent directories form a cycle", directory)

@@ -1,6 +1,6 @@
 """Blocks of many files at once, for work on the content of trees.
 
-Owns: the query for the blocks. Does not know: names, which blocks are cached.
+Owns: the query for the blocks. Does not know: names, the cache.
 """
 
 import json
@@ -14,11 +14,11 @@ from s3fs_meta.model import BlockId, BlockIndex, Ino, PackId
 
 _LAST_INDEX: Final = BlockIndex(
     (1 << 63) - 2
-)  # invalid indexes of type text sort after all numbers
+)  # invalid indexes, which are texts, sort after all numbers
 
 
 class TreeBlock(NamedTuple):
-    """The block of one part of a file; its location is None if it is not uploaded."""
+    """The block of one part of a file. The location of a block that is not uploaded is None."""
 
     ino: Ino
     block_index: BlockIndex

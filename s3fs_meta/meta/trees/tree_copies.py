@@ -50,7 +50,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Files whose blocks are not copied: a block is not uploaded, or the file has too many for one slice.
+# Files that are copied without blocks: one is not uploaded, or they exceed the size of a slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -100,7 +100,7 @@ _LINKS: Final = (
 )
 _SHARED: Final = "(SELECT old FROM temp.copied_names WHERE is_shared)"
 _COUNT_LINKS: Final = (
-    # The first name of an inode gets a row in hard_links only when the second name is copied.
+    # The row in hard_links for an inode's first name is created only with the second name.
     "INSERT INTO hard_links SELECT l.new, l.parent, 1 FROM temp.copied_links AS l"
     f" WHERE l.names = 1 AND l.old IN {_SHARED}",
     "UPDATE temp.copied_links SET names = names + (SELECT count(*) FROM temp.copied_names AS p"
@@ -114,17 +114,17 @@ _COUNT_LINKS: Final = (
 
 
 class Origin(NamedTuple):
-    """The state that has the originals of a copy."""
+    """The state that contains the originals of a copy."""
 
     schema: str
-    txg: Txg | None  # the point in time, None for the present
+    txg: Txg | None  # the txg of the point in time, or None for the present
 
 
 LIVING: Final = Origin("main", None)
 
 
 def past(txg: Txg) -> Origin:
-    """Return a point in time as the origin of copies; its database is attached meanwhile."""
+    """Return a point in time as the origin of copies, while its database is attached."""
     return Origin(PAST, txg)
 
 
@@ -133,18 +133,19 @@ class Source(NamedTuple):
 
     old: Ino
     new: Ino
-    after: Cookie  # names up to this cookie are already copied
+    after: Cookie  # cookie of the last copied name
 
 
 class CopiedSlice(NamedTuple):
     """The result of copying one slice of a tree."""
 
     names: int
-    left: list[Source]  # given directories with names that are not copied yet
-    names_below: int  # number of names in *directories*
-    directories: list[Source]  # directories that the slice created, whose names are not copied yet
-    files: list[tuple[Ino, Ino]]  # (old, new) inode of files that were copied without their blocks
-    revived: int = 0  # packs of the past that have live blocks again
+    left: list[Source]  # directories that still have names to copy
+    names_below: int  # number of names in all of *directories*
+    directories: list[Source]  # new directories whose names are not copied yet
+    # (old, new) inode numbers of files that were copied without blocks.
+    files: list[tuple[Ino, Ino]]
+    revived: int = 0  # number of past packs that have live blocks again
 
 
 class _Sums(NamedTuple):
@@ -205,7 +206,7 @@ def copy_names(
 
     Args:
         db: the database, after ``begin``.
-        origin: the state that has the directories.
+        origin: the state that contains the directories.
         sources: directories, in the order of copying.
         now_ns: ctime and birth time of the copies.
         names_max: at most this many names are copied.
@@ -238,7 +239,7 @@ def copy_names(
 
 
 def _shares_hashes(db: Database) -> bool:
-    """Return whether a chosen name has the hash of another one, for which lookups must search."""
+    """Return whether a chosen name has the hash of another name, so that lookups must search."""
     sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
     return db.one(sql) is not None
 
@@ -291,7 +292,7 @@ def _copy_rows(db: Database, origin: Origin, before: int, now_ns: int, blocks_ma
 
 
 def _choose_blocks(db: Database, origin: Origin, before: int, blocks_max: int) -> None:
-    """Choose the files of a slice that get their blocks with their names."""
+    """Choose the files of a slice whose blocks are copied together with their names."""
     if origin.txg is None:
         db.run(_LEAVE, (blocks_max,))
         return
@@ -326,7 +327,7 @@ def _share_blocks(db: Database, before: int) -> None:
 
 
 def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
-    """Return the directories of which the slice did not copy all names."""
+    """Return the directories that still have names to copy after the slice."""
     last = db.one("SELECT parent, cookie FROM temp.copied_names ORDER BY place DESC LIMIT 1")
     assert last is not None, "a full slice must have a name"
     at = [source.new for source in sources].index(last[0])
@@ -361,7 +362,7 @@ def directories_in(db: Database, parent: Ino) -> int:
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Set nlink and parent of a top or orphan that the caller then names. Inside a group."""
+    """Set nlink and parent of a top or orphan before the caller names it. Inside a group."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

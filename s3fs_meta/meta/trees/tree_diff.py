@@ -1,12 +1,12 @@
 """The differences between two states of a filesystem, each in its own database.
 
 Owns: comparing names and inodes, detecting renames, and paths in both states.
-Does not know: points in time, how differences are shown.
+Does not know: points in time, the display of differences.
 Keeps: only the directories and inodes that the caller gives are compared; memory grows with them.
 Tasks: in a thread.
 
 A directory whose entries changed is itself a changed inode. So the entries of the changed
-directories are compared by name. A file that lost one name and got another was renamed. The
+directories are compared by name. A file that lost one name and has a new name was renamed. The
 entries below a renamed directory did not change.
 """
 
@@ -26,13 +26,13 @@ CHANGED: Final = "changed"
 RENAMED: Final = "renamed"
 ATTRIBUTES: Final = "attributes"
 
-_Name = tuple[Ino, bytes]  # directory and name
+_Name = tuple[Ino, bytes]  # directory and name of an entry
 
 _CONTENT: Final = (
     "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
     " LEFT JOIN blocks b ON b.block = m.block WHERE m.ino = ? ORDER BY m.block_index"
 )
-# The columns of the primary keys; the first is an inode number.
+# The columns of the primary keys, of which the first is an inode number.
 _TABLES: Final = {
     "inodes": "ino",
     "dentries": "parent, cookie",
@@ -43,19 +43,19 @@ _TABLES: Final = {
 
 
 class Difference(NamedTuple):
-    """One file or directory that differs."""
+    """One file or directory that differs between two states."""
 
-    path: bytes  # path in the later state; for a removed file, in the earlier state
+    path: bytes  # path in the later state, or in the earlier state if the file was removed
     kind: str
-    former_path: bytes | None  # only for a renamed file
+    former_path: bytes | None  # path in the earlier state, only for a renamed file
     mode: int
-    before_bytes: int | None  # size in the earlier state; None if the file did not exist
+    before_bytes: int | None  # size in the earlier state, or None if the file did not exist
     after_bytes: int | None
-    is_content_changed: bool  # only for a renamed file
+    is_content_changed: bool  # set only for a renamed file
 
 
 def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
-    """Yield inodes with different rows, and directories with different names; may repeat them.
+    """Yield inodes with different rows, and directories with different names, perhaps repeatedly.
 
     All rows are compared; this takes some seconds for a million files.
     """
@@ -170,7 +170,7 @@ class TreeDiff:
         """Yield changed files and directories that kept their names."""
         both = ((self._before.find(ino), self._after.find(ino)) for ino in inos)
         kept = [(one, other) for one, other in both if one is not None and other is not None]
-        # By directory, so that the names of each directory are read once.
+        # Sorted by directory, so that the names of each directory are read only once.
         for former, found in sorted(kept, key=lambda pair: pair[1].parent):
             if self._is_content_changed(former, found):
                 kind = CHANGED
@@ -200,7 +200,7 @@ class TreeDiff:
 
     def _is_content_changed(self, former: Attributes, found: Attributes) -> bool:
         if stat.S_ISDIR(found.mode):
-            return False  # the changed entries of a directory are listed themselves
+            return False  # the changed entries of a directory have differences of their own
         if (former.size_bytes, former.mtime_ns) != (found.size_bytes, found.mtime_ns):
             return True
         if stat.S_ISLNK(found.mode):
@@ -231,17 +231,17 @@ class _State:
         self._noted: dict[tuple[Ino, Ino], bytes] = {}
 
     def find(self, ino: Ino) -> Attributes | None:
-        """Return the attributes of an inode, None if it does not exist."""
+        """Return the attributes of an inode, or None if it does not exist."""
         return inodes.find(self._db, ino)
 
     def entries(self, directory: Ino) -> dict[bytes, Ino]:
-        """Return the names in a directory, empty if it does not exist."""
+        """Return the names in a directory, or none if it does not exist."""
         return dict(self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,)))
 
     def note_names(
         self, directory: Ino, entries: Mapping[bytes, Ino], wanted: Collection[Ino]
     ) -> None:
-        """Keep one name of each wanted inode in a directory, so that it is not read again."""
+        """Cache one name of each wanted inode in a directory, so that it is read only once."""
         self._noted.update(
             {(directory, ino): name for name, ino in entries.items() if ino in wanted}
         )
@@ -259,7 +259,7 @@ class _State:
         return sorted(xattrs.items(self._db, ino))
 
     def path(self, directory: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name, None if its directory has no path from the root."""
+        """Return the path of a name, or None if its directory has no path from the root."""
         above = self._directory(directory)
         return None if above is None else b"%s/%s" % (above, name) if above else name
 
@@ -292,7 +292,7 @@ class _State:
         return found
 
     def _directory(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory, b"" for the root."""
+        """Return the path of a directory, or b"" for the root."""
         above: list[tuple[Ino, bytes]] = []
         at = ino
         while at not in self._paths:

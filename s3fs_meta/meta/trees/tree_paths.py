@@ -1,7 +1,7 @@
 """Paths of inodes and names in one state of the database, for messages.
 
 Owns: following parents up to the root; the paths that recorded changes concern.
-Does not know: the caller, whether a change is uploaded, the time of a state of the tree.
+Does not know: the caller, the upload of changes, the time of a state.
 Tasks: in a thread. The name of an inode is found by a scan of its parent directory, because no index
 maps inodes to names.
 """
@@ -27,19 +27,19 @@ class TreePaths:
         self._directories: dict[Ino, str | None] = {ROOT_INO: ""}
 
     def of_name(self, parent: Ino, name: bytes) -> str | None:
-        """Return the path of a name, which may be deleted; None if its directory has no path."""
+        """Return the path of a name, which may be deleted, or None if its directory has no path."""
         above = self._directory(parent)
         return None if above is None else f"{above}/{_text(name)}"
 
     def of_inode(self, ino: Ino) -> str | None:
-        """Return one path of an inode; None if it has no path from the root."""
+        """Return one path of an inode, or None if it has no path from the root."""
         if ino == ROOT_INO:
             return "/"
         step = self.step(ino)
         return None if step is None else self.of_name(*step)
 
     def _directory(self, ino: Ino) -> str | None:
-        """Return the path of a directory, "" for the root."""
+        """Return the path of a directory, or "" for the root."""
         above: list[tuple[Ino, bytes]] = []
         at = ino
         while at not in self._directories:
@@ -56,7 +56,7 @@ class TreePaths:
         return path
 
     def step(self, ino: Ino) -> tuple[Ino, bytes] | None:
-        """Return a name of an inode with its directory, None if it has no name."""
+        """Return a name of an inode with its directory, or None if it has no name."""
         rows = self._connection.execute(
             "SELECT parent FROM inodes WHERE ino = ?", (ino,)
         ).fetchall()
@@ -69,7 +69,7 @@ class TreePaths:
 
 
 def bytes_of(connection: apsw.Connection, ino: Ino) -> bytes | None:
-    """Return one path of an inode, without a leading slash; None if it has no path from the root."""
+    """Return one path of an inode, without a leading slash, or None if it has no path."""
     paths = TreePaths(connection)
     names: list[bytes] = []
     while ino != ROOT_INO:

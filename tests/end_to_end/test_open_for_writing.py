@@ -115,7 +115,7 @@ def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
 
 
 def kill(figures: dict[str, Any]) -> None:
-    """Kill a daemon, and require that its collecting process exits, too."""
+    """Kill a daemon, and require that its write-back process exits, too."""
     os.kill(figures["pid"], signal.SIGKILL)
     wait_until_gone(figures["pid"])
     if figures["kernel"]["collector_pid"] is not None:
@@ -229,7 +229,7 @@ def test_flush_ships_writes_of_open_files(
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
-        for _ in range(2):  # the first flush starts the collecting process
+        for _ in range(2):  # the first flush starts the write-back process
             writer.write()
             program.ok("flush", mnt)
         kill(program.status(mnt))

@@ -9,7 +9,7 @@ from s3fs_meta.fuse.barrier import Barrier
 
 
 def test_barrier_belongs_to_the_user_of_the_mount() -> None:
-    """Only the user of the mount, as which the collecting process runs, can look up the barrier."""
+    """Only the user of the mount, as which the write-back process runs, can look up the barrier."""
     entry = Barrier().entry
     assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 

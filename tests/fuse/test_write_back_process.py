@@ -1,4 +1,4 @@
-"""The collecting process, which has the kernel write back its dirty data."""
+"""The write-back process, which has the kernel write back its dirty data."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def mount(tmp_path: Path) -> Iterator[Path]:
 
 
 def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    """Start the collecting process as the daemon does."""
+    """Start the write-back process as the daemon does."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(

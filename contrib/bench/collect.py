@@ -2,7 +2,7 @@
 
 A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
 load the benchmark counts, during ten seconds, the kernel's requests and the processor time of the
-daemon and of the write-back process. *Beside* is the number of 100-byte appends that a program made
+daemon and of the collecting process. *Beside* is the number of 100-byte appends that a program made
 in that time. *Longest ms* is the longest of these appends, because no program may be blocked.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 from contrib.bench import machine
 from contrib.bench.subjects import S3fsSubject, call
 
-WARM_UP_S: Final = 2.0  # time for the start of the write-back process
+WARM_UP_S: Final = 2.0  # time for the start of the collecting process
 LOADS: Final[dict[str, tuple[int, float | None]]] = {  # open files, seconds between two appends
     "none": (0, None),
     "1 idle": (1, None),

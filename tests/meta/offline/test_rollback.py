@@ -126,5 +126,7 @@ def test_rollback_to_deleted_packs_is_refused_with_their_names(tmp_path: Path) -
         file_in(past, pack(past, number), bytes([number]) * 32)
     present.commit()
 
-    with pytest.raises(SettingsError, match=r"is in the packs pack/00/1-0+1, .*3 and 2 more, which"):
+    with pytest.raises(
+        SettingsError, match=r"is in the packs pack/00/1-0+1, .*3 and 2 more, which"
+    ):
         take_over(past, present)

@@ -1,4 +1,4 @@
-"""An example object of the history index for tests."""
+"""An example object of the history index, for tests."""
 
 from s3fs_meta.codec.history_index import ChangedInode, HistoryIndex, Inodes, RemovedName
 from s3fs_meta.codec.image import content_hash

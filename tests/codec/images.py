@@ -1,4 +1,4 @@
-"""An example image manifest for tests."""
+"""An example image manifest, for tests."""
 
 from s3fs_meta.codec.image import (
     Manifest,

@@ -1,4 +1,4 @@
-"""A kept point for tests."""
+"""An example kept point, for tests."""
 
 from s3fs_meta.codec import kept_point
 from s3fs_meta.codec.image import ManifestRef, manifest_key
@@ -19,7 +19,7 @@ def point_of(
     epoch: int = 3,
     random: int = 1,
 ) -> KeptPoint:
-    """Return a kept point that begins with the image of a txg."""
+    """Return a kept point whose restore begins with the image of a txg."""
     digits = random.to_bytes(8, "big")
     return KeptPoint(
         key=kept_point.new_key(Txg(txg), name, keyring, digits),

@@ -1,4 +1,4 @@
-"""An example level object (a merged run of changelogs) for tests."""
+"""An example level object (a merged run of changelogs), for tests."""
 
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.codec.level import Level

@@ -1,6 +1,6 @@
-"""The exact bytes of superblocks of versions 1 and 2."""
+"""The exact bytes of superblocks of versions 1 and 2, for tests."""
 
-# Both superblocks end with these fields: one UUID and the same two key slots.
+# Superblocks of both versions end with the same fields: the UUID and two key slots.
 _KEYS = b"""\
  "unsafe_single_writer": false,
  "uuid": "01234567-89ab-cdef-0123-456789abcdef",

@@ -1,4 +1,4 @@
-"""Encoding and decoding of changelogs and of their parts."""
+"""Encoding and decoding of changelogs and their parts."""
 
 import json
 import struct
@@ -63,13 +63,13 @@ from tests.codec.changelogs import (
 )
 from tests.damage import flipped
 
-LAST = INTEGER_MAX - 1  # the largest number whose successor SQLite can store
+LAST = INTEGER_MAX - 1  # The largest number whose successor SQLite can store.
 SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 
 
 def encoded(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
-    """Return a sealed changelog whose header and section were not checked."""
+    """Return a sealed changelog without any check of its header and section."""
     text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
     payload = struct.pack(">I", len(text)) + text + section
     return envelope.encode(b"changes", KEY, payload, PLAIN)
@@ -146,7 +146,7 @@ IMAGE_HASH = content_hash(b"manifest")
     ids=str,
 )
 def test_inconsistent_changelog_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A changelog that contradicts itself or its name is refused when encoded and when decoded."""
+    """A changelog that contradicts itself or its name is neither encoded nor decoded."""
     link = replace(GROUP, **wrong)
 
     with pytest.raises(FormatError):
@@ -185,10 +185,10 @@ def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
         ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), "00"),
     ],
 )
-def test_changelog_of_an_image_refuses_an_image_of_another_txg_or_later_epoch(
+def test_changelog_of_an_image_refuses_another_txg_or_a_later_epoch(
     image: ManifestRef | None,
 ) -> None:
-    """A changelog of the kind image names an image of its own txg and of no later epoch."""
+    """The image that a changelog announces has the same txg, and no later epoch."""
     with pytest.raises(FormatError):
         encode(replace(IMAGE, image=image), PLAIN)
 
@@ -239,7 +239,7 @@ def test_error_about_a_newer_changelog_version_advises_an_upgrade() -> None:
 
 
 def test_changelog_that_begins_a_time_span_has_version_2() -> None:
-    """Earlier programs, which read version 1, refuse only the changelog that begins a time span."""
+    """Earlier programs, which read only version 1, refuse a changelog that begins a time span."""
     assert [header_of(link)["version"] for link in (GROUP, FENCE, IMAGE, SPAN)] == [1, 1, 1, 2]
     for link, wrong in (
         (SPAN, {"begins_span": False}),
@@ -269,7 +269,7 @@ def test_changelog_with_an_invalid_payload_is_refused(payload: bytes) -> None:
 
 
 def test_changelog_header_with_too_many_values_is_refused() -> None:
-    """A header of 10 million short values compresses to almost nothing but takes much memory."""
+    """A header of 10 million short values compresses to almost nothing, but uses much memory."""
     bomb = b'{"parts": [' + b"[]," * 10_000_000 + b"[]]}"
 
     with pytest.raises(FormatError, match="too many values"):
@@ -306,7 +306,7 @@ def test_changelog_header_with_too_many_values_is_refused() -> None:
     ids=str,
 )
 def test_impossible_block_locations_are_not_written(wrong: Location) -> None:
-    """A block location that would be read back differently is refused before it is sealed."""
+    """A block location that would be decoded differently is refused before it is sealed."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
@@ -339,12 +339,12 @@ LOCATION = struct.Struct(">QIQQI32s")
 def test_impossible_block_locations_are_not_read(
     row: tuple[int, int, int, int, int, bytes],
 ) -> None:
-    """A block location must be inside its pack, and its numbers must fit SQLite integers."""
+    """A block location must lie inside its pack, and its numbers must fit SQLite integers."""
     with pytest.raises(FormatError):
         decode_section("x", struct.pack(">I", 1) + LOCATION.pack(*row))
 
 
-def test_block_location_with_the_largest_allowed_numbers_is_accepted() -> None:
+def test_block_location_with_the_largest_valid_numbers_is_accepted() -> None:
     largest = Location(BlockId(LAST), BLOCK_BYTES_MAX, b"\xff" * 32, PackId(LAST), 1, 2)._replace(
         pack_offset=PACK_BYTES_MAX - 2
     )
@@ -354,7 +354,7 @@ def test_block_location_with_the_largest_allowed_numbers_is_accepted() -> None:
 
 
 def test_too_large_changelog_section_is_refused() -> None:
-    """A changelog section has bounds on its number of block locations and on its changeset."""
+    """A changelog section has a limited number of locations and a limited changeset."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
 
@@ -370,13 +370,13 @@ def test_too_large_changelog_section_is_refused() -> None:
         )
 
 
-def test_section_bytes_predicts_the_length_of_an_encoded_section() -> None:
+def test_section_bytes_returns_the_length_of_an_encoded_section() -> None:
     assert section_bytes(2, len(SECTION.changeset)) == len(encode_section(SECTION))
     assert section_bytes(0, 0) == len(encode_section(NO_CHANGES))
 
 
 def test_largest_possible_changelog_fits_one_envelope() -> None:
-    """A changelog with the longest names, largest numbers and most items can still be sealed."""
+    """The largest changelog has the longest names, the largest numbers and the most items."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
     note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
@@ -408,20 +408,20 @@ def test_changelog_with_a_flipped_missing_or_added_byte_is_refused(keyring: Keyr
     for damaged in damages(part):
         with pytest.raises(FormatError):
             decode_part(ref, damaged, keyring)
-        # A damaged part is refused even if the reference has its hash.
+        # A damaged part is refused even if the reference contains its hash.
         with pytest.raises(FormatError):
             decode_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
 
 def damages(data: bytes) -> list[bytes]:
-    """Return variants of *data*: one flipped bit per byte, every truncation, and extensions."""
+    """Return variants of *data*: with a flipped bit in each byte, truncated, and extended."""
     flips = [flipped(data, at, at % 8) for at in range(len(data))]
     return [*flips, *(data[:end] for end in range(len(data))), data + b"\0", data + data]
 
 
 @both
 def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
-    """A changelog copied to the name of another txg is refused, with or without encryption."""
+    """A changelog copied to the name of another txg is refused, whether encrypted or plain."""
     with pytest.raises(FormatError):
         decode(key_of(Txg(8)), encode(GROUP, keyring), keyring)
 
@@ -432,8 +432,8 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_part_with_another_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
-    """A changelog names each of its parts with its hash, and opens no other object as this part."""
+def test_part_with_the_wrong_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
+    """A changelog contains the name and the hash of each part, and accepts no other object."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
 
@@ -499,12 +499,12 @@ def test_changelog_names_are_parsed_and_sort_by_txg() -> None:
         part_key(PREFIX, 0).upper(),
     ],
 )
-def test_malformed_name_is_not_taken_for_a_changelog_or_its_part(key: str) -> None:
+def test_malformed_name_is_not_parsed_as_a_changelog_or_part(key: str) -> None:
     assert parse_key(key) is None
     assert parse_part_key(key) is None
 
 
-# Changelogs and a part of version 1, as in existing buckets.
+# Changelogs and a part of version 1, as they exist in buckets.
 GROUP_1 = bytes.fromhex(
     """
     533346534d455441000100006368616e67657300000003c3000000000000000000000000000000000128b52f

@@ -1,4 +1,4 @@
-"""Decoder errors that the garbage collector frees, in a separate process."""
+"""Decoder errors that the garbage collector frees, tested in a separate process."""
 
 import struct
 import subprocess
@@ -9,7 +9,7 @@ from s3fs_meta.codec import changelog, envelope
 from s3fs_meta.codec.changelog import NO_CHANGES
 from tests.codec.changelogs import GROUP, KEY, PLAIN
 
-# The error is in a reference cycle with its traceback, so only the garbage collector frees it.
+# A reference cycle contains the error and its traceback, so only the collector frees them.
 _REFUSE_AND_COLLECT = """
 import gc, sys
 from s3fs_meta.codec.changelog import decode, key_of

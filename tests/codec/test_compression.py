@@ -1,4 +1,4 @@
-"""Compression of blocks: round trips, names of methods, bounds."""
+"""Compression of blocks: round trips, names of methods and limits."""
 
 import random
 import threading
@@ -40,7 +40,7 @@ def test_unknown_compression_name_is_refused_with_a_list_of_valid_names(name: st
 
 
 def test_incompressible_data_is_stored_uncompressed() -> None:
-    """Incompressible data is stored as it is, after one byte that names the method."""
+    """Incompressible data is stored unchanged, after one byte that names the method."""
     noise = random.Random(1).randbytes(10_000)
     packed = Compressor.for_name("zstd-3").compress(noise)
 
@@ -68,7 +68,7 @@ def test_compressed_frame_of_unexpected_size_is_refused() -> None:
 
 
 def test_oversized_compressed_frame_allocates_no_memory() -> None:
-    """A small compressed frame that declares 256 MiB is refused before memory is allocated."""
+    """A small frame that declares 256 MiB is refused before memory is allocated."""
     bomb = bytes([Method.ZSTD]) + zstandard.ZstdCompressor().compress(bytes(1 << 28))
     tracemalloc.start()
     try:
@@ -82,8 +82,8 @@ def test_oversized_compressed_frame_allocates_no_memory() -> None:
 
 
 def test_zstd_window_larger_than_the_content_is_refused() -> None:
-    """A frame that declares 100 bytes of content cannot make zstd allocate a window of 128 MiB."""
-    # The frame declares its size in four bytes and has a window descriptor.
+    """A frame that declares 100 bytes of content cannot make zstd allocate 128 MiB."""
+    # This frame declares its size in four bytes and has a window descriptor.
     descriptor = bytes([0b10_000000])
     window = bytes([(27 - 10) << 3])
     frame = zstandard.FRAME_HEADER + descriptor + window + (100).to_bytes(4, "little") + bytes(20)
@@ -96,7 +96,7 @@ def test_zstd_window_larger_than_the_content_is_refused() -> None:
 @pytest.mark.parametrize("name", ["zstd-1", "zstd-9", "zstd-19"])
 @pytest.mark.parametrize("plain_bytes", [9, 100, 1000, 1025, 65_537, 300_000])
 def test_own_zstd_windows_are_never_larger_than_the_content(name: str, plain_bytes: int) -> None:
-    """The check of zstd windows refuses no frame that this program writes."""
+    """The check of zstd windows accepts all frames that this program writes."""
     data = bytes(plain_bytes)
     packed = Compressor.for_name(name).compress(data)
 
@@ -104,18 +104,18 @@ def test_own_zstd_windows_are_never_larger_than_the_content(name: str, plain_byt
 
 
 def test_zstd_frame_without_a_declared_size_is_refused() -> None:
-    """This program always declares the size of a zstd frame, so a frame without one is damage."""
+    """This program always declares the size of a zstd frame, so a missing size is damage."""
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
 
     with pytest.raises(DecompressionError):
         decompress(bytes([Method.ZSTD]) + frame, len(TEXT))
 
 
-def test_zstd_frame_that_declares_a_wrong_size_is_refused() -> None:
-    """No invented bytes are returned for a zstd frame that declares more bytes than it has."""
+def test_zstd_frame_with_a_wrong_declared_size_is_refused() -> None:
+    """A frame that declares more bytes than it contains gives an error, not invented bytes."""
     frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
     parameters = zstandard.get_frame_parameters(frame[1:])
-    # This byte is the low byte of the content size; method, magic and descriptor precede it.
+    # The low byte of the content size; the method, magic number and descriptor precede it.
     frame[6] ^= 1
     lie = zstandard.get_frame_parameters(frame[1:]).content_size
 
@@ -134,13 +134,13 @@ def test_skippable_zstd_frame_is_refused() -> None:
 
 @pytest.mark.parametrize("tail", [b"x", zstandard.ZstdCompressor().compress(b"more")])
 def test_bytes_after_a_zstd_frame_are_refused(tail: bytes) -> None:
-    """Bytes after a zstd frame are damage, even if they are a valid frame themselves."""
+    """Bytes after a zstd frame are damage, even if they form a valid frame."""
     with pytest.raises(DecompressionError):
         decompress(Compressor.for_name("zstd-1").compress(TEXT) + tail, len(TEXT))
 
 
 def test_error_about_an_unknown_compression_method_names_both_causes() -> None:
-    """An unknown compression method is either damage or the work of a newer program."""
+    """An unknown method means either damage or a newer program."""
     with pytest.raises(DecompressionError, match="damaged, or a newer s3fs-meta wrote them"):
         decompress(b"\x07data", 4)
 
@@ -167,7 +167,7 @@ def test_threads_can_share_one_compressor() -> None:
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
 def test_any_bytes_survive_compression(data: bytes, times: int, name: str) -> None:
-    """Compression never makes data longer than by the byte that names the method."""
+    """Compression adds at most one byte, which names the method."""
     packed = Compressor.for_name(name).compress(data * times)
 
     assert len(packed) <= len(data) * times + 1
@@ -188,7 +188,7 @@ def test_decompressing_random_bytes_gives_the_expected_length_or_an_error(
 
 
 def test_flipped_bit_of_a_frame_gives_the_expected_length_or_an_error() -> None:
-    """A compressed frame has no checksum: the hash of the block detects other changes."""
+    """A compressed frame has no checksum; the hash of its block detects other changes."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)

@@ -1,4 +1,4 @@
-"""Envelopes, which seal most kinds of objects: round trips and refused objects."""
+"""Envelopes, which seal most kinds of objects."""
 
 import random
 import tracemalloc
@@ -37,7 +37,7 @@ def test_envelope_seals_and_opens_memoryviews(keyring: Keyring) -> None:
 
 
 def test_encrypted_envelopes_of_equal_payloads_differ() -> None:
-    """Two encrypted envelopes with equal payloads differ, and neither shows the payload."""
+    """Two encrypted envelopes with equal payloads differ, and neither contains the payload."""
     first, second = (encode(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
 
     assert b"database" not in first
@@ -50,7 +50,7 @@ def test_plain_envelopes_of_equal_payloads_are_equal() -> None:
 
 @both
 def test_envelope_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
-    """An envelope moved to another key, or to the bucket of another filesystem, does not open."""
+    """An envelope moved to another key, or to another filesystem, cannot be opened."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
@@ -94,23 +94,23 @@ def test_every_truncation_and_extension_of_an_envelope_is_detected(keyring: Keyr
 
 @both
 def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyring) -> None:
-    """An unknown envelope version is damage only if the checksum of version 1 is right."""
+    """An envelope of an unknown version is damaged only if the checksum of version 1 is right."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
         newer = bytearray(data)
         newer[at] |= 2
-        newer[-1] ^= 1  # A newer program computes another checksum over its header.
+        newer[-1] ^= 1  # A newer program computes a different checksum over its header.
         with pytest.raises(NewerFormatError, match="upgrade"):
             decode(b"piece", KEY, bytes(newer), keyring)
 
 
 @both
 def test_error_about_a_damaged_envelope_version_advises_no_upgrade(keyring: Keyring) -> None:
-    """If an envelope is authentic except for its version, the version is damaged."""
+    """If only the version of an envelope does not match its checksum, the version is damaged."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
-    for at in range(8, 12):  # Bytes 8 to 11 are the version and the flags.
+    for at in range(8, 12):  # Bytes 8 to 11 of an envelope are the version and the flags.
         with pytest.raises(FormatError) as refused:
             decode(b"piece", KEY, flipped(data, at, 3), keyring)
         assert not isinstance(refused.value, NewerFormatError)
@@ -146,7 +146,7 @@ def test_payload_too_large_to_be_read_back_is_not_sealed() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
-def test_envelope_of_any_bytes_round_trips_at_any_level(
+def test_envelope_of_any_bytes_round_trips_at_any_compression_level(
     data: bytes, times: int, encrypted: bool, level: int
 ) -> None:
     keyring = ENCRYPTED if encrypted else PLAIN
@@ -160,7 +160,7 @@ def test_envelope_of_any_bytes_round_trips_at_any_level(
 def test_random_bytes_are_refused_as_an_envelope(
     data: bytes, prefix_bytes: int, encrypted: bool
 ) -> None:
-    """No bytes make the parser of envelopes raise anything but FormatError."""
+    """The parser of envelopes raises no exception other than FormatError."""
     good = b"S3FSMETA" + bytes([0, 1, 0, int(encrypted)])
     with pytest.raises(FormatError):
         decode(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
@@ -168,10 +168,10 @@ def test_random_bytes_are_refused_as_an_envelope(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
-def test_an_intact_envelope_with_any_fields_is_refused_or_consistent(
+def test_authentic_envelope_with_any_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
-    """An envelope with a right checksum decodes to its declared length or is refused."""
+    """An envelope with a right checksum is decoded to its declared length or refused."""
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)

@@ -1,4 +1,4 @@
-"""Parsing of JSON from the bucket: types, ranges, unknown fields."""
+"""Parsing of JSON from the bucket: types, ranges and unknown fields."""
 
 import re
 
@@ -9,7 +9,7 @@ from s3fs_meta.errors import FormatError
 
 
 def fields_of(text: str) -> Fields:
-    """Return the fields of a JSON text."""
+    """Return the fields of a JSON object given as text."""
     return Fields.parse("object", text.encode())
 
 
@@ -31,14 +31,14 @@ def fields_of(text: str) -> Fields:
     ids=lambda text: text[:12],
 )
 def test_text_that_is_not_a_json_object_is_refused(text: str) -> None:
-    """No text makes the JSON parser raise anything but FormatError."""
+    """For any text, the JSON parser raises no exception other than FormatError."""
     with pytest.raises(FormatError):
         fields_of(text)
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]", '{"a": {}}'])
 def test_json_with_too_many_values_is_refused_before_parsing(item: str) -> None:
-    """Parsed JSON can take a hundred times the memory of its text."""
+    """Parsed JSON can use a hundred times the memory of its text."""
     text = '{"a": [' + ",".join([item] * 40) + "]}"
     marks = text.count("[") + text.count("{") + text.count(",")
 
@@ -102,8 +102,8 @@ def test_error_names_the_missing_or_unknown_json_field() -> None:
         fields.finish()
 
 
-def test_json_value_of_a_wrong_structure_is_refused() -> None:
-    """A JSON object, an array and a text of a given pattern are not confused."""
+def test_json_value_with_the_wrong_structure_is_refused() -> None:
+    """An object, an array and a text of a given pattern are not mistaken for each other."""
     values = {"a": [1, 2], "b": {}, "c": "abc"}
     with pytest.raises(FormatError):
         Fields("object", values).array("a", 1)

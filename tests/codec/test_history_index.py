@@ -1,4 +1,4 @@
-"""Objects of the history index: names, alignment, columns, fields."""
+"""Objects of the history index: names, alignment, columns and fields."""
 
 import json
 import struct
@@ -68,7 +68,7 @@ def test_index_object_round_trips(keyring: Any) -> None:
     st.lists(st.tuples(_INOS, _MASKS, _MASKS), unique_by=lambda row: row[0]),
     st.lists(st.tuples(_INOS, _NAMES, st.integers(256, 2**63 - 2), _INOS, _MASKS)),
 )
-def test_every_index_of_valid_rows_round_trips(
+def test_every_index_object_of_valid_rows_round_trips(
     inodes: list[tuple[int, int, int]], names: list[tuple[int, bytes, int, int, int]]
 ) -> None:
     rows = {
@@ -86,7 +86,7 @@ def test_every_index_of_valid_rows_round_trips(
     assert decode(KEY, encode(made, PLAIN), PLAIN) == made
 
 
-def test_changed_inode_is_found_by_its_number() -> None:
+def test_changed_inode_is_found_by_number_in_an_index_object() -> None:
     assert [INDEX.inodes.find(row.ino) for row in INODES] == list(INODES)
     assert INDEX.inodes.find(Ino(8)) is None
     assert INDEX.inodes.find(Ino(2**62 + 1)) is None
@@ -156,7 +156,7 @@ def test_index_object_with_invalid_inodes_is_not_written(inodes: tuple[ChangedIn
         encode(replace(INDEX, inodes=Inodes.of(inodes)), PLAIN)
 
 
-def test_cut_or_extended_index_object_is_refused() -> None:
+def test_truncated_or_extended_index_object_is_refused() -> None:
     whole = _payload(_header(), _columns())
     for size in (0, 3, 4, 100, len(whole) - 1):
         _refused(whole[:size])
@@ -164,20 +164,20 @@ def test_cut_or_extended_index_object_is_refused() -> None:
     _refused(struct.pack(">I", 1 << 31) + whole[4:])
 
 
-def test_inode_numbers_that_overflow_are_refused() -> None:
+def test_inode_numbers_that_overflow_in_an_index_object_are_refused() -> None:
     steps = array("Q", [2**63, 2**63, 2**63])
     steps.byteswap()
     _refused(_payload(_header(), steps.tobytes() + _columns()[24:]))
 
 
-def test_newer_version_of_an_index_object_asks_for_an_upgrade() -> None:
+def test_error_about_a_newer_index_object_advises_an_upgrade() -> None:
     data = envelope.encode(b"history", KEY, _payload(_header(version=2), _columns()), PLAIN)
     with pytest.raises(NewerFormatError, match="history index version 2"):
         decode(KEY, data, PLAIN)
 
 
 @both
-def test_any_flipped_bit_of_an_index_object_is_detected(keyring: Any) -> None:
+def test_every_flipped_bit_of_an_index_object_is_detected(keyring: Any) -> None:
     data = encode(INDEX, keyring)
     for at in range(len(data)):
         with pytest.raises(FormatError):

@@ -1,4 +1,4 @@
-"""Image manifests and the image pieces that they list."""
+"""Image manifests, and the image pieces that they list."""
 
 import json
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_image_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> Non
     ids=str,
 )
 def test_inconsistent_image_manifest_is_neither_written_nor_read(wrong: dict[str, object]) -> None:
-    """A manifest that contradicts itself or its name is refused when encoded and when decoded."""
+    """A manifest that contradicts itself or its name is neither encoded nor decoded."""
     # mypy cannot check arguments from a dict.
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type]
     data = envelope.encode(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
@@ -137,7 +137,7 @@ def test_error_about_a_newer_manifest_version_advises_an_upgrade() -> None:
 
 @both
 def test_renamed_image_manifest_is_refused(keyring: Keyring) -> None:
-    """The manifest of one image copied to the name of another image is refused."""
+    """A manifest copied to the name of another image is refused."""
     with pytest.raises(FormatError):
         decode(OLD_KEY, encode(MANIFEST, KEY, keyring), keyring)
 
@@ -152,8 +152,8 @@ def test_image_piece_round_trips(keyring: Keyring) -> None:
 
 
 @both
-def test_image_piece_with_other_content_is_refused(keyring: Keyring) -> None:
-    """An intact image piece is refused if its hash is not the one in the manifest."""
+def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
+    """An authentic piece is refused if the manifest contains a different hash."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 
@@ -163,7 +163,7 @@ def test_image_piece_with_other_content_is_refused(keyring: Keyring) -> None:
 
 
 def test_image_names_are_parsed_and_sort_by_txg() -> None:
-    """Names of image manifests and pieces contain the txg and the epoch."""
+    """The names of image manifests and pieces contain the txg and the epoch."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
@@ -185,7 +185,7 @@ def test_image_name_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
 @pytest.mark.parametrize(
     "key", ["", KEY + "x", "x" + KEY, KEY.replace("-2-", "-02-"), KEY.replace("/0", "/"), PREFIX]
 )
-def test_malformed_name_is_not_taken_for_an_image_manifest_or_piece(key: str) -> None:
+def test_malformed_name_is_not_parsed_as_an_image_manifest_or_piece(key: str) -> None:
     assert parse_manifest_key(key) is None
     assert parse_piece_key(key) is None
 
@@ -198,7 +198,7 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 def test_any_value_in_an_image_manifest_is_refused_or_returned_unchanged(
     name: str, value: object
 ) -> None:
-    """No value makes the parser of manifests raise anything but FormatError."""
+    """The parser of manifests raises no exception other than FormatError."""
     payload = dump({**SOUND, name: value})
     try:
         read = decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -246,7 +246,7 @@ def test_image_manifests_of_version_1_can_be_read_forever() -> None:
 
 
 def test_image_manifest_of_version_1_with_a_changelog_field_is_refused() -> None:
-    """The field "changelog" was added in version 2 of the image manifest."""
+    """The field "changelog" exists only since version 2 of the image manifest."""
     payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
 
     with pytest.raises(FormatError, match="unknown field"):
@@ -266,7 +266,7 @@ def test_image_manifests_of_version_2_can_be_read_forever() -> None:
 
 
 def test_image_manifest_with_too_many_values_is_refused() -> None:
-    """A manifest of 10 million short values compresses to almost nothing but takes much memory."""
+    """A manifest of 10 million short values compresses to almost nothing, but uses much memory."""
     bomb = b'{"pieces": [' + b"[]," * 10_000_000 + b"[]]}"
 
     with pytest.raises(FormatError, match="too many values"):
@@ -274,7 +274,7 @@ def test_image_manifest_with_too_many_values_is_refused() -> None:
 
 
 def test_image_names_with_too_large_numbers_are_refused() -> None:
-    """SQLite cannot store a txg or epoch of 2^63, so an object of that name is no image."""
+    """SQLite cannot store a txg or epoch of 2^63, so an object with such a name is no image."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775807-")) is not None

@@ -1,4 +1,4 @@
-"""Kept points as objects."""
+"""The object of a kept point: encoding, decoding and names."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ OTHER = Keyring.from_master(bytes(32))
 
 
 @pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
-def test_kept_point_is_read_as_it_was_written(keyring: Keyring) -> None:
+def test_kept_point_round_trips(keyring: Keyring) -> None:
     point = replace(point_of(keyring), auto=True)
     data = kept_point.encode(point, keyring)
     assert kept_point.decode(point.key, data, keyring) == point
@@ -27,20 +27,20 @@ def test_kept_point_is_read_as_it_was_written(keyring: Keyring) -> None:
     assert len(data) <= kept_point.ENCODED_BYTES_MAX
 
 
-def test_point_at_the_txg_of_its_image_is_allowed() -> None:
+def test_kept_point_at_the_txg_of_its_image_is_valid() -> None:
     point = point_of(PLAIN, txg=40, image=40)
     assert kept_point.decode(point.key, kept_point.encode(point, PLAIN), PLAIN) == point
 
 
-def test_name_is_not_visible_in_an_encrypted_bucket() -> None:
-    """Another filesystem with the same name has another key, so a name cannot be tried out."""
+def test_name_of_a_kept_point_is_not_visible_in_an_encrypted_bucket() -> None:
+    """The key of a kept point contains a keyed hash of its name, so names cannot be guessed."""
     point = point_of(ENCRYPTED)
     assert b"upgrade" not in kept_point.encode(point, ENCRYPTED)
     assert "upgrade" not in point.key
     assert kept_point.name_hash(point.name, OTHER) not in point.key
 
 
-def test_object_opens_only_under_its_own_name_and_keys() -> None:
+def test_kept_point_can_be_decoded_only_with_its_own_name_and_keys() -> None:
     point = point_of(ENCRYPTED)
     data = kept_point.encode(point, ENCRYPTED)
     elsewhere = kept_point.new_key(Txg(43), point.name, ENCRYPTED, bytes(8))
@@ -100,8 +100,8 @@ def _stored(fields: dict[str, object], kind: bytes = b"kept") -> bytes:
     ],
     ids=str,
 )
-def test_wrong_fields_of_an_authentic_object_are_refused(change: dict[str, object]) -> None:
-    """On a plain filesystem any writer of the bucket can make such objects."""
+def test_authentic_kept_point_with_wrong_fields_is_refused(change: dict[str, object]) -> None:
+    """Anyone who can write to the bucket of a plain filesystem can make an authentic object."""
     key = point_of(PLAIN).key
     assert kept_point.decode(key, _stored(_fields()), PLAIN) == point_of(PLAIN)
     with pytest.raises(FormatError) as refused:
@@ -109,7 +109,7 @@ def test_wrong_fields_of_an_authentic_object_are_refused(change: dict[str, objec
     assert not isinstance(refused.value, NewerFormatError)
 
 
-def test_missing_field_and_other_kind_are_refused() -> None:
+def test_kept_point_without_a_field_or_of_another_kind_is_refused() -> None:
     key = point_of(PLAIN).key
     for name in _fields():
         with pytest.raises(FormatError):
@@ -120,12 +120,12 @@ def test_missing_field_and_other_kind_are_refused() -> None:
         kept_point.decode(key, _stored(_fields(), b"level"), PLAIN)
 
 
-def test_later_version_advises_an_upgrade() -> None:
+def test_error_about_a_newer_kept_point_advises_an_upgrade() -> None:
     with pytest.raises(NewerFormatError, match="upgrade"):
         kept_point.decode(point_of(PLAIN).key, _stored(_fields() | {"version": 2}), PLAIN)
 
 
-def test_image_after_the_point_is_never_written() -> None:
+def test_kept_point_before_its_image_is_never_written() -> None:
     image = ManifestRef(ObjectKey("image/000000000043-3-0000000000000000/manifest"), "cd" * 32)
     with pytest.raises(FormatError):
         kept_point.encode(replace(point_of(PLAIN), image=image), PLAIN)
@@ -143,11 +143,11 @@ def test_image_after_the_point_is_never_written() -> None:
         "kept/9999999999999999999-" + "a" * 32 + "-" + "0" * 16,
     ],
 )
-def test_other_keys_name_no_kept_point(key: str) -> None:
+def test_malformed_key_is_not_parsed_as_a_kept_point(key: str) -> None:
     assert kept_point.parse_key(key) is None
 
 
-def test_key_of_a_kept_point_has_its_txg() -> None:
+def test_key_of_a_kept_point_contains_its_txg() -> None:
     point = point_of(PLAIN)
     name = kept_point.parse_key(point.key)
     assert name == (42, kept_point.name_hash(point.name, PLAIN))
@@ -157,7 +157,7 @@ def test_key_of_a_kept_point_has_its_txg() -> None:
 @pytest.mark.parametrize(
     "name", ["a", "before-upgrade", "auto-2026-11-20T02:00:00", "größe", "v1.2+x"]
 )
-def test_names_that_are_allowed(name: str) -> None:
+def test_valid_names_of_kept_points_are_accepted(name: str) -> None:
     assert is_kept_name(name)
 
 
@@ -168,5 +168,5 @@ def test_names_that_are_allowed(name: str) -> None:
         *("Now", "x" * 65, "a\u202e", "a\ud800", "10m", "txg=4"),
     ],
 )
-def test_names_that_mean_another_point_or_break_a_table_are_refused(name: str) -> None:
+def test_names_that_look_like_other_points_or_break_a_table_are_refused(name: str) -> None:
     assert not is_kept_name(name)

@@ -1,4 +1,4 @@
-"""Key slots: the master key, wrapped by a passphrase or by a recovery key."""
+"""Key slots: the master key, wrapped with a passphrase or a recovery key."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_similar_passphrase_does_not_open_a_key_slot(lock: PassphraseLock) -> No
 
 
 def test_key_slot_is_bound_to_its_filesystem(lock: PassphraseLock) -> None:
-    """A key slot copied to another filesystem does not open."""
+    """A key slot copied to another filesystem cannot be opened."""
     other = UUID.replace("0", "1")
 
     with pytest.raises(PassphraseError):
@@ -53,7 +53,7 @@ def test_equal_passphrases_make_different_key_slots(lock: PassphraseLock) -> Non
 
 
 def test_empty_passphrases_are_refused() -> None:
-    """An empty passphrase file or variable must not disable the protection."""
+    """An empty passphrase file or variable must not disable the encryption."""
     with pytest.raises(UsageError, match="--plain"):
         lock_with_passphrase(UUID, MASTER, b"", CHEAPEST_COST)
 
@@ -67,7 +67,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
 
 
 def test_recovery_key_may_be_typed_in_any_form() -> None:
-    """A recovery key may be typed with or without hyphens or spaces, and in any case."""
+    """A recovery key may contain hyphens, spaces or neither, and letters of either case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
     assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)
@@ -80,8 +80,8 @@ def test_recovery_key_may_be_typed_in_any_form() -> None:
         assert open_with_recovery_key(UUID, wrapped, typed) == MASTER
 
 
-def test_typing_mistake_in_a_recovery_key_is_reported_as_such() -> None:
-    """The error for a typing mistake differs from the error for a wrong recovery key."""
+def test_typing_mistake_in_a_recovery_key_is_reported_as_a_typing_mistake() -> None:
+    """The errors for a typing mistake and for a wrong recovery key differ."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
     changed = "A" if recovery_key[3] != "A" else "B"
 
@@ -99,7 +99,7 @@ def test_typing_mistake_in_a_recovery_key_is_reported_as_such() -> None:
 
 
 def test_another_recovery_key_does_not_open_a_key_slot() -> None:
-    """A well-formed recovery key of another filesystem, or a replaced one, is refused."""
+    """A key slot refuses the recovery key of another filesystem and a replaced one."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -128,12 +128,12 @@ def test_key_slot_fields_round_trip(lock: PassphraseLock) -> None:
     ids=str,
 )
 def test_expensive_key_slots_are_refused(lock: PassphraseLock, wrong: dict[str, object]) -> None:
-    """A forged superblock cannot demand unbounded memory or time for a passphrase hash."""
+    """A forged superblock must not cause unbounded memory or time for a passphrase hash."""
     with pytest.raises(FormatError):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
 
 
-def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
+def test_error_about_an_unknown_kdf_advises_an_upgrade(lock: PassphraseLock) -> None:
     """A key slot with an unknown key derivation function is newer, not damaged."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
@@ -141,7 +141,7 @@ def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
-def test_any_text_is_refused_as_a_recovery_key(text: str) -> None:
-    """No text makes the parser of recovery keys raise anything but PassphraseError."""
+def test_arbitrary_text_is_refused_as_a_recovery_key(text: str) -> None:
+    """The parser of recovery keys raises no exception other than PassphraseError."""
     with pytest.raises(PassphraseError):
         open_with_recovery_key(UUID, "00" * 48, text)

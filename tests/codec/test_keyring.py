@@ -1,4 +1,4 @@
-"""The keys that are derived from a master key, and the values computed with them."""
+"""Keys derived from a master key, and values computed with these keys."""
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -26,7 +26,7 @@ def test_block_hash_is_equal_for_equal_keys_and_any_kind_of_buffer() -> None:
 
 
 def test_derived_keys_never_change() -> None:
-    """Values in existing buckets depend on the derived keys, so they must never change."""
+    """Existing buckets contain values that were computed with the derived keys."""
     keyring = Keyring.from_master(MASTER)
 
     assert (
@@ -54,7 +54,7 @@ def test_ciphers_differ_by_salt_purpose_and_master_key() -> None:
 
 
 def test_checksum_depends_on_the_boundaries_of_its_arguments() -> None:
-    """Moving a byte from one argument of the checksum to the next changes the checksum."""
+    """The checksum changes if a byte moves from one argument to the next."""
     keyring = Keyring(None, bytes(32))
 
     assert keyring.checksum(b"p", b"ab", b"c") != keyring.checksum(b"p", b"a", b"bc")

@@ -1,4 +1,4 @@
-"""The lease object: round trips, refused values, versions."""
+"""The lease object: round trips, refused values and versions."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_lease_round_trips(value: Lease) -> None:
 
 
 def test_head_of_the_chain_round_trips() -> None:
-    """The head, a reference to the newest image, is stored as text in the local state."""
+    """The local state contains the head, a reference to the newest image, as text."""
     assert decode_head("local state", encode_head(HEAD)) == HEAD
 
 
@@ -124,7 +124,7 @@ def test_lease_without_one_of_its_fields_is_refused(name: str) -> None:
         decode(KEY, text_object.encode("lease", lease.VERSION, fields))
 
 
-def test_lease_that_could_not_be_read_is_not_written() -> None:
+def test_lease_that_could_not_be_decoded_is_not_written() -> None:
     head = Head(Txg(6), ObjectKey("image/x"), "")
     for value in (replace(LEASE, epoch=Epoch(-1)), replace(LEASE, head=head)):
         with pytest.raises(FormatError):
@@ -132,15 +132,17 @@ def test_lease_that_could_not_be_read_is_not_written() -> None:
 
 
 def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
-    """An older program must not take a lease that it cannot understand."""
+    """An older program must not acquire a lease that it cannot interpret."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, text_object.encode("lease", lease.VERSION + 1, FIELDS))
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*FIELDS, "x"])), json_values)
-def test_any_value_in_a_lease_is_refused_or_returned_unchanged(name: str, value: object) -> None:
-    """No value makes the parser of leases raise anything but FormatError."""
+def test_arbitrary_value_in_a_lease_is_refused_or_returned_unchanged(
+    name: str, value: object
+) -> None:
+    """The parser of leases raises no exception other than FormatError."""
     try:
         read = decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, name: value}))
     except FormatError:
@@ -173,12 +175,12 @@ blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
 
 
 def test_leases_of_version_1_can_be_read_forever() -> None:
-    """The nonce and the machine of a lease of version 1 are unknown."""
+    """The nonce and the machine in a lease of version 1 are unknown."""
     assert decode(KEY, LEASE_1) == replace(LEASE, nonce=None, machine=UNKNOWN_MACHINE)
 
 
 def test_lease_without_a_nonce_is_not_written() -> None:
-    """Leases of version 1, which have no nonce, are read but never written."""
+    """Leases of version 1, which have no nonce, are decoded but never written."""
     with pytest.raises(FormatError):
         encode(replace(LEASE, nonce=None))
 
@@ -194,10 +196,10 @@ def test_lease_without_a_nonce_is_not_written() -> None:
     ],
     ids=str,
 )
-def test_machines_differ_only_by_an_identifier_known_for_both(
+def test_machines_differ_if_an_identifier_known_for_both_differs(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
-    """Two hosts are different machines if one identifier, known for both, differs."""
+    """A machine identifier that is unknown for one of two hosts is not compared."""
     assert one.is_other(other) is is_other
     assert other.is_other(one) is is_other
 

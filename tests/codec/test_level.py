@@ -1,4 +1,4 @@
-"""Level objects, which merge runs of changelogs: names, alignment, fields."""
+"""Level objects (merged runs of changelogs): names, alignment and fields."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ def test_level_object_round_trips(keyring: Any) -> None:
 
 @given(st.integers(1, 10**13))
 def test_level_object_name_contains_the_txgs_of_an_aligned_run(txg: int) -> None:
-    """The name of a level object contains the first and the last txg of its run of changelogs."""
+    """The name of a level object contains the first and last txg of its run of changelogs."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
         assert parse_key(key) == (number, txg)
@@ -59,7 +59,7 @@ def test_level_object_name_contains_the_txgs_of_an_aligned_run(txg: int) -> None
         "changelog/000000000008",
     ],
 )
-def test_malformed_name_is_not_taken_for_a_level_object(key: str) -> None:
+def test_malformed_name_is_not_parsed_as_a_level_object(key: str) -> None:
     assert parse_key(key) is None
 
 
@@ -81,7 +81,7 @@ def test_malformed_name_is_not_taken_for_a_level_object(key: str) -> None:
     ids=str,
 )
 def test_inconsistent_level_object_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A level that contradicts itself or its name is refused when encoded and when decoded."""
+    """A level that contradicts itself or its name is neither encoded nor decoded."""
     made = replace(LEVEL, **wrong)
     header = level.dump_header(made)
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
@@ -103,7 +103,7 @@ def test_level_object_without_one_of_its_fields_is_refused(field: str) -> None:
         decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_unknown_version_of_a_level_object_is_not_called_damage() -> None:
+def test_error_about_an_unknown_version_of_a_level_object_reports_no_damage() -> None:
     header = json.dumps({**json.loads(level.dump_header(LEVEL)), "version": 2}).encode()
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
     with pytest.raises(NewerFormatError):

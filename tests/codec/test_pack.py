@@ -1,4 +1,4 @@
-"""Packs: round trips, single records, names, and damage."""
+"""Packs: round trips, single records, names and damage."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 
 def contents(count: int) -> list[bytes]:
-    """Return *count* small blocks, of which every second one is incompressible."""
+    """Return *count* small blocks; every second one is incompressible."""
     noise = random.Random(3)
     return [noise.randbytes(50 + i) if i % 2 else bytes([i]) * (100 + i) for i in range(count)]
 
@@ -64,17 +64,17 @@ def make_pack(keyring: Keyring, blocks: list[bytes], key: ObjectKey = KEY) -> Pa
 
 
 def stored(pack: Pack, entry: PackEntry) -> bytes:
-    """Return the bytes of the record of one block, as a range read would."""
+    """Return the bytes of one block's record, as a range read would."""
     return bytes(pack.data[entry.offset : entry.offset + entry.stored_bytes])
 
 
 def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bytes:
-    """Open the record of one block with the values of its index entry."""
+    """Open the record of one block with the values in its index entry."""
     return open_block(keyring, key, data, entry.offset, entry.plain_bytes, entry.hash)
 
 
 @both
-def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None:
+def test_every_block_of_a_pack_can_be_read_from_its_record_alone(keyring: Keyring) -> None:
     blocks = contents(10)
     pack = make_pack(keyring, blocks)
 
@@ -83,7 +83,7 @@ def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None
 
 @both
 def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
-    """The rows of a pack's blocks can be rebuilt from the pack without the database."""
+    """The rows of the blocks in a pack can be rebuilt from the pack without the database."""
     pack = make_pack(keyring, contents(10))
 
     entries = read_index(keyring, KEY, pack.data, len(pack.data))
@@ -96,7 +96,7 @@ def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
 
 
 @both
-def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
+def test_open_pack_yields_every_verified_block(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(5))
 
     assert list(open_pack(keyring, KEY, pack.data)) == list(
@@ -105,8 +105,8 @@ def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
 
 
 @both
-def test_index_of_a_pack_takes_at_most_two_range_reads(keyring: Keyring) -> None:
-    """If the first range read misses part of a pack's index, it yields the bytes to read next."""
+def test_index_of_a_pack_needs_at_most_two_range_reads(keyring: Keyring) -> None:
+    """If the first range read misses a part of the index, it returns the range to read next."""
     pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
     size = len(pack.data)
     first = pack.data[-PACK_TAIL_BYTES:]
@@ -120,7 +120,7 @@ def test_index_of_a_pack_takes_at_most_two_range_reads(keyring: Keyring) -> None
 
 
 def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
-    """An encrypted pack contains neither content nor hashes of its blocks in plain form."""
+    """Neither content nor hashes of blocks appear in the bytes of an encrypted pack."""
     data = b"a text that an attacker knows is stored here" * 10
     pack = make_pack(ENCRYPTED, [data])
 
@@ -150,7 +150,7 @@ def test_keys_of_another_filesystem_open_no_record_of_a_pack(keyring: Keyring) -
 
 
 @both
-def test_plain_and_encrypted_packs_are_distinguished(keyring: Keyring) -> None:
+def test_plain_and_encrypted_packs_are_not_interchangeable(keyring: Keyring) -> None:
     """A plain pack is refused in an encrypted filesystem, and an encrypted one in a plain one."""
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
@@ -160,7 +160,7 @@ def test_plain_and_encrypted_packs_are_distinguished(keyring: Keyring) -> None:
 
 
 def test_encrypted_record_is_bound_to_its_pack_and_offset() -> None:
-    """The record of a block does not open in another pack or at another offset of its pack."""
+    """A record cannot be opened in another pack or at another offset of its pack."""
     pack = make_pack(ENCRYPTED, [b"same" * 20, b"same" * 20])
     first, second = pack.entries
 
@@ -179,7 +179,7 @@ def test_index_of_a_renamed_pack_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_record_of_a_block_with_another_hash_or_length_is_refused(keyring: Keyring) -> None:
+def test_record_with_the_wrong_hash_or_length_is_refused(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(2))
     entry = pack.entries[0]
     data = stored(pack, entry)
@@ -192,7 +192,7 @@ def test_record_of_a_block_with_another_hash_or_length_is_refused(keyring: Keyri
 
 
 @both
-def test_flipped_bit_in_any_byte_of_a_pack_is_detected(keyring: Keyring) -> None:
+def test_flipped_bit_in_every_byte_of_a_pack_is_detected(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(3))
 
     for at in range(len(pack.data)):
@@ -241,7 +241,7 @@ def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring)
     """If a pack's trailer is authentic except for its version, the version is damaged."""
     data = bytes(make_pack(keyring, contents(3)).data)
 
-    # These bytes of the trailer are the version and the flags.
+    # These bytes of a pack's trailer are the version and the flags.
     for at in range(-TRAILER_BYTES + 8, -TRAILER_BYTES + 12):
         with pytest.raises(FormatError) as refused:
             read_index(keyring, KEY, flipped(data, at, 3), len(data))
@@ -273,7 +273,7 @@ def test_name_of_a_pack_contains_its_epoch() -> None:
         "x" + KEY,
     ],
 )
-def test_malformed_name_is_not_taken_for_a_pack(key: str) -> None:
+def test_malformed_name_is_not_parsed_as_a_pack(key: str) -> None:
     assert parse_key(key) is None
 
 
@@ -303,7 +303,7 @@ def test_pack_writer_is_full_at_the_largest_number_of_blocks() -> None:
 
 
 def test_pack_writer_refuses_a_block_that_does_not_match_its_hash() -> None:
-    """A block that changed after it was hashed must not be put into a pack."""
+    """A block that changed after it was hashed must not be written to a pack."""
     with pytest.raises(AssertionError, match="changed"):
         PackWriter(KEY, PLAIN, "none").add(BlockId(1), Ino(1), BlockIndex(0), bytes(32), b"data")
 
@@ -324,7 +324,7 @@ def test_pack_writer_refuses_an_empty_pack() -> None:
 def test_pack_of_any_blocks_round_trips(
     blocks: list[tuple[bytes, int]], encrypted: bool, name: str, numbers: tuple[int, int, int]
 ) -> None:
-    """The contents and the numbers of blocks are read back from the pack alone."""
+    """The contents and numbers of blocks can be read from their pack alone."""
     keyring = ENCRYPTED if encrypted else PLAIN
     writer = PackWriter(KEY, keyring, name)
     for data, times in blocks:
@@ -346,7 +346,7 @@ def test_pack_of_any_blocks_round_trips(
 def test_random_bytes_are_refused_as_a_pack(
     data: bytes, magic: bool, encrypted: bool, object_bytes: int
 ) -> None:
-    """No bytes make the parsers of packs raise anything but FormatError."""
+    """The parsers of packs raise no exception other than FormatError."""
     keyring = ENCRYPTED if encrypted else PLAIN
     tail = data + b"S3FSPACK" if magic else data
     with pytest.raises(FormatError):
@@ -370,10 +370,10 @@ def test_random_bytes_are_refused_as_a_pack(
     st.one_of(st.integers(0, 4), st.integers(0, (1 << 32) - 1)),
     st.integers(0, 100),
 )
-def test_pack_index_with_any_numbers_is_refused_or_consistent(
+def test_pack_index_with_arbitrary_numbers_is_refused_or_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """Even with a right checksum no index of a pack describes blocks outside the pack."""
+    """Even with a right checksum, an index describes no block outside its pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)

@@ -1,4 +1,4 @@
-"""The superblock: fields, unlocking, tampering."""
+"""The superblock: its fields, unlocking, and detection of tampering."""
 
 from base64 import b64encode
 from dataclasses import replace
@@ -60,7 +60,7 @@ def same_keys(first: Keyring, second: Keyring) -> bool:
     return (first.encrypted, first.block_hash(b"x")) == (second.encrypted, second.block_hash(b"x"))
 
 
-def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
+def test_encrypted_superblock_opens_with_its_passphrase_or_recovery_key() -> None:
     made, keyring, recovery_key = make()
     read = decode(KEY, encode(made))
 
@@ -71,7 +71,7 @@ def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
     assert same_keys(unlock_with_recovery(read, recovery_key), keyring)
 
 
-def test_plain_superblock_opens_without_passphrase() -> None:
+def test_plain_superblock_opens_without_a_passphrase() -> None:
     """A plain filesystem has a random hash key and no recovery key."""
     made, keyring, recovery_key = make(None)
     read = decode(KEY, encode(made))
@@ -81,13 +81,13 @@ def test_plain_superblock_opens_without_passphrase() -> None:
     assert not same_keys(make(None)[1], keyring)
 
 
-def test_two_filesystems_with_one_passphrase_have_different_keys() -> None:
-    """The master key is random, not derived from the passphrase."""
+def test_filesystems_with_equal_passphrases_have_different_keys() -> None:
+    """The master key is random and not derived from the passphrase."""
     assert not same_keys(make()[1], make()[1])
 
 
-def test_superblock_has_the_master_key_only_in_two_wrapped_forms() -> None:
-    """The superblock has the master key wrapped by the passphrase and by the recovery key."""
+def test_superblock_contains_the_master_key_only_in_wrapped_form() -> None:
+    """The master key is wrapped with the passphrase and with the recovery key."""
     made, keyring, _ = make()
     text = encode(made)
 
@@ -95,12 +95,12 @@ def test_superblock_has_the_master_key_only_in_two_wrapped_forms() -> None:
     assert keyring.master_key.hex().encode() not in text
     assert b64encode(keyring.master_key) not in text
     assert (made.hash_key, made.wrapped_by_passphrase is None) == (None, False)
-    # The wrapped key has the 32 bytes of the master key and an authentication tag.
+    # A wrapped key has the 32 bytes of the master key and an authentication tag.
     assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16
 
 
 def test_old_superblock_opens_the_same_master_key() -> None:
-    """An old superblock opens with its old passphrase or recovery key, as SECURITY.md states."""
+    """As SECURITY.md states, an old superblock opens with its old passphrase or recovery key."""
     made, keyring, recovery_key = make()
     renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)
     now = unlock(renewed, b"new")
@@ -110,7 +110,7 @@ def test_old_superblock_opens_the_same_master_key() -> None:
 
 
 def test_objects_of_a_plain_filesystem_can_be_made_from_its_superblock() -> None:
-    """The superblock of a plain filesystem contains all keys, as SECURITY.md states."""
+    """As SECURITY.md states, the superblock of a plain filesystem contains all keys."""
     made, keyring, _ = make(None)
     forger = unlock_plain(decode(KEY, encode(made)))
     name = ObjectKey("changelog/000000000001")
@@ -130,8 +130,8 @@ def test_superblock_refuses_a_wrong_passphrase_or_recovery_key() -> None:
         unlock_with_recovery(made, make()[2])
 
 
-def test_changed_passphrase_replaces_the_old_one() -> None:
-    """A change of the passphrase changes neither the master key nor the recovery key."""
+def test_changed_passphrase_replaces_the_old_passphrase() -> None:
+    """A new passphrase changes neither the master key nor the recovery key."""
     made, keyring, recovery_key = make()
     changed = decode(KEY, encode(rewrap(made, keyring, b"new", cost=CHEAPEST_COST)))
 
@@ -141,8 +141,8 @@ def test_changed_passphrase_replaces_the_old_one() -> None:
         unlock(changed, b"secret")
 
 
-def test_changed_recovery_key_replaces_the_old_one() -> None:
-    """A change of the recovery key changes neither the master key nor the passphrase."""
+def test_changed_recovery_key_replaces_the_old_recovery_key() -> None:
+    """A new recovery key changes neither the master key nor the passphrase."""
     made, keyring, old = make()
     changed, new = renew_recovery_key(made, keyring)
 
@@ -153,7 +153,7 @@ def test_changed_recovery_key_replaces_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
-def test_label_and_page_size_of_a_superblock_can_change(passphrase: bytes | None) -> None:
+def test_label_and_page_size_of_a_superblock_can_be_changed(passphrase: bytes | None) -> None:
     made, keyring, recovery_key = make(passphrase)
     changed = decode(KEY, encode(amend(made, keyring, label="new", page_size=8192)))
 
@@ -168,7 +168,7 @@ def test_label_and_page_size_of_a_superblock_can_change(passphrase: bytes | None
 
 
 @pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
-def test_retention_in_a_superblock_can_change(passphrase: bytes | None) -> None:
+def test_retention_in_a_superblock_can_be_changed(passphrase: bytes | None) -> None:
     made, keyring, _ = make(passphrase)
     assert made.retention_s == RETENTION_S_DEFAULT
     changed = decode(KEY, encode(amend(made, keyring, retention_s=0)))
@@ -183,10 +183,10 @@ def test_retention_in_a_superblock_can_change(passphrase: bytes | None) -> None:
     ("data", "version", "retention_s"),
     [("1", 1, RETENTION_S_DEFAULT), ("2", 2, 3600)],
 )
-def test_superblocks_of_older_versions_have_generation_0_until_changed(
+def test_superblocks_of_older_versions_have_generation_0_until_a_change(
     data: str, version: int, retention_s: int
 ) -> None:
-    """Superblocks of versions 1 and 2 stay unchanged until a first change makes version 3."""
+    """Superblocks of versions 1 and 2 stay as they are until a first change makes version 3."""
     old = decode(KEY, SUPERBLOCKS[data])
     keyring = unlock(old, b"secret")
 
@@ -211,7 +211,7 @@ def test_every_change_raises_the_generation_of_a_superblock() -> None:
 
 
 def test_forged_superblock_is_detected_with_the_keys() -> None:
-    """A mount that reads its superblock again accepts only one that an owner of the keys wrote."""
+    """A running mount accepts only a superblock that a holder of the keys wrote."""
     made, keyring, _ = make()
     plain, its_keys, _ = make(None)
 
@@ -226,7 +226,7 @@ def test_forged_superblock_is_detected_with_the_keys() -> None:
 
 
 def test_tombstone_is_not_a_superblock() -> None:
-    """A tombstone replaces the superblock of a filesystem while the filesystem is removed."""
+    """A tombstone replaces the superblock while the filesystem is being destroyed."""
     data = encode_tombstone("büro")
 
     assert tombstone_label(data) == "büro"
@@ -254,7 +254,7 @@ def test_tombstone_is_not_a_superblock() -> None:
     ids=str,
 )
 def test_forged_fields_of_a_superblock_are_detected_at_unlock(forged: dict[str, object]) -> None:
-    """An attacker who can write to the bucket cannot change the settings of the filesystem."""
+    """An attacker who can write to the bucket cannot change the filesystem's settings."""
     made, _, _ = make()
     # mypy cannot check arguments from a dict.
     changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type]
@@ -264,7 +264,7 @@ def test_forged_fields_of_a_superblock_are_detected_at_unlock(forged: dict[str, 
 
 
 def test_exchanged_key_slot_is_detected_at_unlock() -> None:
-    """The authenticator of the superblock protects its key slots, too."""
+    """The authenticator of the superblock also protects its key slots."""
     made, _, recovery_key = make()
     lock = make()[0].wrapped_by_passphrase
     assert lock is not None
@@ -276,7 +276,7 @@ def test_exchanged_key_slot_is_detected_at_unlock() -> None:
         unlock(forged, b"secret")
 
 
-def test_key_slot_does_not_open_in_a_superblock_with_another_uuid() -> None:
+def test_key_slot_cannot_be_opened_in_a_superblock_with_another_uuid() -> None:
     made, _, recovery_key = make()
     forged = replace(made, uuid=UUID.replace("0", "1"))
 
@@ -348,7 +348,7 @@ def test_superblock_without_one_of_its_fields_is_refused(name: str) -> None:
         decode(KEY, text_object.encode("superblock", 3, fields))
 
 
-def test_error_about_a_newer_superblock_or_feature_advises_an_upgrade() -> None:
+def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() -> None:
     """A filesystem of a newer program is not reported as damaged."""
     fields = fields_of(make()[0])
 
@@ -359,7 +359,7 @@ def test_error_about_a_newer_superblock_or_feature_advises_an_upgrade() -> None:
 
 
 def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
-    """A damaged superblock is not mistaken for a wrong passphrase or a newer version."""
+    """A damaged superblock is not mistaken for one with another passphrase or version."""
     data = encode(make()[0])
 
     for at in range(8 * len(data)):
@@ -381,7 +381,7 @@ def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
         ("", 1 << 20, 3000),
     ],
 )
-def test_superblock_is_not_made_with_values_that_could_not_be_read(
+def test_superblock_is_not_created_with_values_that_could_not_be_decoded(
     label: str, block_bytes: int, page_size: int
 ) -> None:
     with pytest.raises(UsageError):
@@ -394,7 +394,7 @@ def test_superblock_with_an_invalid_uuid_is_not_encoded() -> None:
 
 
 @pytest.mark.slow
-def test_superblock_with_the_standard_cost_of_mkfs_opens() -> None:
+def test_superblock_with_the_default_kdf_cost_of_mkfs_opens() -> None:
     made, keyring, _ = create(UUID, "", 1 << 20, 4096, True, b"secret")
     assert made.wrapped_by_passphrase is not None
 
@@ -408,10 +408,10 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_any_value_in_a_superblock_is_refused_or_returned_unchanged(
+def test_arbitrary_value_in_a_superblock_is_refused_or_returned_unchanged(
     name: str, value: object
 ) -> None:
-    """No value makes the parser of superblocks raise anything but FormatError."""
+    """The parser of superblocks raises no exception other than FormatError."""
     try:
         read = decode(KEY, text_object.encode("superblock", 3, {**SOUND, name: value}))
     except FormatError:
@@ -421,15 +421,17 @@ def test_any_value_in_a_superblock_is_refused_or_returned_unchanged(
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.sampled_from(LOCK_NAMES), json_values)
-def test_any_value_in_a_key_slot_is_refused_or_does_not_open(name: str, value: object) -> None:
-    """A changed key slot gives PassphraseError or FormatError, never another exception."""
+def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_open(
+    name: str, value: object
+) -> None:
+    """A changed key slot raises PassphraseError or FormatError, and never another exception."""
     lock = SOUND["wrapped_by_passphrase"]
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}
     try:
         read = decode(KEY, text_object.encode("superblock", 3, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
-            return  # The key slot is valid, but opening it would take too long for a test.
+            return  # The key slot is valid, but would take too long to open in a test.
         unlock(read, b"secret")
     except (FormatError, PassphraseError):
         return
@@ -444,7 +446,7 @@ def test_any_value_in_a_key_slot_is_refused_or_does_not_open(name: str, value: o
     st.booleans(),
     st.none() | st.binary(min_size=1, max_size=100),
 )
-def test_superblock_with_any_options_of_mkfs_round_trips(
+def test_superblock_with_arbitrary_options_of_mkfs_round_trips(
     label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
 ) -> None:
     made, keyring, _ = create(
@@ -464,7 +466,7 @@ BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3
 
 @pytest.mark.parametrize("version", SUPERBLOCKS)
 def test_superblocks_of_earlier_versions_can_be_read_forever(version: str) -> None:
-    """Old superblocks open with their old passphrase and with a recovery key on paper."""
+    """Old superblocks open with their old passphrase and with a printed recovery key."""
     read = decode(KEY, SUPERBLOCKS[version])
 
     assert (read.uuid, read.label, read.block_bytes) == (UUID, "büro", 1 << 20)

@@ -1,4 +1,4 @@
-"""Text objects (superblock and lease): a line with kind and version, JSON, a checksum line."""
+"""Text objects (superblock and lease): a line with kind and version, JSON, and a checksum."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +36,7 @@ def test_every_truncation_and_extension_of_a_text_object_is_detected() -> None:
             text_object.decode("lease", 1, "lease", DATA + extra)
 
 
-def test_text_object_of_another_kind_a_newer_version_or_huge_is_refused() -> None:
+def test_text_object_of_another_kind_newer_version_or_huge_size_is_refused() -> None:
     with pytest.raises(FormatError, match="does not begin with the first line of a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
@@ -46,7 +46,7 @@ def test_text_object_of_another_kind_a_newer_version_or_huge_is_refused() -> Non
 
 
 def test_damaged_version_of_a_text_object_is_reported_as_damage() -> None:
-    """The checksum of a text object is compared before its version."""
+    """The checksum of a text object is verified before its version."""
     damaged = DATA.replace(b"lease 1", b"lease 3")
     with pytest.raises(FormatError, match="wrong checksum"):
         text_object.decode("lease", 1, "lease", damaged)
@@ -60,7 +60,7 @@ def test_text_object_too_large_to_be_read_back_is_not_written() -> None:
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.binary(max_size=200), st.integers(0, 30))
 def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: int) -> None:
-    """No bytes make the parser of text objects raise anything but FormatError."""
+    """The parser of text objects raises no exception other than FormatError."""
     with pytest.raises(FormatError):
         text_object.decode("lease", 1, "lease", DATA[:prefix_bytes] + data)
 

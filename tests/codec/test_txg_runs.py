@@ -1,4 +1,4 @@
-"""Aligned runs of txgs and the names of their objects."""
+"""Aligned runs of txgs, and the names of their objects."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ def test_run_that_contains_a_txg_has_a_valid_name(runs: TxgRuns, txg: int) -> No
 
 
 @both_kinds
-def test_name_of_an_unaligned_run_names_no_run(runs: TxgRuns) -> None:
+def test_unaligned_run_has_no_valid_name(runs: TxgRuns) -> None:
     step = runs.fan_out
     assert runs.parse_key(f"{runs.prefix}1/{1:012d}-{step:012d}") == (1, step)
     for wrong in (

@@ -1,4 +1,4 @@
-"""Fixtures: servers for the contract suite, whose cases have detailed assertion messages."""
+"""Fixtures: servers for the contract suite. Assertions of its cases show details."""
 
 import pytest
 

@@ -34,7 +34,7 @@ from s3fs_meta.objects.probe import probe
 Case = Callable[[ObjectStore], Awaitable[None]]
 
 CASES: Final[list[Case]] = []
-LONG_CASES: Final[list[Case]] = []  # cases with more than 1,000 requests
+LONG_CASES: Final[list[Case]] = []  # Cases that send more than 1,000 requests.
 SLOW_CASES: Final[list[Case]] = []
 
 KEY: Final = ObjectKey("pack/3f/7-9a")
@@ -48,12 +48,12 @@ def case(function: Case) -> Case:
 
 
 async def keys_of(store: ObjectStore, prefix: str = "", *, after: str = "") -> list[str]:
-    """Return the keys of a listing."""
+    """Return the keys in a listing."""
     return [info.key async for info in store.list(prefix, after=after)]
 
 
 async def put_all(store: ObjectStore, keys: Iterable[str], data: bytes = b"content") -> None:
-    """Put objects with four tasks at a time."""
+    """Put objects, with four tasks at a time."""
     todo = iter(keys)
 
     async def worker() -> None:
@@ -66,16 +66,16 @@ async def put_all(store: ObjectStore, keys: Iterable[str], data: bytes = b"conte
 
 
 def numbered(count: int) -> list[str]:
-    """Return a number of keys in ascending order."""
+    """Return *count* keys in ascending order."""
     return [f"many/{number:05}" for number in range(count)]
 
 
-# --- put and get ---------------------------------------------------------------------------------
+# --- cases of put and get ------------------------------------------------------------------------
 
 
 @case
 async def get_returns_what_put_stored(store: ObjectStore) -> None:
-    """Every byte value is stored unchanged."""
+    """A get returns all byte values unchanged."""
     await store.put(KEY, bytes(range(256)))
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == bytes(range(256))
@@ -83,7 +83,7 @@ async def get_returns_what_put_stored(store: ObjectStore) -> None:
 
 @case
 async def empty_object_is_an_object(store: ObjectStore) -> None:
-    """An empty object can be read and is listed."""
+    """An empty object can be read, and is listed."""
     await store.put(KEY, b"")
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b""
@@ -92,7 +92,7 @@ async def empty_object_is_an_object(store: ObjectStore) -> None:
 
 @case
 async def large_object_is_returned_unchanged(store: ObjectStore) -> None:
-    """Seven megabytes of random bytes are more than any buffer."""
+    """Seven megabytes of random bytes, which exceed any buffer, are returned unchanged."""
     data = os.urandom(7_000_001)
     await store.put(KEY, data)
 
@@ -102,7 +102,7 @@ async def large_object_is_returned_unchanged(store: ObjectStore) -> None:
 
 @case
 async def buffer_of_a_write_can_be_reused(store: ObjectStore) -> None:
-    """The caller may change the buffer after put, create or replace returns."""
+    """The caller may reuse its buffer after put, create or replace returns."""
     buffer = bytearray(b"..content..")
     await store.put(KEY, memoryview(buffer)[2:-2])
     etag = await store.create(OTHER, memoryview(buffer)[2:-2])
@@ -124,7 +124,7 @@ async def put_replaces_an_object(store: ObjectStore) -> None:
 
 @case
 async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
-    """A read of an object and a read of a range raise the same error."""
+    """A read of an object and a read of a range raise the same error for a missing key."""
     for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
@@ -133,7 +133,7 @@ async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
 
 @case
 async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
-    """A prefix of a key is no object, and neither is a key that begins with an object's key."""
+    """Neither a prefix of a key nor an extension of it is an object."""
     await store.put(KEY, b"content")
 
     for key in ("pack", "pack/3f", f"{KEY}/more"):
@@ -143,7 +143,7 @@ async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 @case
 async def object_larger_than_the_limit_of_a_get_is_refused(store: ObjectStore) -> None:
-    """The error has the key, the size and the limit; the object can still be replaced."""
+    """The error of a get contains the key, the size and the limit; the object can be replaced."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -155,7 +155,7 @@ async def object_larger_than_the_limit_of_a_get_is_refused(store: ObjectStore) -
     assert (await store.get(KEY, 999)).data == b"small"
 
 
-# --- ranges --------------------------------------------------------------------------------------
+# --- cases of range reads ------------------------------------------------------------------------
 
 
 @case
@@ -171,7 +171,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 @case
 async def range_beyond_the_end_raises_format_error(store: ObjectStore) -> None:
-    """A range across or after the end of an object raises FormatError with its key."""
+    """A range across or after the end of an object raises FormatError with the key."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
 
@@ -183,7 +183,7 @@ async def range_beyond_the_end_raises_format_error(store: ObjectStore) -> None:
 
 @case
 async def invalid_range_raises_format_error(store: ObjectStore) -> None:
-    """An invalid range raises FormatError, because its bounds may come from a corrupt row."""
+    """An invalid range raises FormatError, because it may come from a corrupt row."""
     await store.put(KEY, b"0123456789")
 
     for start, stop in ((5, 5), (7, 3), (-1, 3), (0, RANGE_BYTES_MAX + 1), (1 << 62, 1 << 63)):
@@ -192,12 +192,12 @@ async def invalid_range_raises_format_error(store: ObjectStore) -> None:
         assert caught.value.key == KEY
 
 
-# --- conditional writes --------------------------------------------------------------------------
+# --- cases of conditional writes -----------------------------------------------------------------
 
 
 @case
 async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
-    """A refused create changes nothing; one with the same bytes is refused, too."""
+    """A create of an existing key changes nothing, and is refused even with equal bytes."""
     await store.create(KEY, b"first")
 
     for data in (b"second", b"first"):
@@ -208,7 +208,7 @@ async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
 
 @case
 async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
-    """The object has the content of the second create."""
+    """A key created again after a delete has the content of the second create."""
     await store.create(KEY, b"first")
     await store.delete([KEY])
     await store.create(KEY, b"second")
@@ -218,7 +218,7 @@ async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
 
 @case
 async def replace_requires_the_current_etag(store: ObjectStore) -> None:
-    """An etag is valid for one replacement, whichever request returned it."""
+    """An etag is valid for one replacement, whichever request returned the etag."""
     created = await store.create(KEY, b"1")
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
@@ -233,7 +233,7 @@ async def replace_requires_the_current_etag(store: ObjectStore) -> None:
 
 @case
 async def replace_of_a_deleted_object_is_refused(store: ObjectStore) -> None:
-    """The refused replacement creates no object."""
+    """A replacement of a deleted object is refused and creates no object."""
     etag = await store.create(KEY, b"1")
     await store.delete([KEY])
 
@@ -244,7 +244,7 @@ async def replace_of_a_deleted_object_is_refused(store: ObjectStore) -> None:
 
 @case
 async def one_of_many_concurrent_creates_succeeds(store: ObjectStore) -> None:
-    """The object has the bytes of the create that succeeded."""
+    """Of many concurrent creates one succeeds, and the object has its bytes."""
     winners: list[bytes] = []
 
     async def create(data: bytes) -> None:
@@ -263,7 +263,7 @@ async def one_of_many_concurrent_creates_succeeds(store: ObjectStore) -> None:
 
 @case
 async def concurrent_replaces_lose_no_update(store: ObjectStore) -> None:
-    """Four tasks increment a counter five times each, which gives twenty."""
+    """Four tasks increment a counter five times each, and the result is twenty."""
     await store.create(KEY, b"0")
 
     async def count(times: int) -> None:
@@ -284,7 +284,7 @@ async def concurrent_replaces_lose_no_update(store: ObjectStore) -> None:
 
 @case
 async def probe_accepts_the_store(store: ObjectStore) -> None:
-    """The probe finds that the store honours conditions of writes, and leaves no object."""
+    """The probe finds that the store honours conditional writes, and leaves no object."""
     assert await probe(store, "c0ffee")
 
     assert await keys_of(store) == []
@@ -292,7 +292,7 @@ async def probe_accepts_the_store(store: ObjectStore) -> None:
 
 @case
 async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None:
-    """A reader beside two writers always gets the complete object of one of them."""
+    """A reader beside two writers always gets a complete object of one of them."""
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     await store.put(KEY, contents[0])
 
@@ -309,12 +309,12 @@ async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None
     assert (await store.get(KEY, PACK_BYTES_MAX)).data in contents
 
 
-# --- delete --------------------------------------------------------------------------------------
+# --- cases of deletes ----------------------------------------------------------------------------
 
 
 @case
 async def delete_of_missing_keys_is_no_error(store: ObjectStore) -> None:
-    """A delete of no keys is no error, either; other objects stay."""
+    """A delete of missing keys, or of no keys, is not an error and keeps other objects."""
     await put_all(store, [KEY, OTHER])
 
     await store.delete([])
@@ -324,12 +324,12 @@ async def delete_of_missing_keys_is_no_error(store: ObjectStore) -> None:
     assert await keys_of(store) == [OTHER]
 
 
-# --- list ----------------------------------------------------------------------------------------
+# --- cases of listings ---------------------------------------------------------------------------
 
 
 @case
 async def listing_is_sorted_by_bytes(store: ObjectStore) -> None:
-    """Keys are sorted by bytes, also around '-', '.', '/' and '0'."""
+    """Keys are sorted by bytes, even around '-', '.', '/' and '0'."""
     keys = ["a/b/c", "a/b-c", "a/b0", "a-b", "a.b/c", "a0", "B", "lease", "image/1-1-a/manifest"]
     await put_all(store, keys)
 
@@ -338,7 +338,7 @@ async def listing_is_sorted_by_bytes(store: ObjectStore) -> None:
 
 @case
 async def listing_accepts_any_prefix(store: ObjectStore) -> None:
-    """A prefix of a listing may end within a component; the listing has sizes of objects."""
+    """The prefix of a listing may end within a component; a listing contains object sizes."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
 
@@ -355,7 +355,7 @@ async def listing_accepts_any_prefix(store: ObjectStore) -> None:
 
 @case
 async def listing_begins_after_a_given_key(store: ObjectStore) -> None:
-    """The given key need not exist."""
+    """The key after which a listing begins need not exist."""
     await put_all(store, ["a/1", "a/2", "a/3", "b/1"])
 
     assert await keys_of(store, "a/", after="a/1") == ["a/2", "a/3"]
@@ -365,7 +365,7 @@ async def listing_begins_after_a_given_key(store: ObjectStore) -> None:
 
 
 async def check_pages(store: ObjectStore, count: int) -> None:
-    """Put, list and delete *count* objects, some of which are beyond the first page."""
+    """Put, list and delete *count* objects, which need more than one page."""
     keys = numbered(count)
     await put_all(store, keys)
 
@@ -376,12 +376,12 @@ async def check_pages(store: ObjectStore, count: int) -> None:
 
 
 async def listing_of_a_page_and_one_object_is_complete(store: ObjectStore) -> None:
-    """Its objects are deleted in two batches."""
+    """A listing of a page and one object is complete; two batches delete the objects."""
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
 async def listing_of_three_pages_is_complete(store: ObjectStore) -> None:
-    """Its objects are deleted in several batches."""
+    """A listing of three pages is complete; several batches delete the objects."""
     await check_pages(store, 2 * LIST_PAGE_KEYS + 1)
 
 
@@ -391,7 +391,7 @@ SLOW_CASES.append(listing_of_three_pages_is_complete)
 
 @case
 async def listing_may_be_closed_early(store: ObjectStore) -> None:
-    """A reader may close a listing after its first object."""
+    """A caller may close a listing after its first object."""
     await put_all(store, ["a", "b", "c"])
     found = store.list("")
 
@@ -401,7 +401,7 @@ async def listing_may_be_closed_early(store: ObjectStore) -> None:
     assert await keys_of(store) == ["a", "b", "c"]
 
 
-# --- keys ----------------------------------------------------------------------------------------
+# --- cases of special keys -----------------------------------------------------------------------
 
 
 @case
@@ -419,7 +419,7 @@ async def longest_key_is_stored(store: ObjectStore) -> None:
 
 @case
 async def keys_with_special_characters_are_stored(store: ObjectStore) -> None:
-    """The keys survive URLs, and the XML of listings and of batch deletes."""
+    """Special characters in keys survive URLs and the XML of listings and batch deletes."""
     keys = ["a b", "a+b", "a%20b", "a&b;c", "a<b>", "a'b\"c", "a=b:c@d,e!f(g)~", "a#b[c]", "a*?"]
     await put_all(store, keys)
 
@@ -446,12 +446,12 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
                 await request
 
 
-# --- cancellation and other cases ----------------------------------------------------------------
+# --- cases of cancellation, and other cases ------------------------------------------------------
 
 
 @case
 async def cancelled_write_leaves_old_or_new_content(store: ObjectStore) -> None:
-    """After a cancelled put the object has its old or its new content, and the store works."""
+    """After a cancelled put, the object has its old or new content, and the store works."""
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
 
@@ -467,7 +467,7 @@ async def cancelled_write_leaves_old_or_new_content(store: ObjectStore) -> None:
 
 @case
 async def store_and_objects_have_one_clock(store: ObjectStore) -> None:
-    """The store's current time and the times of its objects come from one clock.
+    """The store's current time and the times of its objects come from the same clock.
 
     Servers truncate times to seconds.
     """
@@ -484,13 +484,13 @@ async def store_and_objects_have_one_clock(store: ObjectStore) -> None:
     if not store.has_own_clock:
         assert (
             abs(after - time.time_ns()) < 60 * 10**9
-            # The store uses the clock of this host, or of the server of a network disk.
+            # A local store has the clock of this host, or of the server of a network disk.
         )
 
 
 @case
 async def every_method_can_be_cancelled(store: ObjectStore) -> None:
-    """Each method has a schedule point, at which a cancelled task ends."""
+    """Every method has a schedule point, at which a cancelled task ends."""
     await store.put(KEY, b"content")
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
@@ -510,7 +510,7 @@ async def every_method_can_be_cancelled(store: ObjectStore) -> None:
 
 @case
 async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
-    """They succeed although the store has fewer threads."""
+    """Thirty concurrent requests succeed, although the store has fewer threads."""
     await store.put(KEY, b"0123456789")
     answers: list[bytes] = []
 
@@ -526,7 +526,7 @@ async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_has_a_scheme_and_error_messages_one_line(store: ObjectStore) -> None:
-    """The error of a missing object is an example."""
+    """The URL has a scheme, and the message about a missing object is one line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

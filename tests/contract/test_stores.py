@@ -1,4 +1,4 @@
-"""The contract suite on every kind of store."""
+"""The contract suite, run on every kind of store."""
 
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -32,9 +32,10 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
     "opened": lambda folder: open_store(f"local://{folder}"),
 }
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
-# Any server may answer 500, as moto does for some concurrent requests. With TLS a handshake may
-# read a protocol list that urllib3 replaces in another thread (python/cpython#141012), and the
-# server refuses the handshake. Both raise TransientStoreError, so the cases retry like the program.
+
+# moto answers some concurrent requests with status 500.
+# A TLS handshake fails if urllib3 replaces a protocol list meanwhile (python/cpython#141012).
+# Both errors are TransientStoreError, so the cases retry as the program does.
 
 _prefixes = (f"store-{number}" for number in itertools.count())
 _with_bucket: set[S3Server] = set()
@@ -69,7 +70,7 @@ async def store(
 
 
 def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> Iterator[object]:
-    """Yield one parameter set for each store and case."""
+    """Yield one parameter set for each combination of store and case."""
     for kind, case in itertools.product(stores, cases):
         yield pytest.param(kind, case, marks=marks, id=f"{kind}-{case.__name__}")
 
@@ -87,6 +88,6 @@ def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> 
     ],
     indirect=["store"],
 )
-async def test_every_store_keeps_the_contract(store: ObjectStore, case: Case) -> None:
-    """Every store keeps the promises of ``ObjectStore``."""
+async def test_every_store_honours_the_contract(store: ObjectStore, case: Case) -> None:
+    """The case of the suite passes on this kind of store."""
     await case(store)

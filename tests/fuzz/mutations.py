@@ -74,7 +74,7 @@ def _edit(draw: st.DrawFn, data: bytearray) -> None:
 
 @st.composite
 def mutated_json(draw: st.DrawFn, intact: bytes) -> bytes:
-    """Return the JSON object *intact* with a few random edits of values and names."""
+    """Return the JSON object *intact* with a few random edits of its values and names."""
     document = json.loads(intact)
     for _ in range(draw(_EDITS)):
         _edit_value(draw, document)
@@ -103,7 +103,7 @@ def _edit_value(draw: st.DrawFn, document: dict[str, Any]) -> None:
 
 
 def _places(holder: Any) -> Any:
-    """Yield for every value below *holder* its container, and its name or index in it."""
+    """Yield the container and the name or index of every value in *holder*."""
     names = holder if isinstance(holder, dict) else range(len(holder))
     for name in names:
         yield holder, name

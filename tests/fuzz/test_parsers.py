@@ -1,4 +1,4 @@
-"""For any bytes, a parser returns a value that can be encoded, or raises FormatError.
+"""Parsers of arbitrary bytes: each returns a value that can be encoded, or raises FormatError.
 
 Bytes that fail a checksum never reach a parser. The tests therefore change the payload and encode
 it again, like an attacker who can write to a plain bucket, or a faulty program. These tests take a
@@ -58,14 +58,14 @@ CONTENT: Final = bytes(range(256)) + b"pages " * 500
 
 
 def outcome(parse: Callable[[], object]) -> object:
-    """Return a parser's result, or None if it raises FormatError; other exceptions are failures."""
+    """Return a parser's result, or None after a FormatError; other exceptions are failures."""
     try:
         return parse()
     except FormatError:
         return None
 
 
-# --- objects in envelopes ----------------------------------------------------------------------
+# --- parsers of objects in envelopes -----------------------------------------------------------
 
 
 def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
@@ -74,7 +74,7 @@ def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
 
 
 def link_payloads() -> st.SearchStrategy[bytes]:
-    """Return payloads of changelogs with random edits, as bytes or as JSON with its length."""
+    """Return changelog payloads with random edits, as bytes or as JSON with its length."""
 
     def joined(parts: tuple[bytes, bytes]) -> bytes:
         return struct.pack(">I", len(parts[0])) + b"".join(parts)
@@ -92,8 +92,10 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=link_payloads())
-def test_any_changelog_is_refused_or_can_be_encoded_again(keyring: Keyring, payload: bytes) -> None:
-    """A decoded changelog is equal after it is encoded and decoded again."""
+def test_arbitrary_changelog_is_refused_or_can_be_encoded_again(
+    keyring: Keyring, payload: bytes
+) -> None:
+    """A decoded changelog stays equal after it is encoded and decoded again."""
     data = envelope.encode(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
@@ -102,7 +104,7 @@ def test_any_changelog_is_refused_or_can_be_encoded_again(keyring: Keyring, payl
 
 
 def level_payloads() -> st.SearchStrategy[bytes]:
-    """Return payloads of levels with random edits, as bytes or as JSON with its right length."""
+    """Return level payloads with random edits, as bytes or as JSON with its right length."""
     header = level.dump_header(some_levels.LEVEL)
     section = changelog.encode_section(some_levels.LEVEL.section)
     return mutated_bytes(struct.pack(">I", len(header)) + header + section) | mutated_json(
@@ -113,8 +115,10 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=level_payloads())
-def test_any_level_is_refused_or_can_be_encoded_again(keyring: Keyring, payload: bytes) -> None:
-    """A decoded level is equal after it is encoded and decoded again."""
+def test_arbitrary_level_is_refused_or_can_be_encoded_again(
+    keyring: Keyring, payload: bytes
+) -> None:
+    """A decoded level stays equal after it is encoded and decoded again."""
     data = envelope.encode(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
@@ -123,8 +127,8 @@ def test_any_level_is_refused_or_can_be_encoded_again(keyring: Keyring, payload:
 
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
-def test_any_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
-    """A decoded part of a changelog has the same bytes when encoded again."""
+def test_arbitrary_changelog_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
+    """A decoded part of a changelog has the same bytes when it is encoded again."""
     data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
         lambda: changelog.decode_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
@@ -140,8 +144,10 @@ def test_any_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
     | mutated_json(some_images.MANIFEST_1)
     | mutated_bytes(image.dump_manifest(some_images.MANIFEST))
 )
-def test_any_manifest_is_refused_or_can_be_encoded_again(keyring: Keyring, payload: bytes) -> None:
-    """A decoded manifest is equal after it is encoded and decoded again."""
+def test_arbitrary_manifest_is_refused_or_can_be_encoded_again(
+    keyring: Keyring, payload: bytes
+) -> None:
+    """A decoded manifest stays equal after it is encoded and decoded again."""
     data = envelope.encode(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
@@ -155,10 +161,12 @@ PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), conte
 @both
 @fuzzed
 @given(data=st.data())
-def test_any_envelope_is_refused_or_has_its_length(keyring: Keyring, data: st.DataObject) -> None:
-    """An envelope with edited header or payload is refused, or has content of its stated length.
+def test_arbitrary_envelope_is_refused_or_has_its_declared_length(
+    keyring: Keyring, data: st.DataObject
+) -> None:
+    """The test edits the header or the payload, and authenticates the bytes again.
 
-    The edited bytes are authenticated again.
+    An envelope is refused, or has content of its declared length.
     """
     packed = Compressor.zstd(1).compress(CONTENT)
     salt = bytes(16)
@@ -184,7 +192,7 @@ def test_any_envelope_is_refused_or_has_its_length(keyring: Keyring, data: st.Da
 @both
 @fuzzed
 @given(data=st.data())
-def test_changed_object_is_refused_unless_its_checksum_is_recomputed(
+def test_changed_object_is_refused_unless_its_checksum_is_corrected(
     keyring: Keyring, data: st.DataObject
 ) -> None:
     link = changelog.encode(some_changelogs.GROUP, keyring)
@@ -209,15 +217,17 @@ def test_changed_object_is_refused_unless_its_checksum_is_recomputed(
     ),
     plain_bytes=st.sampled_from([0, 1, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 1, MIB]),
 )
-def test_any_compressed_data_is_refused_or_has_its_length(packed: bytes, plain_bytes: int) -> None:
-    """The result has as many bytes as requested, or DecompressionError is raised."""
+def test_arbitrary_compressed_data_is_refused_or_has_its_expected_length(
+    packed: bytes, plain_bytes: int
+) -> None:
+    """Decompression gives as many bytes as requested, or raises DecompressionError."""
     try:
         assert len(decompress(packed, plain_bytes)) == plain_bytes
     except DecompressionError:
         return
 
 
-# --- packs -------------------------------------------------------------------------------------
+# --- parsers of packs --------------------------------------------------------------------------
 
 
 def pack_of(keyring: Keyring) -> pack.Pack:
@@ -230,7 +240,7 @@ def pack_of(keyring: Keyring) -> pack.Pack:
 
 
 def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | None) -> bytes:
-    """Return a pack with a given index; *fields* replace those of its trailer."""
+    """Return a pack with a given index; *fields* replace fields of its trailer."""
     record = Compressor.zstd(1).compress(index)
     if keyring.encrypted:
         salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
@@ -246,8 +256,10 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 @both
 @fuzzed
 @given(data=st.data())
-def test_any_pack_index_is_refused_or_valid(keyring: Keyring, data: st.DataObject) -> None:
-    """Any index is refused, or its blocks are inside the pack; a readable block has its hash."""
+def test_arbitrary_pack_index_is_refused_or_consistent(
+    keyring: Keyring, data: st.DataObject
+) -> None:
+    """An accepted index has only blocks inside the pack, and each readable block has its hash."""
     intact = pack_of(keyring)
     index = b"".join(pack.encode_entry(entry) for entry in intact.entries)
     index_at = sum(entry.stored_bytes for entry in intact.entries)
@@ -277,10 +289,10 @@ def test_any_pack_index_is_refused_or_valid(keyring: Keyring, data: st.DataObjec
     plain_bytes=st.sampled_from([0, len(CONTENT), 1 << 24, (1 << 24) + 1, -1]),
     offset=st.sampled_from([0, 1, 1 << 32]),
 )
-def test_any_record_of_a_pack_is_refused_or_valid(
+def test_arbitrary_record_of_a_pack_is_refused_or_has_its_hash(
     keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int
 ) -> None:
-    """A record is refused, or gives the block of its hash."""
+    """A record of a pack is refused, or gives the block that has the expected hash."""
     stored = damaged
     if keyring.encrypted:
         cipher = pack.pack_cipher(keyring, PACK_KEY, bytes(8))
@@ -296,7 +308,7 @@ def test_any_record_of_a_pack_is_refused_or_valid(
         assert found in {None, CONTENT}
 
 
-# --- text objects ------------------------------------------------------------------------------
+# --- parsers of text objects -------------------------------------------------------------------
 
 HEAD: Final = Head(some_images.MANIFEST.txg, MANIFEST_KEY, content_hash(b""))
 LEASE: Final = Lease(
@@ -339,8 +351,8 @@ def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
 
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
-def test_any_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
-    """A decoded lease is equal after it is encoded and decoded again."""
+def test_arbitrary_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+    """A decoded lease stays equal after it is encoded and decoded again."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
         assert lease.decode(lease.KEY, lease.encode(found)) == found
@@ -348,8 +360,8 @@ def test_any_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
 
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
-def test_any_head_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
-    """A head in local state is parsed as strictly as that in a lease."""
+def test_arbitrary_head_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
+    """A head in local state is parsed as strictly as a head in a lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
     if isinstance(found, Head):
@@ -358,7 +370,7 @@ def test_any_head_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
 
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
-def test_any_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+def test_arbitrary_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
     """A decoded superblock can be encoded again, and a plain one gives its keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
@@ -368,7 +380,7 @@ def test_any_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
 
 @fuzzed
 @given(data=st.data())
-def test_changed_text_object_is_refused_unless_its_checksum_is_recomputed(
+def test_changed_text_object_is_refused_unless_its_checksum_is_corrected(
     data: st.DataObject,
 ) -> None:
     for intact, parse in (
@@ -380,7 +392,7 @@ def test_changed_text_object_is_refused_unless_its_checksum_is_recomputed(
         assert found is None or damaged == intact
 
 
-# --- names -------------------------------------------------------------------------------------
+# --- parsers of object names -------------------------------------------------------------------
 
 NAMES: Final[tuple[ObjectKey, ...]] = (
     LINK_KEY,
@@ -407,8 +419,8 @@ PARSERS: Final[tuple[Callable[[str], object], ...]] = (
     .map(lambda raw: raw.decode("latin-1"))
     | st.text()
 )
-def test_any_key_is_of_one_kind_at_most(key: str) -> None:
-    """A key is of one kind of object at most, and within the limits of stores."""
+def test_arbitrary_key_belongs_to_at_most_one_kind_of_object(key: str) -> None:
+    """An accepted key is within the limits of stores."""
     kinds = [parse for parse in PARSERS if parse(key) is not None]
 
     assert len(kinds) <= 1

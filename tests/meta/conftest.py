@@ -1,4 +1,4 @@
-"""Fixtures: a separate metadata database for every test."""
+"""Fixtures: a new metadata database for every test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def properties() -> dict[str, bytes]:
 
 @pytest.fixture
 def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
-    """Return a function that creates a database; all are closed after the test."""
+    """Return a function that creates databases; all are closed after the test."""
     made: list[Database] = []
 
     def make(name: str = "meta.db", **pragmas: object) -> Database:
@@ -47,5 +47,5 @@ def db(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture(params=JOURNAL_MODES)
 def journal_mode(request: pytest.FixtureRequest) -> str:
-    """Return each journal mode in turn, so the test runs once for each."""
+    """Return a journal mode; the test runs once for each mode."""
     return str(request.param)

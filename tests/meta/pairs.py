@@ -1,4 +1,4 @@
-"""A database that records its changes, and a replica that follows it."""
+"""A database that records its changes, and a replica to which they are applied."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, PackId, Txg
 
 
 class Pair:
-    """A database that records its changes, and a copy to which they are applied."""
+    """A database that records its changes, and a copy that receives them."""
 
     def __init__(self, db: Database, home: Path) -> None:
         self.db = db
@@ -27,7 +27,7 @@ class Pair:
         self.seq = self.recorder.last_seq
 
     def changeset(self) -> bytes:
-        """Return the changes that were recorded since the last call."""
+        """Return the changes recorded since the last call."""
         self.db.commit()
         run = pending.merged_run(self.db.connection, self.seq, self.recorder.last_seq, 1 << 24)
         self.seq = self.recorder.last_seq
@@ -41,7 +41,7 @@ class Pair:
         notes: tuple[PackNote, ...] = (),
         forgotten: tuple[PackId, ...] = (),
     ) -> None:
-        """Apply the changes since the last call to the copy, as one txg."""
+        """Apply the changes since the last call to the copy as one txg."""
         self.replica.begin()
         try:
             self.replica.add(self.changeset(), locations, "changes")

@@ -1,4 +1,4 @@
-"""Random operations on inodes, dentries and blocks, for tests of derived rows and counters."""
+"""Random operations on inodes, dentries and blocks, to test derived rows and counters."""
 
 import random
 import stat
@@ -9,7 +9,7 @@ from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 
 
 class Tree:
-    """Random operations on files of the root directory, as a mounted filesystem does them."""
+    """Random operations on files in the root directory, as in a mounted filesystem."""
 
     def __init__(self, db: Database, seed: int) -> None:
         self.db = db
@@ -52,13 +52,13 @@ class Tree:
         self.enter(made.ino)
 
     def link(self, _name: bytes, ino: Ino) -> None:
-        """Add a hard link."""
+        """Add a hard link to a file."""
         hard_links.link_added(self.db, inodes.get(self.db, ino), ROOT_INO)
         inodes.add_links(self.db, ino, 1, self.now_ns)
         self.enter(ino)
 
     def unlink(self, name: bytes, ino: Ino) -> None:
-        """Remove a name, and with its last name the inode."""
+        """Remove a name of a file; with its last name, delete the inode."""
         before = inodes.get(self.db, ino)
         dentries.remove(self.db, ROOT_INO, name)
         self.names.remove(name)
@@ -81,7 +81,7 @@ class Tree:
             xattrs.set(self.db, ino, name, self.rnd.randbytes(self.rnd.randrange(50)))
 
     def write(self, _name: bytes, ino: Ino) -> None:
-        """Map a new block, if the inode is a file."""
+        """Map a new block into the inode if it is a file."""
         if not stat.S_ISREG(inodes.get(self.db, ino).mode):
             return
         block = self.db.counters.take_block()
@@ -91,12 +91,12 @@ class Tree:
         inodes.set_size_and_mtime(self.db, ino, size + 1, self.now_ns, mapped)
 
     def punch(self, _name: bytes, ino: Ino) -> None:
-        """Remove a block from the map, which makes a hole."""
+        """Remove a block from the block map, which creates a hole."""
         if block_map.remove(self.db, ino, BlockIndex(self.rnd.randrange(5))) is not None:
             inodes.add_mapped_blocks(self.db, ino, -1)
 
     def chmod(self, _name: bytes, ino: Ino) -> None:
-        """Change mode and times."""
+        """Change the mode and the times of an inode."""
         before = inodes.get(self.db, ino)
         inodes.replace(self.db, before._replace(mode=before.mode ^ 0o111, ctime_ns=self.now_ns))
         inodes.touch(self.db, ino, atime_ns=self.now_ns + 5)

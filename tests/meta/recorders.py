@@ -1,4 +1,4 @@
-"""A recorder of the changes of a database, and the application of its changesets."""
+"""A recorder of the changes of a database, and a helper that applies its changesets."""
 
 import apsw
 
@@ -16,13 +16,13 @@ class SessionRecorder:
         self.changesets: list[bytes] = []
 
     def group_opened(self) -> None:
-        """Start a session on the replicated tables."""
+        """Start a session that records the replicated tables."""
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Keep the changeset of the group."""
+        """Store the changeset of the group."""
         assert self._session is not None
         self.changesets.append(self._session.changeset())
         self._session.close()

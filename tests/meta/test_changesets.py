@@ -1,4 +1,4 @@
-"""Operations on changesets that a session recorded of random operations.
+"""Functions on changesets, tested with changesets of random operations.
 
 Each result is compared with the rows before and after these operations.
 """
@@ -32,7 +32,7 @@ STEPS = 30
 
 
 class Recorded:
-    """A database, the changesets of its groups, and a copy from before the first group."""
+    """A database with the changesets of its groups, and a copy made before the first group."""
 
     def __init__(self, db: Database, copy: apsw.Connection, seed: int) -> None:
         self.db = db
@@ -42,7 +42,7 @@ class Recorded:
 
     @property
     def changesets(self) -> list[bytes]:
-        """Return the recorded changesets, one for each group."""
+        """Return the recorded changesets, one per group."""
         return self.recorder.changesets
 
     def group(self) -> tuple[Tables, Tables, bytes]:
@@ -70,7 +70,7 @@ def rows(connection: apsw.Connection) -> Tables:
 def source(
     request: pytest.FixtureRequest, make_database: MakeDatabase, tmp_path: Path
 ) -> Iterator[Recorded]:
-    """Yield a database that records its changes, with some files, and its copy."""
+    """Yield a database with some files that records its changes, and its copy."""
     db = make_database()
     tree = Tree(db, 100 + request.param)
     for _ in range(STEPS):
@@ -99,7 +99,7 @@ def changeset_of(table: str, insert: str) -> bytes:
     return recorded_changes
 
 
-# --- merge and apply ---------------------------------------------------------------------------
+# --- merging and applying changesets -----------------------------------------------------------
 
 
 def test_merged_changesets_equal_their_sequence(source: Recorded) -> None:
@@ -117,8 +117,8 @@ def test_merged_changesets_equal_their_sequence(source: Recorded) -> None:
     assert contents(source.copy) == contents(source.db.connection)
 
 
-def test_merged_changeset_has_no_row_that_was_added_and_removed(source: Recorded) -> None:
-    """A file created in one group and removed in a later one leaves only the changed counters."""
+def test_merged_changeset_omits_rows_that_were_added_and_removed(source: Recorded) -> None:
+    """A file created in one group and removed in a later one leaves only changed counters."""
 
     def make(db: Database) -> None:
         made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, 5)
@@ -165,10 +165,10 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize(("other", "what"), CONFLICTS)
-def test_conflict_undoes_the_changeset_but_not_its_transaction(
+def test_conflicting_changeset_is_undone_without_its_transaction(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
-    """A changeset that conflicts with a row is undone; its transaction can continue."""
+    """After a changeset conflicts with a row, the transaction can continue."""
     db, second = make_database(), make_database("second.db")
     recorder = recorded(db)
     for database in (db, second):
@@ -178,7 +178,7 @@ def test_conflict_undoes_the_changeset_but_not_its_transaction(
     db.begin()
     db.inodes.run(
         "INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0"
-    )  # This row has no conflict.
+    )  # This row causes no conflict.
     db.run("INSERT INTO symlinks VALUES (77, x'01')")
     dentries.remove(db, ROOT_INO, b"a")
     db.commit()
@@ -197,7 +197,7 @@ def test_conflict_undoes_the_changeset_but_not_its_transaction(
 
 
 def test_changeset_that_violates_a_constraint_is_refused(source: Recorded) -> None:
-    """A changeset may have NULL where the column forbids it."""
+    """A changeset with NULL in a NOT NULL column is refused."""
     nullable = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (1000, NULL)",
@@ -208,7 +208,7 @@ def test_changeset_that_violates_a_constraint_is_refused(source: Recorded) -> No
 
 
 def test_changeset_that_violates_a_foreign_key_is_refused() -> None:
-    """The schema has no foreign keys, but a database from the bucket may have one."""
+    """The program's schema has no foreign keys, but a database from the bucket may have one."""
     connection = apsw.Connection(":memory:")
     create_tables(connection)
     connection.pragma("foreign_keys", True)
@@ -245,7 +245,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("strange", STRANGE)
 def test_changeset_with_an_unknown_table_is_refused(source: Recorded, strange: str) -> None:
-    """SQLite itself skips an unknown table of a changeset and reports success."""
+    """SQLite itself would skip an unknown table of a changeset and report success."""
     table, what = STRANGE[strange]
     columns = table.count(",") + 1
     insert = f"INSERT INTO {table.split()[2]} VALUES ({', '.join('1' * columns)})"
@@ -261,7 +261,7 @@ def test_changeset_with_an_unknown_table_is_refused(source: Recorded, strange: s
 
 
 def test_changeset_for_a_table_that_the_database_lacks_is_refused(source: Recorded) -> None:
-    """A changeset must match the tables of the database, not only those of the program."""
+    """A changeset must fit the tables of the actual database, not only the program's schema."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
     with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
@@ -271,8 +271,8 @@ def test_changeset_for_a_table_that_the_database_lacks_is_refused(source: Record
         changesets.apply(source.copy, changeset, "changes")
 
 
-def test_full_disk_is_not_reported_as_a_damaged_changeset(source: Recorded) -> None:
-    """A changeset that a full disk refused is valid and can be applied later."""
+def test_full_disk_is_not_reported_as_a_bad_changeset(source: Recorded) -> None:
+    """A changeset refused because of a full disk is valid and can be applied later."""
     big = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (100000, zeroblob(1000000))",
@@ -288,20 +288,20 @@ def test_full_disk_is_not_reported_as_a_damaged_changeset(source: Recorded) -> N
     apply_in_transaction(source.copy, big)
 
 
-# --- contents ----------------------------------------------------------------------------------
+# --- contents of changesets --------------------------------------------------------------------
 
 
 def names_of(tables: Tables) -> set[tuple[Ino, bytes]]:
-    """Return the parent and the name of all dentries."""
+    """Return the parent and the name of each dentry."""
     return {(parent, name) for parent, _, name, _ in tables["dentries"]}
 
 
 def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
-    """Return the rows of some tables that are in only one of two states."""
+    """Return the rows of some tables that differ between two states."""
     return [row for table in tables for row in set(before[table]) ^ set(after[table])]
 
 
-def test_changes_of_reference_counts_are_computed_from_a_changeset(source: Recorded) -> None:
+def test_reference_count_changes_are_computed_from_changesets(source: Recorded) -> None:
     """Changes of reference counts are computed from one changeset or from several merged ones."""
 
     def refs(tables: Tables) -> Counter[BlockId]:
@@ -333,7 +333,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
 
 
 def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> None:
-    """A deleted row of the block map names no block."""
+    """A deleted row of the block map adds no block to the named blocks."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
@@ -341,7 +341,7 @@ def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> Non
 
 
 def test_touched_names_are_those_of_changed_dentries(source: Recorded) -> None:
-    """If only the inode of a dentry changed, the changeset has its cookie but not its name."""
+    """If only the inode of a dentry changed, the changeset has the cookie but not the name."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -352,7 +352,7 @@ def test_touched_names_are_those_of_changed_dentries(source: Recorded) -> None:
 
 
 def test_touched_inodes_and_contents_are_those_of_changed_rows(source: Recorded) -> None:
-    """A changed size touches the inode and its content; a changed link target only the inode."""
+    """A new size touches the inode and its content; a new link target touches only the inode."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -366,8 +366,8 @@ def test_touched_inodes_and_contents_are_those_of_changed_rows(source: Recorded)
         assert found.contents == {ino for ino, _ in sizes ^ old_sizes if ino not in new} | mapped
 
 
-def test_dentry_that_got_another_inode_is_touched_by_its_cookie(source: Recorded) -> None:
-    """The changeset of a rename over an existing name has the cookie of the dentry, not the name."""
+def test_dentry_with_a_new_inode_is_touched_by_its_cookie(source: Recorded) -> None:
+    """A rename over a name records the cookie of the dentry, but not the name."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
     found = changesets.touched(changeset)
@@ -377,7 +377,7 @@ def test_dentry_that_got_another_inode_is_touched_by_its_cookie(source: Recorded
 
 
 def test_reused_cookie_touches_both_names(source: Recorded) -> None:
-    """SQLite records one UPDATE if a new name takes the cookie of a removed one."""
+    """If a new name takes the cookie of a removed one, SQLite records a single UPDATE."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
 
@@ -390,8 +390,8 @@ def test_reused_cookie_touches_both_names(source: Recorded) -> None:
     assert found.cookies == set()
 
 
-def test_summary_of_a_changeset_counts_changed_rows(source: Recorded) -> None:
-    """The summary counts rows of inodes, dentries and the block map."""
+def test_summary_of_a_changeset_counts_its_changed_rows(source: Recorded) -> None:
+    """The summary of a changeset counts rows of inodes, dentries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
@@ -404,11 +404,11 @@ def test_summary_of_a_changeset_counts_changed_rows(source: Recorded) -> None:
         assert (counted.names, counted.blocks) == (len(entries), len(blocks))
 
 
-# --- damage ------------------------------------------------------------------------------------
+# --- damaged changesets ------------------------------------------------------------------------
 
 
 def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
-    """Call every function with a damaged changeset; return how many functions refused it."""
+    """Call every function with a damaged changeset; return the number of refusals."""
     refused = 0
     before = contents(connection)
 
@@ -459,7 +459,7 @@ def test_truncated_changeset_is_refused(source: Recorded) -> None:
 
 @pytest.mark.parametrize("flips", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_flipped_bits_of_a_changeset_are_refused_or_harmless(source: Recorded, flips: int) -> None:
-    """A changeset with flipped bits never raises another exception than FormatError."""
+    """A changeset with flipped bits raises no other exception than FormatError."""
     rnd = random.Random(flips)
     changeset = small_changeset(source) if flips == 100 else source.group()[2]
     before = contents(source.copy)
@@ -473,8 +473,8 @@ def test_flipped_bits_of_a_changeset_are_refused_or_harmless(source: Recorded, f
     assert contents(source.copy) == before
 
 
-def test_changeset_with_a_value_of_a_wrong_type_is_refused() -> None:
-    """SQLite accepts a text in an integer column."""
+def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
+    """SQLite accepts text in an integer column, so a changeset may contain it."""
     table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
     text = changeset_of(
         f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"
@@ -490,10 +490,10 @@ def test_changeset_with_a_value_of_a_wrong_type_is_refused() -> None:
         changesets.touched(text)
 
 
-def test_parts_of_a_split_changeset_equal_the_original(
+def test_parts_of_a_split_changeset_equal_the_original_together(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The changeset of a group that is too large for one object is split into bounded parts."""
+    """A changeset that is too large for one object is split into bounded parts."""
     db = make_database()
     snapshot = db.open_snapshot()
     snapshot.copy_to(tmp_path / "copy.db")
@@ -519,8 +519,10 @@ def test_parts_of_a_split_changeset_equal_the_original(
     assert changesets.split(whole, len(whole)) == [whole]
 
 
-def test_changeset_with_too_long_a_value_is_refused(make_database: MakeDatabase) -> None:
-    """A level object of some kilobytes can contain a name of megabytes."""
+def test_changeset_with_a_value_above_the_length_limit_is_refused(
+    make_database: MakeDatabase,
+) -> None:
+    """A level object of a few kilobytes may contain a name of megabytes."""
     db = make_database()
     changeset = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target BLOB NOT NULL)",

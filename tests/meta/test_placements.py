@@ -1,4 +1,4 @@
-"""Placements of sealed blocks, the results of an upload, applied to rows."""
+"""Placements: upload results of sealed blocks, applied to the rows."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def pack(db: Database) -> PackId:
 
 
 def write_block(db: Database, ino: Ino, index: int = 0) -> BlockId:
-    """Make a dirty block of 100 bytes and map it, as a write does."""
+    """Create a dirty block of 100 bytes and map it, as a write does."""
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(index), 100)
     block_map.set(db, ino, BlockIndex(index), block)
@@ -45,17 +45,17 @@ def let_go(db: Database, ino: Ino, index: int = 0) -> None:
 
 
 def place(db: Database, block: BlockId, pack: PackId, content: bytes = HASH) -> list[BlockId]:
-    """Apply the placement of a block in a pack."""
+    """Apply a placement of a block in a pack."""
     return placements.apply(db, [Placed(block, content, pack, 0, 60)])
 
 
 def duplicate(block: BlockId, ino: Ino, of: BlockId, pack: PackId, index: int = 0) -> Duplicate:
-    """Return the placement of a block as a duplicate of another block."""
+    """Return a placement that makes a block a duplicate of another block."""
     return Duplicate(block, ino, BlockIndex(index), of, HASH, pack, 0, 60)
 
 
 def check_counts(db: Database) -> None:
-    """Compare every stored total with a scan of the rows."""
+    """Compare every stored total with a scan of all rows."""
     assert (
         db.all(
             "SELECT b.block FROM blocks b WHERE refs <>"
@@ -89,7 +89,7 @@ def test_uploaded_block_gets_its_location(db: Database, ino: Ino, pack: PackId) 
 
 
 def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
-    """The rows of a block of zeros are removed, and the inode has one block less."""
+    """The rows of a block of zeros are deleted, and the inode has one block less."""
     block = write_block(db, ino)
     assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
     assert block_map.find(db, ino, FIRST) is None
@@ -98,10 +98,10 @@ def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
     check_counts(db)
 
 
-def test_duplicate_block_is_replaced_by_the_older_block(
+def test_duplicate_block_is_replaced_by_an_older_equal_block(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """The file refers to the older of two equal blocks, and the younger block is removed."""
+    """The file refers to the older of two equal blocks, and the newer one is deleted."""
     original, double = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, original, pack)
     assert placements.apply(db, [duplicate(double, ino, original, pack, 1)]) == [double]
@@ -113,14 +113,14 @@ def test_duplicate_block_is_replaced_by_the_older_block(
 def test_duplicate_of_an_unknown_block_gets_its_location(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """An older copy of the database may lack the block whose content is shared."""
+    """A database restored from a backup may lack the block whose content is shared."""
     block = write_block(db, ino)
     assert placements.apply(db, [duplicate(block, ino, BlockId(99), pack)]) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
     check_counts(db)
 
 
-def test_placement_of_an_unreferenced_block_removes_it(
+def test_placement_of_an_unreferenced_block_deletes_its_rows(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
     for make in (
@@ -135,8 +135,10 @@ def test_placement_of_an_unreferenced_block_removes_it(
         check_counts(db)
 
 
-def test_rewritten_range_keeps_its_new_block(db: Database, ino: Ino, pack: PackId) -> None:
-    """A block that was replaced during its upload has no reference any more."""
+def test_placement_of_an_overwritten_block_keeps_the_new_block(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
+    """A block that was overwritten during its upload has no reference any more."""
     old = write_block(db, ino)
     let_go(db, ino)
     new = write_block(db, ino)
@@ -147,15 +149,15 @@ def test_rewritten_range_keeps_its_new_block(db: Database, ino: Ino, pack: PackI
 
 
 def test_placement_of_a_deleted_block_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
-    """A block without a row was deleted during its upload."""
+    """A block without a row was deleted during its upload and needs no placement."""
     ghost = BlockId(77)
     many: list[Placement] = [Placed(ghost, HASH, pack, 0, 60), Zero(ghost, ino, FIRST)]
     assert placements.apply(db, [*many, duplicate(ghost, ino, BlockId(78), pack)]) == []
     assert packs.get(db, pack).live_bytes == 0
 
 
-def test_placement_at_a_wrong_index_is_refused(db: Database, ino: Ino, pack: PackId) -> None:
-    """A placement at an index where the file does not have the block changes nothing."""
+def test_placement_at_the_wrong_index_is_refused(db: Database, ino: Ino, pack: PackId) -> None:
+    """A placement changes nothing if the file has another block at its index."""
     block = write_block(db, ino, 0)
     other = write_block(db, ino, 1)
     place(db, other, pack)
@@ -166,8 +168,10 @@ def test_placement_at_a_wrong_index_is_refused(db: Database, ino: Ino, pack: Pac
     check_counts(db)
 
 
-def test_equal_blocks_of_concurrent_uploads_both_stay(db: Database, ino: Ino, pack: PackId) -> None:
-    """Two concurrent uploads may store equal blocks; later uploads refer to the older block."""
+def test_equal_blocks_of_concurrent_uploads_are_both_kept(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
+    """Later uploads of equal content refer to the older block."""
     first, second = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, second, pack)
     place(db, first, pack)
@@ -179,7 +183,7 @@ def test_equal_blocks_of_concurrent_uploads_both_stay(db: Database, ino: Ino, pa
 
 
 def test_dropped_local_tables_leave_no_bytes_in_the_file(db: Database) -> None:
-    """The file of an image contains no rows of dropped tables, not even in free pages."""
+    """An image contains no rows of dropped local tables, not even in free pages."""
     db.begin_local()
     secret = "only this host knows"
     for number in range(200):

@@ -1,8 +1,8 @@
-"""Recording of changes: a session records every change of the replicated tables.
+"""Recording: a session records every change of the replicated tables.
 
-Random operations run while a recorder holds an ``apsw.Session`` on exactly the replicated tables.
-Its changesets, applied to an earlier copy of the database, must give equal replicated tables, in
-every journal mode.
+While random operations run, a recorder holds an ``apsw.Session`` on exactly the replicated tables.
+Its changesets, applied to an earlier copy of the database, must give equal tables in every journal
+mode.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ MakeDatabase = Callable[..., Database]
 
 
 def refuse_conflict(reason: int, change: object) -> int:
-    """Fail the test, because none of its changesets may conflict."""
+    """Fail the test, because a recorded changeset must cause no conflict."""
     raise AssertionError(f"conflict {reason}: {change}")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_recorded_changes_give_equal_tables(
+def test_applied_changesets_give_equal_tables(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path, seed: int
 ) -> None:
-    """The changesets are applied, group by group, to a copy from before the first of them."""
+    """Recorded changesets are applied group by group to a copy made before the first group."""
     db = make_database(journal_mode=journal_mode)
     tree = Tree(db, seed)
     for _ in range(30):
@@ -52,8 +52,8 @@ def test_recorded_changes_give_equal_tables(
     assert len(recorder.changesets) == 8
 
 
-def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
-    """Changelogs have separate fields for locations; local rows are not shipped."""
+def test_locations_and_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
+    """Changelogs have separate fields for locations, and local rows are never shipped."""
     db = make_database()
     recorder = recorded(db)
     db.begin_local()
@@ -67,7 +67,7 @@ def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
-def test_group_that_was_rolled_back_is_not_recorded(make_database: MakeDatabase, mode: str) -> None:
+def test_rolled_back_group_is_not_recorded(make_database: MakeDatabase, mode: str) -> None:
     db = make_database(journal_mode=mode)
     recorder = recorded(db)
     tree = Tree(db, 3)

@@ -1,4 +1,4 @@
-"""Changelogs applied to the rows of a replica."""
+"""A replica: rows to which changelogs are applied."""
 
 import shutil
 from collections.abc import Callable
@@ -24,12 +24,12 @@ KEY = ObjectKey("pack/00/1-" + "0" * 32)
 
 @pytest.fixture
 def pair(make_database: MakeDatabase, tmp_path: Path) -> Pair:
-    """Return an empty database that records its changes, and its copy."""
+    """Return an empty database that records its changes, and a copy of it."""
     return Pair(make_database(), tmp_path)
 
 
 def write(db: Database, ino: Ino, index: int) -> BlockId:
-    """Write a block of ten bytes of a file."""
+    """Write a block of ten bytes to a file."""
     db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(index), 10)
@@ -44,7 +44,7 @@ def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
 
 
 def note(pack: int = 1, state: PackState = PackState.STORED) -> PackNote:
-    """Return the record of a pack in a changelog."""
+    """Return the record of a pack as in a changelog."""
     return PackNote(PackId(pack), KEY, 100, state)
 
 
@@ -56,7 +56,7 @@ def a_file(db: Database) -> Ino:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int) -> None:
-    """Each txg makes the replicated tables equal, after all kinds of changes."""
+    """After each txg, the replicated tables equal those of the writer."""
     tree = Tree(pair.db, seed)
     for txg in range(1, 6):
         for _ in range(30):
@@ -68,8 +68,8 @@ def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int
         assert local_state.get(pair.copy, "chain") == f"link {txg}"
 
 
-def test_replica_gets_the_location_of_a_block_and_deletes_it_with_its_file(pair: Pair) -> None:
-    """A replica counts the live bytes of packs, and records when a pack dies."""
+def test_replica_learns_block_locations_and_the_death_of_packs(pair: Pair) -> None:
+    """When a file is deleted, its blocks are removed, and a pack without live bytes dies."""
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
@@ -86,7 +86,7 @@ def test_replica_gets_the_location_of_a_block_and_deletes_it_with_its_file(pair:
 
 
 def test_replica_moves_a_block_to_its_new_pack(pair: Pair) -> None:
-    """Compaction ships the new location of a block."""
+    """A changelog contains the new location after a compaction."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
     moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
@@ -99,14 +99,14 @@ def test_replica_moves_a_block_to_its_new_pack(pair: Pair) -> None:
 
 
 def test_location_of_an_unreferenced_block_is_ignored(pair: Pair) -> None:
-    """A changelog may have the location of a block that was deleted in the same txg."""
+    """A changelog may contain the location of a block that the same txg deleted."""
     pair.apply_note(1, locations=(place(BlockId(77)),), notes=(note(),))
 
     assert blocks.find(pair.copy, BlockId(77)) is None
     assert packs.get(pair.copy, PackId(1)).died_txg == 1
 
 
-def test_replica_has_a_lost_block_without_a_location(pair: Pair) -> None:
+def test_replica_keeps_a_lost_block_without_a_location(pair: Pair) -> None:
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(lost(block, 10),))
 
@@ -115,8 +115,8 @@ def test_replica_has_a_lost_block_without_a_location(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
-def test_txg_that_does_not_match_the_replica_is_refused_completely(pair: Pair, wrong: str) -> None:
-    """A replica that refuses a txg does not change."""
+def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: str) -> None:
+    """A replica applies a txg completely or not at all."""
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
     with pytest.raises(FormatError):
@@ -135,7 +135,7 @@ def test_txg_that_does_not_match_the_replica_is_refused_completely(pair: Pair, w
 
 
 def test_replica_deletes_a_forgotten_pack_but_does_not_reuse_its_number(pair: Pair) -> None:
-    """The next writer must not use the number of a deleted pack again."""
+    """The next writer must not reuse the number of a deleted pack."""
     pair.apply_note(1, notes=(note(5),))
     pair.apply_note(2, notes=(note(5, PackState.CONDEMNED),))
     pair.apply_note(3, forgotten=(PackId(5),))
@@ -145,7 +145,7 @@ def test_replica_deletes_a_forgotten_pack_but_does_not_reuse_its_number(pair: Pa
 
 
 def test_totals_of_a_replica_are_recounted(pair: Pair) -> None:
-    """A replica that becomes the writer needs the totals, which are not shipped."""
+    """A replica that becomes the writer needs totals, which changelogs do not contain."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
 
@@ -157,8 +157,8 @@ def test_totals_of_a_replica_are_recounted(pair: Pair) -> None:
     assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
 
 
-def test_replica_refuses_changes_of_another_state(pair: Pair, tmp_path: Path) -> None:
-    """The changes were recorded on another txg than that of the replica."""
+def test_replica_refuses_changes_of_a_different_state(pair: Pair, tmp_path: Path) -> None:
+    """A replica refuses changes that were recorded on rows which it does not have."""
     a_file(pair.db)
     changeset = pair.changeset()
     pair.copy.close()
@@ -176,7 +176,7 @@ def test_replica_refuses_changes_of_another_state(pair: Pair, tmp_path: Path) ->
 
 
 def test_replica_refuses_a_pack_with_the_number_of_another_pack(pair: Pair) -> None:
-    """With two packs of one number, blocks would be read from the wrong object."""
+    """If two packs had one number, blocks would be read from the wrong object."""
     pair.copy.begin_local()
     packs.create(pair.copy, ObjectKey(f"{KEY[:-1]}f"), 100)
     pair.copy.commit()

@@ -1,4 +1,4 @@
-"""Which inodes and names a changeset changes, compared with the rows before and after it."""
+"""Inodes and names changed by a changeset, compared with the rows before and after it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ SIZE, MAPPED, CTIME, MTIME_DELTA, ACCESS_TIME = 5, 6, 7, 8, 9
 
 
 class History:
-    """A database that records its changes, with a file."""
+    """A database with one file, which records its changes."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -54,12 +54,12 @@ def history(make_database: MakeDatabase) -> History:
 
 
 def rows_of_inodes(db: Database) -> dict[Ino, Any]:
-    """Return the rows of all inodes by their number."""
+    """Return the rows of all inodes by inode number."""
     return {row[0]: row for row in db.all("SELECT * FROM inodes")}
 
 
 def expected(before: Tables, after: Tables) -> ChangedRows:
-    """Return what changed between two states of the tables."""
+    """Return the changes between two states of the tables."""
     found = ChangedRows(set(), set(), set())
     old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
     found.content.update(old.keys() ^ new.keys())
@@ -90,7 +90,9 @@ def expected(before: Tables, after: Tables) -> ChangedRows:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_changed_rows_are_those_that_differ(make_database: MakeDatabase, seed: int) -> None:
+def test_changed_rows_are_those_that_differ_between_two_states(
+    make_database: MakeDatabase, seed: int
+) -> None:
     db = make_database()
     recorder, tree = recorded(db), Tree(db, seed)
     for _ in range(6):
@@ -107,7 +109,7 @@ def test_changed_rows_are_those_that_differ(make_database: MakeDatabase, seed: i
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_changes_of_an_inode_give_its_row_before_and_after(
+def test_changes_of_an_inode_contain_its_row_before_and_after(
     make_database: MakeDatabase, seed: int
 ) -> None:
     db = make_database()
@@ -132,19 +134,19 @@ def test_changes_of_an_inode_give_its_row_before_and_after(
         assert changed <= found.keys()
 
 
-def test_inode_columns_are_those_of_the_schema(history: History) -> None:
+def test_inode_columns_equal_those_of_the_schema(history: History) -> None:
     columns = history.db.all("SELECT name FROM pragma_table_info('inodes')")
     assert [row[0] for row in columns] == list(INODE_COLUMNS)
 
 
-def test_change_of_only_the_access_time_is_no_change(history: History) -> None:
+def test_change_of_only_the_access_time_is_ignored(history: History) -> None:
     query = "UPDATE inodes SET atime_delta_ns = 7 WHERE ino = ?"
     changeset = history.changeset(lambda db: db.inodes.run(query, (history.ino,)))
     assert row_history.changed_rows(changeset, is_whole=True) == ChangedRows(set(), set(), set())
 
 
-def test_deduplicated_block_is_no_change(history: History) -> None:
-    """An equal block that exists already replaces the one of the file."""
+def test_deduplication_of_a_block_is_not_a_change(history: History) -> None:
+    """An equal block that already exists replaces the block of the file."""
     ino = history.ino
 
     def write(db: Database) -> None:
@@ -162,7 +164,7 @@ def test_deduplicated_block_is_no_change(history: History) -> None:
     assert row_history.changes_of(changeset, [ino], is_whole=False)[ino].blocks == 1
 
 
-def test_only_a_new_mtime_is_new_content(history: History) -> None:
+def test_new_mtime_counts_as_new_content_but_new_ctime_does_not(history: History) -> None:
     ino = history.ino
 
     def content_after(**times: int) -> set[Ino]:
@@ -178,7 +180,7 @@ def test_only_a_new_mtime_is_new_content(history: History) -> None:
     assert content_after(ctime_ns=10**18 + 5, mtime_ns=10**18 + 5) == {ino}
 
 
-def test_name_that_got_another_inode_is_recorded_by_its_cookie(history: History) -> None:
+def test_name_with_a_new_inode_is_recorded_by_its_cookie(history: History) -> None:
     other = history.make(b"other")
     cookie = history.db.all("SELECT cookie FROM dentries WHERE name = ?", (b"f",))[0][0]
     changeset = history.changeset(
@@ -193,7 +195,7 @@ def test_name_that_got_another_inode_is_recorded_by_its_cookie(history: History)
     assert found[other].replaced == [(ROOT_INO, cookie)]
 
 
-def test_changes_of_a_file_list_its_blocks_names_and_xattrs(history: History) -> None:
+def test_changes_of_a_file_include_blocks_names_and_xattrs(history: History) -> None:
     ino = history.ino
 
     def change(db: Database) -> None:
@@ -210,7 +212,7 @@ def test_changes_of_a_file_list_its_blocks_names_and_xattrs(history: History) ->
     assert found[ino].is_content_changed
 
 
-def test_sections_of_one_txg_are_added_in_their_order() -> None:
+def test_changes_of_one_txg_are_combined_in_order() -> None:
     earlier = InodeChange(before=None, after={"ino": 5, "size_bytes": 1, "mode": 2}, blocks=1)
     later = InodeChange(before={"ino": 5, "size_bytes": 1}, after={"ino": 5, "size_bytes": 9})
     later.add_earlier(earlier)
@@ -223,7 +225,7 @@ def test_sections_of_one_txg_are_added_in_their_order() -> None:
     assert (later.before, later.after) == ({"mode": 1, "uid": 7}, None)
 
 
-def test_damaged_changeset_is_refused_or_gives_values_of_the_stated_types(
+def test_damaged_changeset_is_refused_or_gives_values_of_the_declared_types(
     history: History,
 ) -> None:
     changeset = history.changeset(lambda db: dentries.remove(db, ROOT_INO, b"f"))

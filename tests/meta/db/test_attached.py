@@ -1,4 +1,4 @@
-"""A second database beside the open one."""
+"""A second database, attached to the open one."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def _has(db: Database, schema: str, name: str) -> bool:
 
 
 def test_tables_of_both_databases_are_read(make_database: MakeDatabase, journal_mode: str) -> None:
-    """The other database may be open, with an exclusive lock; names mean the first one."""
+    """Another process may hold the other database; unqualified names refer to the main one."""
     db = make_database("present.db", journal_mode=journal_mode)
     past = make_database("past.db", journal_mode="off")
     _put(past, "then")
@@ -42,7 +42,7 @@ def test_tables_of_both_databases_are_read(make_database: MakeDatabase, journal_
         assert db.one(_COUNT) == (1,)
 
 
-def test_other_database_cannot_be_changed(make_database: MakeDatabase) -> None:
+def test_attached_database_cannot_be_changed(make_database: MakeDatabase) -> None:
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with attached(db, past.path):
         db.begin()
@@ -51,8 +51,10 @@ def test_other_database_cannot_be_changed(make_database: MakeDatabase) -> None:
         assert db.in_group
 
 
-def test_error_in_the_block_leaves_the_database_usable(make_database: MakeDatabase) -> None:
-    """The changes of the block stay in the open group, which is committed."""
+def test_error_while_a_database_is_attached_leaves_the_open_database_usable(
+    make_database: MakeDatabase,
+) -> None:
+    """Changes made before the error stay in the open group, which is committed."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with pytest.raises(RuntimeError), attached(db, past.path):  # noqa: PT012 - the block fails
         db.begin()
@@ -63,16 +65,20 @@ def test_error_in_the_block_leaves_the_database_usable(make_database: MakeDataba
         assert db.one(_COUNT) == (1,)
 
 
-def test_closed_database_is_left_alone(make_database: MakeDatabase) -> None:
-    """The mount ends during a copy."""
+def test_database_closed_while_another_is_attached_causes_no_error(
+    make_database: MakeDatabase,
+) -> None:
+    """A mount may end while a copy from an attached database runs."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with attached(db, past.path):
         db.close()
     assert db.is_closed
 
 
-def test_file_that_is_no_database_is_reported(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """The error names that file, and the open database is not concerned."""
+def test_attaching_a_file_that_is_not_a_database_is_an_error(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """The error names the file, and the open database remains usable."""
     db, path = make_database("present.db"), tmp_path / "junk"
     path.write_bytes(b"junk" * 1000)
     with pytest.raises((FormatError, DatabaseError)), attached(db, path):
@@ -80,7 +86,9 @@ def test_file_that_is_no_database_is_reported(make_database: MakeDatabase, tmp_p
     _put(db, "now")
 
 
-def test_path_may_have_special_characters(make_database: MakeDatabase, tmp_path: Path) -> None:
+def test_path_of_an_attached_database_may_contain_special_characters(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
     (tmp_path / "a?b#c %41").mkdir()
     db, past = make_database("present.db"), make_database("a?b#c %41/past.db", journal_mode="off")
     with attached(db, past.path):

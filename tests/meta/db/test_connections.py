@@ -1,4 +1,4 @@
-"""Protective settings that every SQLite connection of this program has."""
+"""Protective settings of every SQLite connection of this program."""
 
 from pathlib import Path
 
@@ -35,8 +35,8 @@ def test_triggers_in_a_database_file_do_not_run(hostile: Path) -> None:
     connection.close()
 
 
-def test_views_in_the_file_are_refused_and_temporary_views_work(hostile: Path) -> None:
-    """A follower needs temporary views to show a table of an older schema in its present form."""
+def test_views_in_a_database_file_are_refused_but_temporary_views_work(hostile: Path) -> None:
+    """A follower shows a table of an older schema in its present form with a temporary view."""
     connection = connections.connect(hostile, read_only=True)
     with pytest.raises(apsw.SQLError):
         connection.execute("SELECT * FROM v").fetchall()
@@ -47,7 +47,7 @@ def test_views_in_the_file_are_refused_and_temporary_views_work(hostile: Path) -
 
 
 def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> None:
-    """Functions in the schema are refused, and the cells of every page are checked."""
+    """SQLite refuses functions in the schema and checks the cells of every page."""
     for connection in (
         connections.connect(hostile, read_only=False),
         connections.connect(hostile, read_only=True),
@@ -58,8 +58,8 @@ def test_every_connection_distrusts_the_schema_of_the_file(hostile: Path) -> Non
         connection.close()
 
 
-def test_value_longer_than_the_longest_allowed_is_damage(tmp_path: Path) -> None:
-    """No memory is allocated for such a value, which SQLite would read up to 1 GB."""
+def test_value_above_the_length_limit_is_damage(tmp_path: Path) -> None:
+    """SQLite alone would allocate up to 1 GB of memory for a long value."""
     path = tmp_path / "long.db"
     made = apsw.Connection(str(path))
     made.execute("CREATE TABLE t (a)")
@@ -73,8 +73,8 @@ def test_value_longer_than_the_longest_allowed_is_damage(tmp_path: Path) -> None
         assert isinstance(translated(caught.value, "meta.db"), FormatError)
 
 
-def test_limit_of_short_values_ends_with_its_context(hostile: Path) -> None:
-    """The limit that was set before is restored."""
+def test_limit_of_value_lengths_is_restored_afterwards(hostile: Path) -> None:
+    """The end of the context restores the previous limit of value lengths."""
     connection = connections.connect(hostile, read_only=False)
     with pytest.raises(apsw.TooBigError), connections.short_values(connection, 10_000):
         connection.execute("SELECT zeroblob(10001)").fetchall()
@@ -85,7 +85,7 @@ def test_limit_of_short_values_ends_with_its_context(hostile: Path) -> None:
 def test_defensive_connection_cannot_write_the_schema(
     hostile: Path,
 ) -> None:
-    """A mount is not defensive, because a defensive connection ignores journal_mode=off."""
+    """Mounts use no defensive connection, because such a connection ignores journal_mode=off."""
     connection = connections.connect(hostile, read_only=False, defensive=True)
     connection.pragma("writable_schema", 1)
     with pytest.raises(apsw.SQLError, match="may not be modified"):
@@ -98,8 +98,8 @@ def test_defensive_connection_cannot_write_the_schema(
     connection.close()
 
 
-def test_only_one_module_makes_sqlite_connections() -> None:
-    """A connection made in another module would lack the protective settings."""
+def test_only_one_module_opens_sqlite_connections() -> None:
+    """A connection opened in another module would lack the protective settings."""
     makers = [
         path.name
         for path in sorted((ROOT / "s3fs_meta").rglob("*.py"))
@@ -120,7 +120,7 @@ def test_only_one_module_makes_sqlite_connections() -> None:
     ],
 )
 def test_every_sqlite_error_is_translated(theirs: apsw.Error, ours: type) -> None:
-    """An SQLite error becomes the most specific error class of this program."""
+    """An SQLite error is translated to the most specific error class of this program."""
     error = translated(theirs, "meta.db")
     assert type(error) is ours
     assert "meta.db" in str(error)

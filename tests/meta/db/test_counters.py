@@ -1,4 +1,4 @@
-"""The counters of the filesystem, one database row that is kept in memory."""
+"""The counters of a filesystem: one database row, kept in memory."""
 
 import pytest
 
@@ -14,21 +14,21 @@ def loaded() -> Counters:
     return counters
 
 
-def test_counters_are_returned_in_column_order() -> None:
-    """Counters are written in the order in which they are loaded."""
+def test_counters_are_read_and_written_in_column_order() -> None:
+    """values() returns the counters in the order of their columns."""
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 
 def test_every_counter_is_written() -> None:
-    """A counter that values() omitted would never be written to the database."""
+    """A counter that values() omitted would never reach the database."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):
         setattr(counters, name, 1000 + number)
     assert counters.values() == tuple(range(1000, 1000 + len(COLUMNS)))
 
 
-def test_inode_block_and_pack_numbers_are_used_once() -> None:
-    """Each call returns the next inode, block or pack number."""
+def test_inode_block_and_pack_numbers_are_never_reused() -> None:
+    """Each request for a number returns the next unused one."""
     counters = loaded()
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]
     assert [counters.take_block(), counters.take_block()] == [2, 3]
@@ -36,8 +36,8 @@ def test_inode_block_and_pack_numbers_are_used_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counters_equal_a_scan_of_all_rows(db: Database, seed: int) -> None:
-    """After random operations the counters in memory and in the row equal a full count."""
+def test_counters_equal_a_count_of_all_rows(db: Database, seed: int) -> None:
+    """After random operations, the counters in memory and in the row equal a full count."""
     tree = Tree(db, seed)
     for _ in range(150):
         tree.step()

@@ -1,4 +1,4 @@
-"""The connection to the metadata database: groups, errors, journal modes, durability."""
+"""The connection to the metadata database: groups, errors, journal modes and durability."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def create_file(db: Database, name: bytes) -> Ino:
 
 
 def fill_disk(db: Database) -> None:
-    """Limit the database to its present size, as a full disk would."""
+    """Limit the database to its present size, which simulates a full disk."""
     pages = db.one("PRAGMA page_count")
     assert pages is not None
     db.connection.pragma("max_page_count", pages[0])
@@ -57,10 +57,10 @@ def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
         db.close()
 
 
-# --- opening -----------------------------------------------------------------------------------
+# --- opening a database ------------------------------------------------------------------------
 
 
-def test_committed_rows_exist_after_reopening_the_database(
+def test_committed_rows_are_readable_after_reopening_the_database(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)
@@ -76,10 +76,10 @@ def test_committed_rows_exist_after_reopening_the_database(
 
 
 @pytest.mark.parametrize("before", JOURNAL_MODES)
-def test_journal_mode_may_change_at_every_mount(
+def test_journal_mode_can_be_changed_at_every_mount(
     make_database: MakeDatabase, before: str, journal_mode: str
 ) -> None:
-    """Every change from one journal mode to another keeps all rows."""
+    """All rows survive every change from one journal mode to another."""
     db = make_database(journal_mode=before)
     ino = create_file(db, b"a")
     db.commit()
@@ -106,14 +106,14 @@ def test_requested_pragmas_take_effect(make_database: MakeDatabase) -> None:
 
 
 def test_invalid_pragmas_create_no_database(tmp_path: Path, properties: dict[str, bytes]) -> None:
-    """An invalid pragma is refused before a database file exists."""
+    """An invalid pragma is refused before a database file is created."""
     with pytest.raises(UsageError, match="page_size=3000"):
         Database.create(tmp_path / "meta.db", Pragmas(page_size=3000), properties)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_database_is_not_created_over_an_existing_file(make_database: MakeDatabase) -> None:
-    """An existing database is never replaced by a new one."""
+def test_existing_database_is_never_replaced_by_a_new_one(make_database: MakeDatabase) -> None:
+    """Creating a database over an existing file is refused."""
     db = make_database("one.db")
     create_file(db, b"a")
     db.commit()
@@ -148,8 +148,8 @@ def test_opening_a_missing_database_creates_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
-    """A database with a newer schema version is refused with the advice to upgrade."""
+def test_database_with_a_newer_schema_is_refused(make_database: MakeDatabase) -> None:
+    """The error about a newer schema version advises an upgrade."""
     db = make_database()
     db.begin()
     db.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
@@ -160,10 +160,10 @@ def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
-def test_database_without_a_property_is_only_opened_for_repair(
+def test_database_without_a_property_can_only_be_opened_for_repair(
     make_database: MakeDatabase, name: str
 ) -> None:
-    """A mount that does not know the hash key or block size could not read the filesystem."""
+    """Without the hash key or the block size, a mount could not read the filesystem."""
     db = make_database()
     db.begin()
     db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
@@ -175,7 +175,7 @@ def test_database_without_a_property_is_only_opened_for_repair(
 
 
 def test_reader_beside_a_writer_sees_only_committed_groups(make_database: MakeDatabase) -> None:
-    """In WAL mode another connection reads the last commit while a group is open."""
+    """In WAL mode, another connection reads the last commit while a group is open."""
     db = make_database()
     create_file(db, b"committed")
     db.commit()
@@ -197,10 +197,10 @@ def test_existing_database_keeps_its_page_size(make_database: MakeDatabase) -> N
     again.close()
 
 
-# --- groups ------------------------------------------------------------------------------------
+# --- groups of operations ----------------------------------------------------------------------
 
 
-def test_group_collects_operations_until_its_commit(make_database: MakeDatabase) -> None:
+def test_group_contains_all_operations_until_its_commit(make_database: MakeDatabase) -> None:
     """begin() opens a group or counts one more operation; commit() ends the group."""
     db = make_database()
     opened: list[bool] = []
@@ -213,8 +213,8 @@ def test_group_collects_operations_until_its_commit(make_database: MakeDatabase)
     assert (db.in_group, db.group_operations, opened) == (False, 0, [True])
 
 
-def test_change_of_local_rows_is_not_counted_as_an_operation(make_database: MakeDatabase) -> None:
-    """A change of rows that only this host uses opens a group but makes no new image due."""
+def test_change_of_local_rows_does_not_count_as_an_operation(make_database: MakeDatabase) -> None:
+    """A change of rows that only this host uses opens a group, but makes no image due."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
@@ -222,7 +222,7 @@ def test_change_of_local_rows_is_not_counted_as_an_operation(make_database: Make
     assert (db.group_operations, db.changed) == (1, True)
 
 
-def test_rows_change_only_inside_a_group(make_database: MakeDatabase) -> None:
+def test_rows_can_be_changed_only_inside_a_group(make_database: MakeDatabase) -> None:
     """A change of a row without an open group raises AssertionError."""
     db = make_database()
     with pytest.raises(AssertionError):
@@ -230,7 +230,7 @@ def test_rows_change_only_inside_a_group(make_database: MakeDatabase) -> None:
 
 
 def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_mode: str) -> None:
-    """A rollback restores rows and counters and notifies listeners; journal_mode=off cannot."""
+    """A rollback restores rows and counters and notifies listeners, unless journal_mode=off."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"kept")
     db.commit()
@@ -263,11 +263,11 @@ def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> 
     create_file(db, b"a")
     before = db.connection.total_changes()
     db.commit()
-    # Two rows change: the counters and the inode of the file.
+    # Two rows change: the counters row and the inode row.
     assert db.connection.total_changes() == before + 2
 
 
-def test_change_recorder_is_called_before_and_after_the_changes_of_a_group(
+def test_change_recorder_is_called_at_the_begin_and_end_of_a_group(
     make_database: MakeDatabase,
 ) -> None:
     """The recorder of changes is called when a group opens, and after its counters are written."""
@@ -295,8 +295,8 @@ def test_change_recorder_is_called_before_and_after_the_changes_of_a_group(
     assert local_state.get(db, "recorded") == "in the same transaction"
 
 
-def test_listener_that_cannot_read_rows_does_not_prevent_the_others(db: Database) -> None:
-    """The disk may be gone when a group is lost: the mount turns read-only, and does not end."""
+def test_failing_listener_does_not_prevent_calls_of_the_others(db: Database) -> None:
+    """If the disk fails when a group is lost, the mount turns read-only but does not end."""
     called: list[LossStep] = []
 
     def fail() -> None:
@@ -313,10 +313,10 @@ def test_listener_that_cannot_read_rows_does_not_prevent_the_others(db: Database
         db.begin()
 
 
-def test_listeners_for_a_lost_group_are_called_in_the_order_of_their_steps(
+def test_listeners_for_a_lost_group_are_called_in_step_order(
     make_database: MakeDatabase,
 ) -> None:
-    """Listeners for a lost group are called in the order of their steps, not of registration."""
+    """Listeners for lost groups are called in the order of their steps."""
     db = make_database()
     called: list[LossStep] = []
     for step in (LossStep.REPORT, LossStep.REFUSE, LossStep.RELOAD, LossStep.REFUSE):
@@ -328,7 +328,7 @@ def test_listeners_for_a_lost_group_are_called_in_the_order_of_their_steps(
     assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
 
 
-def test_undone_group_makes_nothing_refuse_changes_unless_it_cannot_be_undone(
+def test_undone_group_stops_later_changes_only_if_it_could_not_be_undone(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)
@@ -347,14 +347,12 @@ def test_undone_group_makes_nothing_refuse_changes_unless_it_cannot_be_undone(
     db.begin()
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- errors of SQLite --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [mode for mode in JOURNAL_MODES if mode != "off"])
-def test_full_disk_undoes_the_open_group_and_no_earlier_one(
-    make_database: MakeDatabase, mode: str
-) -> None:
-    """A full disk undoes the open group once; earlier groups stay."""
+def test_full_disk_undoes_only_the_open_group(make_database: MakeDatabase, mode: str) -> None:
+    """A full disk rolls back the open group once; earlier groups remain."""
     db = make_database(journal_mode=mode, cache_size=10)
     create_file(db, b"kept")
     db.commit()
@@ -376,7 +374,7 @@ def test_full_disk_undoes_the_open_group_and_no_earlier_one(
 def test_full_disk_without_a_journal_refuses_all_further_changes(
     make_database: MakeDatabase,
 ) -> None:
-    """With journal_mode=off half an operation may remain, so later changes are refused."""
+    """With journal_mode=off, a partial operation may remain, so later changes are refused."""
     db = make_database(journal_mode="off")
     create_file(db, b"kept")
     db.commit()
@@ -392,7 +390,7 @@ def test_full_disk_without_a_journal_refuses_all_further_changes(
 
 
 def test_failed_statement_does_not_undo_its_group(make_database: MakeDatabase) -> None:
-    """A failed statement is undone alone; the caller decides about its group."""
+    """Only the failed statement is undone; the caller decides about its group."""
     db = make_database()
     create_file(db, b"a")
     with pytest.raises(DatabaseError):
@@ -410,8 +408,8 @@ def test_failed_query_raises_a_database_error(make_database: MakeDatabase, metho
         list(getattr(db, method)("SELECT * FROM no_such"))
 
 
-def test_damaged_database_page_is_reported_as_corruption(make_database: MakeDatabase) -> None:
-    """An error about a damaged database page is FormatError, which is not retried."""
+def test_damaged_database_page_is_reported_as_format_error(make_database: MakeDatabase) -> None:
+    """Damage to a page raises FormatError, which is never retried."""
     db = make_database(journal_mode="delete")
     for number in range(300):
         create_file(db, b"%0200d" % number)
@@ -427,13 +425,13 @@ def test_damaged_database_page_is_reported_as_corruption(make_database: MakeData
         read_all_names(db.path, db.pragmas)
 
 
-# --- durability --------------------------------------------------------------------------------
+# --- durability of commits ---------------------------------------------------------------------
 
 
 def test_durable_commit_works_in_every_journal_mode(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """A durable commit ends the group and does not change the synchronous pragma."""
+    """A durable commit ends the group and leaves the synchronous pragma unchanged."""
     db = make_database(journal_mode=journal_mode, synchronous="normal")
     create_file(db, b"a")
     db.commit_durable()
@@ -504,7 +502,7 @@ def events() -> Iterator[list[str]]:
         ("persist", ["sync database", "write journal", "sync journal"]),
     ],
 )
-def test_durable_commit_syncs_the_database_before_it_ends_the_journal(
+def test_durable_commit_syncs_the_database_before_it_deletes_the_journal(
     events: list[str], make_database: MakeDatabase, mode: str, last: list[str]
 ) -> None:
     db = make_database(journal_mode=mode, synchronous="normal")
@@ -520,10 +518,10 @@ def test_durable_commit_syncs_the_database_before_it_ends_the_journal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_kill_of_a_writer_loses_at_most_the_group_being_committed(
+def test_killed_writer_loses_at_most_the_group_being_committed(
     make_database: MakeDatabase, mode: str
 ) -> None:
-    """Acknowledged groups are complete; the last group is complete or absent."""
+    """Acknowledged groups are complete; the last group is either complete or absent."""
     for round_number in range(4):
         db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
         db.close()
@@ -556,7 +554,7 @@ for number in range(1, 1_000_000):
 
 
 def run_and_kill(db: Database, lines: int) -> int:
-    """Kill a process that commits groups of 50 files; return the files that it acknowledged."""
+    """Kill a process that commits groups of 50 files; return the files it acknowledged."""
     command = [sys.executable, "-c", WRITER, str(db.path), db.pragmas.journal_mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -567,7 +565,7 @@ def run_and_kill(db: Database, lines: int) -> int:
 
 
 def test_closing_a_database_undoes_its_open_group(make_database: MakeDatabase) -> None:
-    """Closing a database does not commit; closing it twice is allowed."""
+    """Closing a database does not commit, and a second close has no effect."""
     db = make_database()
     create_file(db, b"a")
     db.close()
@@ -578,6 +576,6 @@ def test_closing_a_database_undoes_its_open_group(make_database: MakeDatabase) -
 
 
 def test_cookie_key_is_read_when_the_database_is_opened(make_database: MakeDatabase) -> None:
-    """The cookie key, which orders directories, is available without a query."""
+    """The cookie key, which determines the order of names, is available without a query."""
     db = make_database()
     assert db.cookie_key == properties.get(db, "cookie_key")

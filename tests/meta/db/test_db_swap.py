@@ -1,4 +1,4 @@
-"""Replacing one database file by another, and undoing the replacement."""
+"""Database swap: replacing one database file with another, and undoing the swap."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.db_swap import Exchange
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Return a directory with a database, its log, a second database, and an empty directory."""
+    """Return a directory with a database, its log, a second database and an empty directory."""
     for name, content in (("meta.db", "old"), ("meta.db-wal", "log"), ("anew.db", "new")):
         (tmp_path / name).write_text(content)
     (tmp_path / "tmp").mkdir()
@@ -17,18 +17,18 @@ def home(tmp_path: Path) -> Path:
 
 
 def contents(home: Path) -> dict[str, str]:
-    """Return the contents of all files by their names."""
+    """Return the contents of all files by name."""
     return {path.name: path.read_text() for path in home.rglob("*") if path.is_file()}
 
 
-def test_log_of_the_replaced_database_moves_with_it(home: Path) -> None:
-    """SQLite would apply a log of the replaced database to the new one."""
+def test_log_of_a_replaced_database_is_moved_with_it(home: Path) -> None:
+    """SQLite would apply a leftover log of the old database to the new database."""
     Exchange(home / "meta.db", home / "anew.db", home / "tmp").do()
     assert contents(home) == {"meta.db": "new", "gone.db": "old", "gone.db-wal": "log"}
 
 
 def test_undo_of_a_database_swap_restores_the_first_database(home: Path) -> None:
-    """The undo works even if the second database has a log by then."""
+    """A database swap can be undone even if the second database already has a log."""
     before = contents(home)
     files = Exchange(home / "meta.db", home / "anew.db", home / "tmp")
     files.do()
@@ -40,7 +40,7 @@ def test_undo_of_a_database_swap_restores_the_first_database(home: Path) -> None
 
 @pytest.mark.parametrize("missing", ["anew.db", "tmp"])
 def test_failed_database_swap_is_undone(home: Path, missing: str) -> None:
-    """A database swap that fails at one of its renames can be undone."""
+    """A database swap is undone after a failure of any of its renames."""
     gone = home / missing
     if gone.is_dir():
         gone.rmdir()

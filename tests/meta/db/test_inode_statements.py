@@ -1,4 +1,4 @@
-"""Every SQL statement on the table of inodes goes through the owner of its rows, ``db.inodes``.
+"""Every SQL statement on the table of inodes uses the owner of its rows, ``db.inodes``.
 
 Rows that the open group changed are in memory until the owner writes them, so a statement that
 bypasses the owner reads old rows. These tests read the text of every statement in the package, even
@@ -26,23 +26,22 @@ RUNS = frozenset({"one", "all", "iterate", "run", "run_many"})
 RAW = frozenset({"execute", "executemany"})
 USES_TABLE = re.compile(r"\binodes\b", re.IGNORECASE)
 
-# Offline tools have statements on all tables and write inode rows at once: fsck
-# (``check.context``), and databases that are made anew (``finish`` of ``rebuild``, ``adopt`` of
-# ``image_rows``).
+# fsck and offline tools may use the table of inodes, because they write inode rows at once.
+# Examples are ``check.context``, ``finish`` of ``rebuild`` and ``adopt`` of ``image_rows``.
 WRITES_THROUGH = ("check/", "meta/offline/")
 
-# These modules use other connections, or tables of which no rows are in memory.
+# These modules use other connections, or tables whose rows are never kept in memory.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # It runs before the database is open.
-        "meta/trees/tree_paths.py",  # It reads a snapshot, or runs after a commit.
+        "meta/db/schema.py",  # The module runs before the database is open.
+        "meta/trees/tree_paths.py",  # The module reads a snapshot, or runs after a commit.
     }
 )
 
-# These statements are composed of more than constants; none of them uses the table of inodes.
+# These statements do not consist of constants only; none of them uses the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/replica.py", "_touch"),  # The statement is on temporary tables.
+        ("meta/replica.py", "_touch"),  # The statement uses temporary tables.
         ("meta/db/database.py", "commit"),  # The statement writes the counters.
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
@@ -51,7 +50,7 @@ COMPOSED = frozenset(
         (
             "meta/trees/tree_copies.py",
             "_copy_rows",
-        ),  # Both statements read the past or the present.
+        ),  # Both statements read past or present tables.
         ("meta/trees/tree_copies.py", "copy_inode"),
     }
 )
@@ -62,20 +61,20 @@ class Statement(NamedTuple):
 
     file: str
     function: str
-    runs: str  # name of the method that runs the statement
-    of: str  # source text of the object that has the method
+    runs: str  # The name of the method that runs the statement.
+    of: str  # The source text of the object whose method is called.
     text: str
-    is_complete: bool  # True if the complete text of the statement is known
+    is_complete: bool  # True if the complete text of the statement is known.
 
 
 class Source:
-    """A module of the package: its syntax tree and its constants."""
+    """A module of the package, with its syntax tree and its constants."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.relative_to(PACKAGE).as_posix()
         self.tree = tree_of(path)
         self.constants: dict[str, ast.expr] = {}
-        self.imports: dict[str, str] = {}  # each imported name with its module
+        self.imports: dict[str, str] = {}  # The module of each imported name.
         for node in self.tree.body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -91,7 +90,7 @@ class Source:
 
 @functools.cache
 def sources() -> dict[str, Source]:
-    """Return all modules of the package by their paths."""
+    """Return all modules of the package by path."""
     return {source.file: source for source in map(Source, sorted(PACKAGE.rglob("*.py")))}
 
 
@@ -147,7 +146,7 @@ class Text:
         other = sources().get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
-        elif not owner[:1].isupper():  # A member of an enumeration is a number.
+        elif not owner[:1].isupper():  # A member of an enumeration in SQL is a number.
             self.is_complete = False
 
 
@@ -161,7 +160,7 @@ def _is_harmless(node: ast.expr) -> bool:
 
 
 def _assigned(function: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield the values that a function assigns to a name, and the iterables that it loops over."""
+    """Yield the values that a function assigns to a name, and the iterables of its loops."""
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
@@ -180,7 +179,7 @@ def _calls(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[ast.Call, 
 
 @functools.cache
 def statements(methods: frozenset[str]) -> tuple[Statement, ...]:
-    """Return the SQL statements that the package runs by methods of these names."""
+    """Return the SQL statements that the package runs with methods of these names."""
     return tuple(_statements(methods))
 
 
@@ -207,8 +206,8 @@ def shown(found: list[Statement]) -> list[str]:
     return [f"{one.file} {one.function}: {one.of}.{one.runs}({one.text[:60]!r}…)" for one in found]
 
 
-def test_statements_on_inodes_go_through_the_owner() -> None:
-    """Every statement on the table of inodes is run by ``db.inodes``, except in listed modules."""
+def test_statements_on_inodes_use_the_owner_of_the_rows() -> None:
+    """Except in listed modules, every statement on the table of inodes is run by ``db.inodes``."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [
         one
@@ -220,7 +219,7 @@ def test_statements_on_inodes_go_through_the_owner() -> None:
 
 
 def test_sql_statements_consist_of_constants() -> None:
-    """Every SQL statement consists of constants, or is listed in COMPOSED."""
+    """Every statement that does not consist of constants is listed in COMPOSED."""
     of_database = re.compile(r"(?:\b|_)(?:db|database|base)$|^self$")
     hidden = {
         (one.file, one.function)
@@ -233,8 +232,8 @@ def test_sql_statements_consist_of_constants() -> None:
     assert hidden == COMPOSED, "add statements without inodes to COMPOSED"
 
 
-def test_modules_that_read_inodes_by_another_connection_are_listed() -> None:
-    """Modules that read inodes by another connection see only committed rows."""
+def test_modules_that_read_inodes_with_another_connection_are_listed() -> None:
+    """With another connection, a module sees only committed rows."""
     past = {
         one.file
         for one in statements(RAW)
@@ -243,8 +242,8 @@ def test_modules_that_read_inodes_by_another_connection_are_listed() -> None:
     assert past == OTHER_CONNECTIONS
 
 
-def test_statement_that_bypasses_the_owner_of_inodes_fails_its_test(db: Database) -> None:
-    """SQLite reports the tables that a statement uses to a guard that is active in all tests."""
+def test_guard_of_the_tests_detects_a_statement_that_bypasses_the_owner(db: Database) -> None:
+    """SQLite reports the tables of each statement to a guard that is active in all tests."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     namespace = {"db": db, "sql": "SELECT ino FROM INODES"}
     code = compile("found = db.one(sql)", str(PACKAGE / "meta/tables/made_up.py"), "exec")

@@ -1,4 +1,4 @@
-"""Inode rows in memory: reads see unwritten changes, and no row is written twice."""
+"""The table of inodes in memory: reads see unwritten changes; no row is written twice."""
 
 import pytest
 
@@ -23,13 +23,13 @@ def make_file(db: Database, name: bytes) -> Attributes:
 
 
 def nlink_in_table(db: Database, ino: Ino) -> int | None:
-    """Return the link count of an inode as a query on the table returns it."""
+    """Return the link count of an inode, as a query on the table returns it."""
     row = db.inodes.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
     return None if row is None else int(row[0])
 
 
 def test_lookup_and_listing_return_unwritten_inodes(db: Database) -> None:
-    """A lookup and a listing return a new inode, with its later changes, before it is written."""
+    """Before a new inode is written, lookups and listings return it with its later changes."""
     made = make_file(db, b"f")
     assert dentries.find_attributes(db, ROOT_INO, b"f") == made
     inodes.add_links(db, made.ino, 1, T0 + 5)
@@ -39,8 +39,8 @@ def test_lookup_and_listing_return_unwritten_inodes(db: Database) -> None:
     assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
 
 
-def test_statements_on_the_table_see_unwritten_inode_rows(db: Database) -> None:
-    """A statement on the table of inodes writes the changed rows first."""
+def test_statement_on_the_table_sees_unwritten_inode_rows(db: Database) -> None:
+    """A statement on the table of inodes first writes the changed rows."""
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1
     inodes.add_links(db, made.ino, 1, T0)
@@ -55,8 +55,8 @@ def test_statements_on_the_table_see_unwritten_inode_rows(db: Database) -> None:
     assert inodes.get(db, made.ino).nlink == 410
 
 
-def test_inode_rows_of_an_undone_group_are_forgotten(db: Database) -> None:
-    """A rollback forgets inode rows that the group added or changed."""
+def test_inode_rows_of_a_rolled_back_group_are_forgotten(db: Database) -> None:
+    """A rollback forgets the inode rows that the group added or changed."""
     kept = make_file(db, b"kept")
     db.commit()
     made = make_file(db, b"made")
@@ -68,8 +68,8 @@ def test_inode_rows_of_an_undone_group_are_forgotten(db: Database) -> None:
     assert dentries.find_attributes(db, ROOT_INO, b"made") is None
 
 
-def test_inode_row_is_written_once_in_a_group(db: Database) -> None:
-    """Twenty changes of an inode within a group cost one write."""
+def test_inode_row_is_written_once_per_group(db: Database) -> None:
+    """Twenty changes of an inode within a group cause one write."""
     db.commit()
     made = make_file(db, b"f")
     for number in range(20):
@@ -77,7 +77,7 @@ def test_inode_row_is_written_once_in_a_group(db: Database) -> None:
         inodes.set_size(db, made.ino, number, 0)
     before = db.connection.total_changes()
     db.commit()
-    # The written rows are the file, the directory and the counters.
+    # The file, the directory and the counters are written.
     assert db.connection.total_changes() == before + 3
     assert inodes.get(db, ROOT_INO).size_bytes == 20
 
@@ -85,7 +85,7 @@ def test_inode_row_is_written_once_in_a_group(db: Database) -> None:
 def test_inode_created_and_deleted_within_a_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """A short-lived inode is neither in the table nor in the recorded changes."""
+    """A short-lived inode appears neither in the table nor in the recorded changes."""
     db = make_database()
     recorder = recorded(db)
     db.begin()
@@ -100,8 +100,8 @@ def test_inode_created_and_deleted_within_a_group_is_never_written(
     assert db.counters.inodes == 1
 
 
-def test_inode_rows_in_memory_are_bounded_and_changed_rows_stay(db: Database) -> None:
-    """Reading many inodes removes unchanged rows from memory."""
+def test_unchanged_inode_rows_in_memory_are_bounded(db: Database) -> None:
+    """Reading many inodes removes unchanged rows from memory, but no changed rows."""
     db.inodes.run_many(
         "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
         [(ino,) for ino in range(10, INODE_ROWS_MAX + 1000)],
@@ -114,10 +114,10 @@ def test_inode_rows_in_memory_are_bounded_and_changed_rows_stay(db: Database) ->
     assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
 
 
-def test_group_whose_inode_rows_do_not_fit_on_the_disk_is_rolled_back(
+def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     make_database: MakeDatabase,
 ) -> None:
-    """A full disk undoes the same operations whether rows are written at once or later."""
+    """A full disk undoes the same operations, whether rows are written at once or later."""
     db = make_database()
     kept = make_file(db, b"kept")
     db.commit()
@@ -137,8 +137,8 @@ def test_group_whose_inode_rows_do_not_fit_on_the_disk_is_rolled_back(
     assert db.counters.inodes == 2
 
 
-def test_inode_value_out_of_range_undoes_the_group(db: Database) -> None:
-    """A row that cannot be written would leave names without their inodes in the group."""
+def test_inode_value_out_of_range_rolls_the_group_back(db: Database) -> None:
+    """A group that lacked the row would contain names without inodes."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)
@@ -151,7 +151,7 @@ def test_inode_value_out_of_range_undoes_the_group(db: Database) -> None:
     assert db.counters.inodes == 1
 
 
-def test_change_of_a_missing_inode_row_undoes_the_group(db: Database) -> None:
+def test_change_of_a_missing_inode_row_rolls_the_group_back(db: Database) -> None:
     lost = make_file(db, b"lost")
     db.commit()
     made = make_file(db, b"f")
@@ -167,7 +167,7 @@ def test_change_of_a_missing_inode_row_undoes_the_group(db: Database) -> None:
 
 
 def test_inode_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
-    """Writing the counters changes no inode row, although one counter is named "inodes"."""
+    """Writing the counters changes no inode row, although one counter is called "inodes"."""
     made = make_file(db, b"f")
     db.commit()
     assert db.inodes.get(made.ino) == made

@@ -1,4 +1,4 @@
-"""The type and the abilities of the disk on which the database file is."""
+"""The type and the features of the disk that contains the database file."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_filesystem_type_of_proc_is_known() -> None:
     assert filesystem_type(Path("/proc")) == 0x9FA0
 
 
-def test_filesystem_type_of_a_missing_path_is_that_of_its_nearest_directory(tmp_path: Path) -> None:
+def test_filesystem_type_of_a_missing_path_is_that_of_its_nearest_parent(tmp_path: Path) -> None:
     assert filesystem_type(tmp_path / "not" / "there" / "meta.db") == filesystem_type(tmp_path)
 
 
@@ -28,7 +28,7 @@ def test_wal_mode_is_accepted_on_a_local_disk(tmp_path: Path) -> None:
 def test_wal_mode_is_refused_on_a_network_filesystem(
     tmp_path: Path, properties: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a network filesystem no file is created, and the message names an alternative."""
+    """No file is created on a network filesystem, and the message names an alternative."""
     monkeypatch.setattr(local_disk, "NETWORK_FILESYSTEMS", {filesystem_type(tmp_path): "NFS"})
     path = tmp_path / "meta.db"
     with pytest.raises(UsageError, match=r"journal_mode=wal does not work on NFS.*--cachedir"):
@@ -40,7 +40,7 @@ def test_wal_mode_is_refused_on_a_network_filesystem(
 
 
 def test_new_database_file_is_empty_and_private(tmp_path: Path) -> None:
-    """Other users cannot read the database, which contains the names of a user's files."""
+    """Other users must not read the database, because it contains file names."""
     path = tmp_path / "meta.db"
     local_disk.create_empty(path)
     assert path.stat().st_size == 0
@@ -49,7 +49,7 @@ def test_new_database_file_is_empty_and_private(tmp_path: Path) -> None:
         local_disk.create_empty(path)
 
 
-def test_missing_support_for_nocow_is_no_error(tmp_path: Path) -> None:
+def test_missing_support_for_nocow_is_not_an_error(tmp_path: Path) -> None:
     """Only Btrfs has the flag that disables copy-on-write."""
     fd = os.open(tmp_path, os.O_RDONLY)
     try:

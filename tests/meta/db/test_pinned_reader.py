@@ -1,4 +1,4 @@
-"""A follower's reads of its database while another connection commits to it."""
+"""A follower reads its database while another connection commits to it."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def make_file(db: Database, name: bytes) -> Ino:
-    """Create an empty file, as one group."""
+    """Create an empty file in a group of its own."""
     db.begin()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, name, ino)
@@ -21,7 +21,7 @@ def make_file(db: Database, name: bytes) -> Ino:
 
 
 def note_copy(db: Database, block: int) -> None:
-    """Add the row of a cached block, as one group."""
+    """Add the row of a cached block in a group of its own."""
     db.begin_local()
     cached_blocks.put(db, BlockId(block), BlockState.CLEAN, Ino(0), BlockIndex(0))
     db.commit()
@@ -38,14 +38,14 @@ def follower(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture
 def other(follower: Database) -> Iterator[Database]:
-    """Yield another connection to the follower's database."""
+    """Yield a second connection to the follower's database."""
     db = Database.open(follower.path, follower.pragmas)
     yield db
     db.close()
 
 
 def test_follower_sees_no_commit_before_it_advances(follower: Database, other: Database) -> None:
-    """The follower sees the rows and counters of other connections' commits only after go_on()."""
+    """go_on() makes the rows and counters committed by other connections visible."""
     make_file(other, b"f")
     assert dentries.find(follower, ROOT_INO, b"f") is None
     assert follower.counters.dentries == 0
@@ -58,7 +58,7 @@ def test_follower_sees_no_commit_before_it_advances(follower: Database, other: D
 
 def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other: Database) -> None:
     """A follower changes only its own temporary rows, so it needs no write lock."""
-    other.begin()  # This connection has the write lock now.
+    other.begin()  # From this point on, the other connection holds the write lock.
     note_copy(follower, 8)
     other.commit()
     make_file(other, b"f")
@@ -71,10 +71,10 @@ def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other
     assert cached_blocks.get(follower, BlockId(8)) is not None
 
 
-def test_rows_of_cached_blocks_survive_the_end_of_following(
+def test_follower_that_becomes_the_writer_keeps_its_cached_blocks(
     follower: Database, other: Database
 ) -> None:
-    """A follower that becomes the writer writes its rows of cached blocks to the file."""
+    """A promoted follower writes its rows of cached blocks from temporary tables to the file."""
     note_copy(follower, 8)
     follower.begin_local()
     cached_blocks.delete(follower, BlockId(7))
@@ -88,7 +88,7 @@ def test_rows_of_cached_blocks_survive_the_end_of_following(
 
 
 def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
-    """A recorder would write to the database that another connection changes."""
+    """A recorder would write to the database, which another connection changes."""
 
     class Recorder:
         def group_opened(self) -> None:
@@ -102,8 +102,8 @@ def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
     assert cached_blocks.get(follower, BlockId(9)) is not None
 
 
-def test_follower_learns_that_two_names_share_a_hash(follower: Database, other: Database) -> None:
-    """A follower's flag that names share a hash is updated together with the names."""
+def test_follower_detects_that_two_names_share_a_hash(follower: Database, other: Database) -> None:
+    """The flag for names of equal hash is updated together with the names."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()

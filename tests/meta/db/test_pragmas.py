@@ -1,4 +1,4 @@
-"""Accepted SQLite pragmas, and their guarantees."""
+"""SQLite pragmas that the program accepts, and their guarantees."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_default_pragmas_are_valid() -> None:
     ],
 )
 def test_error_about_an_invalid_pragma_names_option_and_value(option: str, value: object) -> None:
-    """The error names an option whose value SQLite would silently ignore."""
+    """SQLite would silently ignore an invalid value of a pragma."""
     with pytest.raises(UsageError) as caught:
         # mypy cannot check arguments from a dict.
         Pragmas(**{option: value}).validate()  # type: ignore[arg-type]
@@ -40,8 +40,8 @@ def test_wal_autocheckpoint_without_wal_mode_is_refused() -> None:
         Pragmas(journal_mode="delete", wal_autocheckpoint=100).validate()
 
 
-def test_default_page_cache_is_within_its_bounds() -> None:
-    """The default size of the page cache depends on the memory of the host, within two bounds."""
+def test_default_page_cache_size_is_within_its_bounds() -> None:
+    """The default size of the page cache depends on the host's memory, within two bounds."""
     size = -default_cache_size() * KIB
     assert PAGE_CACHE_BYTES_MIN <= size <= PAGE_CACHE_BYTES_MAX
     assert Pragmas(cache_size=77).effective_cache_size == 77
@@ -49,7 +49,7 @@ def test_default_page_cache_is_within_its_bounds() -> None:
 
 @pytest.mark.parametrize("mode", JOURNAL_MODES)
 @pytest.mark.parametrize("level", SYNCHRONOUS)
-def test_journal_end_is_synced_by_full_or_by_the_modes_delete_and_persist(
+def test_journal_deletion_is_synced_with_full_or_in_delete_and_persist_mode(
     mode: str, level: str
 ) -> None:
     pragmas = Pragmas(journal_mode=mode, synchronous=level)
@@ -57,8 +57,8 @@ def test_journal_end_is_synced_by_full_or_by_the_modes_delete_and_persist(
     assert pragmas.commit_syncs_journal_end == expected
 
 
-def test_pragmas_report_whether_they_survive_a_power_loss() -> None:
-    """Without a journal on the disk, or without syncs, a power loss may damage the database."""
+def test_pragmas_report_whether_the_database_survives_a_power_loss() -> None:
+    """Without a journal on disk, or without syncs, a power loss may damage the database."""
     assert Pragmas().survives_power_loss
     assert not Pragmas(synchronous="off").survives_power_loss
     assert not Pragmas(journal_mode="memory").survives_power_loss

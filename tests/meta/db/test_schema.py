@@ -1,4 +1,4 @@
-"""The schema: rules that recorded changes need, and upgrades from version 1."""
+"""The schema: rules that recorded changes require, and upgrades from version 1."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -32,8 +32,8 @@ def table_names(db: Database) -> set[str]:
     return {row[0] for row in db.all("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
-def test_every_table_is_in_one_of_the_three_lists_of_tables(db: Database) -> None:
-    """A table in no list would be in images by accident, or would not be replicated."""
+def test_every_table_is_in_exactly_one_list_of_tables(db: Database) -> None:
+    """A table that is in no list might get into images by accident, or not be replicated."""
     listed = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES, *schema.LOCAL_TABLES)
     assert table_names(db) == set(listed)
     assert len(listed) == len(set(listed))
@@ -48,19 +48,19 @@ def test_replicated_tables_have_not_null_primary_keys(db: Database) -> None:
 
 
 def test_schema_has_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Triggers and foreign keys would run a second time when recorded changes are applied."""
+    """Triggers and foreign keys would act a second time when recorded changes are applied."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []
 
 
 def test_no_table_uses_autoincrement(db: Database) -> None:
-    """AUTOINCREMENT keeps its state in a table that no changeset contains."""
+    """SQLite keeps the state of AUTOINCREMENT in a table that no changeset contains."""
     assert not db.all("SELECT name FROM sqlite_schema WHERE sql LIKE '%AUTOINCREMENT%'")
 
 
 def test_new_database_has_an_empty_root_directory(db: Database) -> None:
-    """The root directory has inode 1, is its own parent and has no entries."""
+    """The root directory has inode number 1, is its own parent and has no entries."""
     row = db.inodes.one("SELECT ino, mode, nlink, size_bytes, parent, flags FROM inodes")
     assert row == (1, 0o40755, 2, 0, 1, 0)
     assert (db.counters.next_ino, db.counters.inodes, db.counters.dentries) == (2, 1, 0)
@@ -68,7 +68,7 @@ def test_new_database_has_an_empty_root_directory(db: Database) -> None:
 
 
 def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
-    """Turn a database with a file into one of schema version 1, and close it."""
+    """Convert a database with a file to schema version 1, and close it."""
     db.begin()
     made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, NOW_NS)
     dentries.add(db, ROOT_INO, b"f", made.ino)
@@ -86,7 +86,7 @@ def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
 
 
 def raw(path: Path) -> dict[str, list[Any]]:
-    """Return all replicated rows of a database file, without an upgrade."""
+    """Return all replicated rows of a database file without upgrading it."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         return contents(connection)
 
@@ -94,7 +94,7 @@ def raw(path: Path) -> dict[str, list[Any]]:
 def test_database_of_schema_version_1_is_upgraded_when_it_is_opened(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """An upgrade from schema version 1 keeps every row; ctime becomes the birth time."""
+    """A schema upgrade keeps every row and sets each birth time to the ctime."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
@@ -117,7 +117,7 @@ def test_database_of_schema_version_1_is_upgraded_when_it_is_opened(
 
 
 def test_upgraded_tables_equal_those_of_a_new_database(make_database: MakeDatabase) -> None:
-    """Upgraded tables have the same columns, types, defaults and order as new tables."""
+    """Upgraded tables have the columns, types, defaults and order of new tables."""
     path, _ino = make_former(make_database())
     columns = "SELECT * FROM pragma_table_info('inodes')"
     with closing(Database.open(path, SYNCED)) as db:
@@ -144,7 +144,7 @@ def test_failed_schema_upgrade_leaves_the_database_unchanged(
     assert len(raw(path)["inodes"][0]) == len(before["inodes"][0]) + 1
 
 
-def test_second_schema_upgrade_of_a_database_does_nothing(make_database: MakeDatabase) -> None:
+def test_second_schema_upgrade_changes_nothing(make_database: MakeDatabase) -> None:
     path, _ino = make_former(make_database())
     with closing(apsw.Connection(str(path))) as one, closing(apsw.Connection(str(path))) as other:
         schema.upgrade(one)
@@ -163,10 +163,10 @@ def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
     assert raw(path) == before
 
 
-def test_reader_sees_a_database_of_schema_version_1_in_its_present_form(
+def test_reader_sees_schema_version_1_in_its_present_form(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """A reader of schema version 1 gets the present columns without a change of the file."""
+    """A reader of version 1 gets the present columns, and the file does not change."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = path.read_bytes()
     with closing(Database.open(path, Pragmas(journal_mode=journal_mode), read_only=True)) as db:
@@ -181,10 +181,10 @@ def test_reader_sees_a_database_of_schema_version_1_in_its_present_form(
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize(("version", "error"), [(b"0", FormatError), (b"3", NewerFormatError)])
-def test_database_of_an_unknown_schema_version_is_refused_and_not_changed(
+def test_database_of_an_unknown_schema_version_is_refused_and_unchanged(
     make_database: MakeDatabase, version: bytes, error: type[Exception], *, read_only: bool
 ) -> None:
-    """The schema versions 0 and 3 do not exist; a later one is reported as newer."""
+    """Schema versions 0 and 3 do not exist; a higher version is reported as newer."""
     path, _ino = make_former(make_database(), version)
     before = raw(path)
     with pytest.raises(error, match=f"schema version {version.decode()}"):
@@ -195,7 +195,7 @@ def test_database_of_an_unknown_schema_version_is_refused_and_not_changed(
 def test_schema_upgrade_on_a_full_disk_is_refused(
     make_database: MakeDatabase, small_disk: Path
 ) -> None:
-    """The schema upgrade succeeds once the disk has room again."""
+    """The schema upgrade succeeds when the disk has room again."""
     path, ino = make_former(make_database())
     here = small_disk / "meta.db"
     here.write_bytes(path.read_bytes())
@@ -209,7 +209,7 @@ def test_schema_upgrade_on_a_full_disk_is_refused(
         assert inodes.get(db, ino).btime_ns == NOW_NS + 5
 
 
-# --- changes that version 1 recorded ------------------------------------------------------------
+# --- changes recorded by schema version 1 -------------------------------------------------------
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def former() -> Iterator[apsw.Connection]:
 
 
 def present_copy(former: apsw.Connection) -> apsw.Connection:
-    """Return a copy of a version 1 database with the present tables."""
+    """Return a copy of a version 1 database, with the present tables."""
     copy = apsw.Connection(":memory:")
     create_tables(copy)
     for row in former.execute("SELECT * FROM inodes").fetchall():
@@ -234,7 +234,7 @@ def present_copy(former: apsw.Connection) -> apsw.Connection:
 
 
 def changes_of(connection: apsw.Connection, *statements: str) -> bytes:
-    """Return the changeset that a session records for some statements."""
+    """Return the changeset that SQLite records for some statements."""
     session = apsw.Session(connection, "main")
     session.attach("inodes")
     for sql in statements:
@@ -247,8 +247,10 @@ def changes_of(connection: apsw.Connection, *statements: str) -> bytes:
 ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 
 
-def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Connection) -> None:
-    """Changesets of schema version 1 are applied one by one, merged, and inverted."""
+def test_changesets_of_schema_version_1_can_be_applied_merged_and_inverted(
+    former: apsw.Connection,
+) -> None:
+    """Changesets of version 1 also merge with those of the present version."""
     one_by_one, at_once = present_copy(former), present_copy(former)
     before = contents(at_once)
     old = changes_of(
@@ -279,8 +281,8 @@ def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Conne
     assert contents(one_by_one) == before
 
 
-def test_changeset_of_version_1_is_refused_if_a_row_differs(former: apsw.Connection) -> None:
-    """A changeset of version 1 is refused if a row has other values than it expects."""
+def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.Connection) -> None:
+    """The row has other values in the database than the changeset expects."""
     copy = present_copy(former)
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")

@@ -1,4 +1,4 @@
-"""A snapshot of the database that is copied while groups commit."""
+"""Snapshots: copies of the database made while groups commit."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def create_file(db: Database, name: bytes) -> None:
 
 
 def names_in(path: Path) -> set[bytes]:
-    """Check a copy of a database and return the names in it."""
+    """Check a copy of a database, and return the names in it."""
     copy = Database.open(path, Pragmas(journal_mode="off"))
     assert copy.one("PRAGMA integrity_check") == ("ok",)
     names = {row[0] for row in copy.all("SELECT name FROM dentries")}
@@ -35,7 +35,7 @@ def names_in(path: Path) -> set[bytes]:
 def test_copy_of_a_snapshot_contains_no_later_group(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path
 ) -> None:
-    """A copy of a snapshot lacks groups that committed after the snapshot, in any journal mode."""
+    """A copy of a snapshot lacks all groups committed later, in any journal mode."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"before")
     db.commit()
@@ -53,7 +53,7 @@ def test_copy_of_a_snapshot_contains_no_later_group(
 def test_copy_of_a_snapshot_does_not_contain_the_open_group(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """In WAL mode a group may be open before and during the copy of a snapshot."""
+    """In WAL mode, a group may be open before and during the copy of a snapshot."""
     db = make_database()
     create_file(db, b"before")
     db.commit()
@@ -69,7 +69,7 @@ def test_copy_of_a_snapshot_does_not_contain_the_open_group(
 def test_groups_commit_while_a_snapshot_is_copied(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A thread copies the snapshot; the writer neither waits nor changes the copy."""
+    """A thread copies the snapshot; the writer does not wait and does not affect the copy."""
     db = make_database()
     for number in range(2000):
         create_file(db, b"%0100d" % number)
@@ -101,7 +101,7 @@ def test_snapshot_is_not_copied_over_an_existing_file(
     assert (tmp_path / "copy.db").read_bytes() == b"mine"
 
 
-def test_closed_snapshot_is_not_copied(make_database: MakeDatabase, tmp_path: Path) -> None:
+def test_copy_of_a_closed_snapshot_is_refused(make_database: MakeDatabase, tmp_path: Path) -> None:
     """Copying a closed snapshot is a bug of the caller and raises AssertionError."""
     snapshot = make_database().open_snapshot()
     snapshot.close()

@@ -1,4 +1,4 @@
-"""SQL statements on all tables but inodes, and the count of rows that callers changed."""
+"""SQL statements on tables other than inodes, and the count of changed rows."""
 
 import pytest
 
@@ -27,13 +27,13 @@ def test_statements_change_rows_only_inside_a_group(db: Database) -> None:
 
 
 def test_schema_consists_of_tables_and_indexes(db: Database) -> None:
-    """A trigger or a view could use a table that the text of a statement does not name."""
+    """A trigger or a view could use a table that the statement does not name."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 
 
 def test_only_rows_changed_by_callers_are_counted(db: Database) -> None:
-    """Rows that a commit or a query writes on its own do not count, so reading changes nothing."""
+    """Rows that a commit or a query itself writes do not count as changed by the caller."""
     db.begin()
     before = db.rows_changed()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0).ino

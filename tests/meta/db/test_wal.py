@@ -1,4 +1,4 @@
-"""The write-ahead log (WAL) of the database: length, bound, sync."""
+"""The write-ahead log (WAL) of the database: its length, its bound and its syncs."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def wal_file(db: Database) -> Path:
 def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     make_database: MakeDatabase,
 ) -> None:
-    """A checkpoint copies the complete write-ahead log, so the next commit restarts it."""
+    """A checkpoint copies the complete log, so the next commit restarts it."""
     db = make_database()
     commit_some(db, range(100))
     length = db.wal_bytes
@@ -53,7 +53,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
 
 
 def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> None:
-    """A checkpoint copies earlier commits while a group is open."""
+    """A checkpoint copies the committed groups while another group is open."""
     db = make_database()
     commit_some(db, range(100))
     db.begin()
@@ -66,7 +66,7 @@ def test_open_group_does_not_stop_a_checkpoint(make_database: MakeDatabase) -> N
 
 
 def test_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
-    """The write-ahead log restarts although a group is open during every checkpoint."""
+    """The write-ahead log restarts even if a group is open during every checkpoint."""
     db = make_database(page_size=65536, cache_size=-65536)
     longest = 0
     for round_number in range(60):
@@ -83,7 +83,7 @@ def test_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None
 def test_checkpoint_does_not_pass_an_open_snapshot(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A checkpoint copies no later frames while a snapshot is open, and all once it is closed."""
+    """While a snapshot is open, a checkpoint copies no frames newer than the snapshot."""
     db = make_database()
     commit_some(db, range(10))
     snapshot = db.open_snapshot()
@@ -99,7 +99,7 @@ def test_checkpoint_does_not_pass_an_open_snapshot(
 
 
 def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
-    """With wal_autocheckpoint=10 a commit that finds ten pages in the log makes a checkpoint."""
+    """With wal_autocheckpoint=10, a commit that finds ten pages in the log makes a checkpoint."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
         commit_some(db, range(10 * number, 10 * number + 10))
@@ -107,7 +107,7 @@ def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
 
 
 def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Without WAL mode, or before the first commit, there is no write-ahead log to sync."""
+    """Without WAL mode, or before the first commit, no write-ahead log exists."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None
@@ -116,9 +116,9 @@ def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: 
 
 
 def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeDatabase) -> None:
-    """A process that closes a descriptor of a file loses all its POSIX locks on this file.
+    """The sync opens and closes the log, not the database file, so SQLite keeps its locks.
 
-    The sync opens and closes the write-ahead log, not the database file, so SQLite keeps its locks.
+    A process that closes a descriptor of a file loses all its POSIX locks on this file.
     """
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
@@ -130,7 +130,7 @@ def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeData
 
 
 def locks_of(path: Path) -> list[str]:
-    """Return the POSIX locks on a file, as /proc/locks lists them."""
+    """Return the POSIX locks on a file, as listed in /proc/locks."""
     inode = f":{path.stat().st_ino} "
     return [
         line.split(": ", 1)[1]
@@ -140,7 +140,7 @@ def locks_of(path: Path) -> list[str]:
 
 
 def test_journal_size_limit_shortens_the_wal(make_database: MakeDatabase) -> None:
-    """SQLite truncates the write-ahead log to journal_size_limit when the log restarts."""
+    """When the log restarts, SQLite truncates it to journal_size_limit."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     long = wal_file(db).stat().st_size
@@ -150,7 +150,7 @@ def test_journal_size_limit_shortens_the_wal(make_database: MakeDatabase) -> Non
 
 
 def test_closing_the_database_removes_the_wal(make_database: MakeDatabase) -> None:
-    """The last connection copies the write-ahead log to the database and removes it."""
+    """The last connection copies the log to the database and removes it."""
     db = make_database()
     commit_some(db, range(100))
     db.close()
@@ -169,25 +169,27 @@ def test_wal_size_is_computed_from_its_number_of_frames(tmp_path: Path, frames: 
 
 
 def lacks_room(db: Database) -> bool:
-    """Return whether the log of a database has little room."""
+    """Return whether the log has little allocated room left."""
     assert db.wal is not None
     return db.wal.lacks_room
 
 
 def used_and_file_bytes(db: Database) -> tuple[int, int]:
-    """Return the length of the log, and that of its file."""
+    """Return the used length of the log and the length of its file."""
     return db.wal_bytes, wal_file(db).stat().st_size
 
 
 def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
-    """Append room to the log of a database, and sync it."""
+    """Extend the log by allocated room, and sync it."""
     assert db.wal is not None
     db.wal.append_room(room_bytes)
     db.sync_wal()
 
 
-def test_commits_into_room_do_not_lengthen_the_log_s_file(make_database: MakeDatabase) -> None:
-    """A sync of such commits changes no size and no blocks, so it needs no journal commit."""
+def test_commits_into_allocated_room_do_not_lengthen_the_log_file(
+    make_database: MakeDatabase,
+) -> None:
+    """Commits into room change neither size nor blocks, so their sync needs no journal commit."""
     db = make_database()
     commit_some(db, range(10))
     assert lacks_room(db)
@@ -205,10 +207,10 @@ def test_commits_into_room_do_not_lengthen_the_log_s_file(make_database: MakeDat
     assert wal_file(db).stat().st_size == db.wal_bytes + WAL_ROOM_BYTES
 
 
-def test_room_overwrites_no_frame_that_sqlite_appends_meanwhile(
+def test_extension_of_the_log_overwrites_no_frame_written_meanwhile(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The zeros follow frames that were written after the length of the file was read."""
+    """Room is appended after any frames that SQLite writes during the extension of the log."""
     db = make_database()
     commit_some(db, range(10))
     write = os.write
@@ -225,7 +227,7 @@ def test_room_overwrites_no_frame_that_sqlite_appends_meanwhile(
 
 
 def read_after_a_kill(db: Database) -> int:
-    """Return the number of entries in a copy of the database and its log."""
+    """Copy the database and its log; return the number of dentries in the copy."""
     copy = db.path.with_name("copy.db")
     shutil.copy(db.path, copy)
     shutil.copy(wal_file(db), f"{copy}-wal")
@@ -236,8 +238,8 @@ def read_after_a_kill(db: Database) -> int:
         killed.close()
 
 
-def test_restarted_log_overwrites_old_frames_as_room(make_database: MakeDatabase) -> None:
-    """The old frames after the end of a restarted log serve as room, too."""
+def test_old_frames_of_a_restarted_log_serve_as_allocated_room(make_database: MakeDatabase) -> None:
+    """A restarted log overwrites its old frames before the file grows."""
     db = make_database()
     commit_some(db, range(1000))
     make_room(db)
@@ -251,18 +253,18 @@ def test_restarted_log_overwrites_old_frames_as_room(make_database: MakeDatabase
     assert read_after_a_kill(db) == 1010
 
 
-def test_no_room_is_appended_to_the_log_on_a_full_disk(tmp_path: Path) -> None:
-    """On a full disk no room is added; room only makes syncs faster."""
+def test_log_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
+    """Room for later frames only makes syncs faster, so it must not fill the disk."""
     (tmp_path / "meta.db-wal").symlink_to("/dev/full")
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
 
     wal.append_room()
 
-    assert not wal.lacks_room  # the next attempt follows when half of the missing room is used
+    assert not wal.lacks_room  # The next attempt follows when half of the missing room is used.
 
 
-def test_first_sync_makes_the_name_of_the_log_durable(
+def test_first_sync_of_the_log_makes_its_name_durable(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
@@ -275,10 +277,10 @@ def test_first_sync_makes_the_name_of_the_log_durable(
     assert synced == [db.path.parent]
 
 
-def test_disk_that_fails_while_room_is_appended_is_an_error(
+def test_disk_error_during_an_extension_of_the_log_is_raised(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error while room is appended is raised, unless the disk is full."""
+    """An error while the log is extended is raised unless the disk is full."""
     db = make_database()
     commit_some(db, range(10))
 
@@ -290,8 +292,8 @@ def test_disk_that_fails_while_room_is_appended_is_an_error(
         make_room(db)
 
 
-def test_log_that_sqlite_has_truncated_lacks_room(make_database: MakeDatabase) -> None:
-    """A restarted log is truncated to journal_size_limit, with its room."""
+def test_truncated_log_has_no_allocated_room(make_database: MakeDatabase) -> None:
+    """SQLite truncates a restarted log to journal_size_limit, which removes its room."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     make_room(db)
@@ -311,7 +313,7 @@ def test_log_that_sqlite_has_truncated_lacks_room(make_database: MakeDatabase) -
 def test_bytes_after_the_end_of_the_log_are_not_read_as_frames(
     make_database: MakeDatabase, rest: bytes
 ) -> None:
-    """A power cut may leave zeros of the room, or any older content of its disk blocks."""
+    """After a power cut, the end of the log may contain zeros or older content of the disk."""
     db = make_database()
     commit_some(db, range(10))
     with wal_file(db).open("ab") as file:
@@ -322,8 +324,8 @@ def test_bytes_after_the_end_of_the_log_are_not_read_as_frames(
     assert read_after_a_kill(db) == 20
 
 
-def test_old_frames_after_a_restarted_log_are_ignored(make_database: MakeDatabase) -> None:
-    """A restarted log overwrites its old frames; the rest of them has another salt."""
+def test_old_frames_of_a_restarted_log_are_ignored(make_database: MakeDatabase) -> None:
+    """Old frames in a restarted log have a different salt than its new frames."""
     db = make_database()
     commit_some(db, range(1000))
     old = wal_file(db).read_bytes()
@@ -335,14 +337,14 @@ def test_old_frames_after_a_restarted_log_are_ignored(make_database: MakeDatabas
     assert read_after_a_kill(db) == 1010
     frame_bytes = 4096 + 24
     commit_some(db, range(1010, 1020))
-    with wal_file(db).open("r+b") as file:  # the last commit did not reach the disk
+    with wal_file(db).open("r+b") as file:  # The last commit did not reach the disk.
         file.seek(used)
         file.write(old[used : used + 20 * frame_bytes])
     assert read_after_a_kill(db) == 1010
 
 
-def test_log_reports_an_error_that_sqlite_saw_first(make_database: MakeDatabase) -> None:
-    """The kernel reports a lost page once per descriptor, so the descriptor of sync stays open."""
+def test_sync_of_the_log_uses_its_own_open_descriptor(make_database: MakeDatabase) -> None:
+    """The kernel reports a lost page once per descriptor, so syncs use a separate one."""
     db = make_database()
     commit_some(db, range(10))
     fds = [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
@@ -352,7 +354,7 @@ def test_log_reports_an_error_that_sqlite_saw_first(make_database: MakeDatabase)
 
 
 def names(fd: str, path: Path) -> bool:
-    """Return whether a descriptor of this process is of a file, which may have been removed."""
+    """Return whether a descriptor of this process refers to a file, even if it was removed."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}").startswith(str(path))
     except FileNotFoundError:
@@ -360,7 +362,7 @@ def names(fd: str, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("in_thread", [False, True], ids=["between groups", "in a thread"])
-def test_no_sync_succeeds_after_a_checkpoint_could_not_sync_the_log(
+def test_no_sync_succeeds_after_a_checkpoint_failed_to_sync_the_log(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
     """SQLite received the only report of the lost pages, so later syncs must fail, too."""
@@ -368,7 +370,7 @@ def test_no_sync_succeeds_after_a_checkpoint_could_not_sync_the_log(
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # the open group prevents a restart of the log
+        db.begin()  # The open group prevents a restart of the log.
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()
@@ -393,7 +395,7 @@ def test_no_sync_succeeds_after_a_checkpoint_could_not_sync_the_log(
         assert db.path.read_bytes() == before
 
 
-def test_no_sync_of_the_log_succeeds_after_a_failed_one(
+def test_no_sync_of_the_log_succeeds_after_a_failed_sync(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = make_database(synchronous="normal")
@@ -417,10 +419,10 @@ def test_no_sync_of_the_log_succeeds_after_a_failed_one(
     assert wal_file(db).exists()
 
 
-def test_failed_checkpoint_on_a_full_disk_does_not_make_syncs_fail(
+def test_failed_checkpoint_on_a_full_disk_does_not_fail_later_syncs(
     make_database: MakeDatabase,
 ) -> None:
-    """A checkpoint on a full disk fails, but later syncs of the log still succeed."""
+    """A checkpoint on a full disk fails, but syncs of the log still succeed."""
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
     db.sync_wal()
@@ -437,8 +439,10 @@ def test_failed_checkpoint_on_a_full_disk_does_not_make_syncs_fail(
 
 
 @pytest.mark.parametrize("name", ["meta.db", "meta.db-wal"])
-def test_failed_sync_at_the_end_is_recorded(make_database: MakeDatabase, name: str) -> None:
-    """SQLite reports no error of the checkpoint that closing a database makes."""
+def test_failed_sync_during_the_close_of_a_database_is_recorded(
+    make_database: MakeDatabase, name: str
+) -> None:
+    """SQLite does not report errors of the checkpoint that it makes at close."""
     with failing_sqlite(name) as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))

@@ -5,7 +5,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey
 
 
 def entry(block: int, ino: int, index: int, plain_bytes: int = 10) -> PackEntry:
-    """Return one entry of a pack's index."""
+    """Return one entry for the index of a pack."""
     return PackEntry(
         block=BlockId(block),
         hash=bytes([block]) * 32,

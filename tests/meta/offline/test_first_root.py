@@ -1,4 +1,4 @@
-"""The root directory before the first recorded change, computed from recorded changes."""
+"""The root directory as it was before the first recorded change."""
 
 from collections.abc import Callable
 
@@ -17,17 +17,17 @@ CHANGES = ("gid = 7", "uid = 5, ctime_ns = 99", "uid = 6, mode = 16832", "ctime_
 
 
 def change(db: Database, assignment: str) -> None:
-    """Change the root directory in a separate group."""
+    """Change the root directory in a group of its own."""
     db.begin()
     db.inodes.flush()
     db.run(f"UPDATE inodes SET {assignment} WHERE ino = ?", (ROOT_INO,))
     db.commit()
 
 
-def test_changesets_apply_to_a_database_with_another_root_directory(
+def test_changesets_apply_to_a_database_with_a_different_root_directory(
     make_database: MakeDatabase,
 ) -> None:
-    """The first changesets contain the old values that the root directory must have."""
+    """The first changesets contain the old values of the writer's root directory."""
     writer, other = make_database("writer.db"), make_database("other.db")
     for db in (writer, other):
         db.inodes.write_through()
@@ -52,7 +52,7 @@ def test_changesets_apply_to_a_database_with_another_root_directory(
 def test_changesets_with_a_new_cookie_key_apply_to_a_database_with_another_key(
     make_database: MakeDatabase, lost: bool
 ) -> None:
-    """A crash during fsck may leave such a change, which the next mount ships in a changelog."""
+    """A crash of fsck may leave a change of the cookie key, which the next mount ships."""
     writer, other = make_database("writer.db"), make_database("other.db")
     writer.begin()
     if lost:

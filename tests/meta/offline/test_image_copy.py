@@ -1,4 +1,4 @@
-"""A copy of the database that becomes an image."""
+"""The copy of the database that becomes an image."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,10 +43,10 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
     return db, block
 
 
-def test_blocks_of_an_image_get_locations_that_are_newer_than_the_copy(
+def test_image_contains_locations_that_are_newer_than_its_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The copy gets rows of the packs that were stored after it was made."""
+    """The copy gets rows of packs that were stored after the copy was made."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     db.begin()
@@ -64,7 +64,7 @@ def test_blocks_of_an_image_get_locations_that_are_newer_than_the_copy(
 def test_image_with_a_block_in_no_pack_is_refused(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """An image never refers to content that is not in the bucket."""
+    """An image never refers to content that is missing from the bucket."""
     copy = tmp_path / "copy.db"
     _, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError, match=f"block {block} of the copied database is in no pack"):
@@ -74,7 +74,7 @@ def test_image_with_a_block_in_no_pack_is_refused(
 def test_lost_block_has_no_location_in_an_image(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The image has a row for a lost block without a location, so reads of its range fail."""
+    """Reads of a lost block fail, because its row in the image has no location."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError):
@@ -97,7 +97,7 @@ def test_lost_block_has_no_location_in_an_image(
     finished.close()
 
 
-def test_pack_without_live_blocks_in_an_image_is_dead_in_it(
+def test_pack_without_live_blocks_is_dead_in_an_image(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.db"
@@ -105,7 +105,7 @@ def test_pack_without_live_blocks_in_an_image_is_dead_in_it(
     db.begin()
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
-    blocks.drop_ref(db, block)  # The file lost this block while the block was sealed.
+    blocks.drop_ref(db, block)  # The file dropped the block while the block was sealed.
     db.commit()
     snapshot = db.open_snapshot()
     snapshot.copy_to(copy)
@@ -120,8 +120,8 @@ def test_pack_without_live_blocks_in_an_image_is_dead_in_it(
     finished.close()
 
 
-def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """The local tables are created again, empty, where the image is restored."""
+def test_image_contains_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """A restore of the image creates empty local tables."""
     copy = tmp_path / "copy.db"
     db = make_database()
     snapshot = db.open_snapshot()
@@ -138,10 +138,10 @@ def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) 
     restored.close()
 
 
-def test_image_copy_is_described_by_its_own_properties(
+def test_image_manifest_takes_its_properties_from_the_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The properties for the image manifest are read from the copy of the database."""
+    """The properties for the manifest are read from the copy of the database."""
     copy = tmp_path / "copy.db"
     db = make_database(page_size=8192)
     snapshot = db.open_snapshot()
@@ -155,7 +155,7 @@ def test_image_copy_is_described_by_its_own_properties(
 def test_images_of_an_unchanged_database_have_equal_bytes(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Equal bytes let a new image refer to the pieces of the last one."""
+    """Because of the equal bytes, a new image can refer to the pieces of the last image."""
     db = make_database()
     contents = []
     for name in ("one.db", "two.db"):
@@ -167,7 +167,7 @@ def test_images_of_an_unchanged_database_have_equal_bytes(
     assert contents[0] == contents[1]
 
 
-def test_removal_of_an_image_copy_includes_its_journal_and_log(tmp_path: Path) -> None:
+def test_image_copy_is_removed_with_its_journal_and_log(tmp_path: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         (tmp_path / f"copy.db{suffix}").touch()
     image_copy.remove(tmp_path / "copy.db")

@@ -1,4 +1,4 @@
-"""A database rebuilt from the rows of a damaged image and from the indexes of packs."""
+"""A database rebuilt from rows of a damaged image and from pack indexes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ SIZE = 100
 
 @pytest.fixture
 def image(make_database: MakeDatabase) -> Database:
-    """Return a database in which files 2 and 3 share block 7, and block 8 is in file 2."""
+    """Return a database in which files 2 and 3 share block 7, and file 2 has block 8."""
     db = make_database("image.db")
     db.begin()
     for name in (b"one", b"two"):
@@ -40,7 +40,7 @@ def image(make_database: MakeDatabase) -> Database:
 
 
 def adopted(image: Database, db: Database, tmp_path: Path) -> image_rows.ImageRows:
-    """Put the rows of an image into a new database."""
+    """Copy the rows of an image into a new database; return the result."""
     path = tmp_path / "damaged.db"
     image.all("VACUUM INTO ?", (str(path),))
     damaged = DamagedDatabase(path, "image/x")
@@ -51,17 +51,17 @@ def adopted(image: Database, db: Database, tmp_path: Path) -> image_rows.ImageRo
 
 
 def places(db: Database) -> dict[tuple[int, int], bytes]:
-    """Return the content hash of each block by inode and block index."""
+    """Return the content hash of each block by inode number and block index."""
     rows = db.all(
         "SELECT m.ino, m.block_index, b.hash FROM block_map AS m JOIN blocks AS b USING (block)"
     )
     return {(ino, index): content_hash for ino, index, content_hash in rows}
 
 
-def test_rebuilt_files_have_the_blocks_of_the_image_and_no_newer_ones(
+def test_rebuilt_files_have_the_blocks_of_the_image_without_newer_ones(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Files have the blocks in the rows of the image; newer blocks become a file in lost+found."""
+    """Blocks newer than the rows of the image are put into a file in lost+found."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     assert tuple(rows) == (9, True, ())
@@ -88,10 +88,10 @@ def test_rebuilt_files_have_the_blocks_of_the_image_and_no_newer_ones(
     assert inodes.get(db, Ino(3)).uid == 5
 
 
-def test_rebuilt_file_has_no_block_whose_content_differs_from_its_pack(
+def test_rebuilt_file_has_no_block_whose_content_differs_from_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A fenced host may have used the number of a block for other content."""
+    """A fenced host may have used the same block number for other content."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     other = entry(8, 2, 1, SIZE)._replace(hash=b"o" * 32)
@@ -104,10 +104,10 @@ def test_rebuilt_file_has_no_block_whose_content_differs_from_its_pack(
     assert b"o" * 32 in found.values()
 
 
-def test_packs_replace_lost_rows_of_the_block_map(
+def test_lost_rows_of_the_block_map_are_rebuilt_from_packs(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The inode row limits the number of blocks that a rebuild takes from packs."""
+    """The size in the inode row limits the number of blocks that are taken from packs."""
     image.begin()
     image.run("DELETE FROM block_map WHERE ino = 2 AND block_index = 1")
     image.commit()
@@ -122,10 +122,10 @@ def test_packs_replace_lost_rows_of_the_block_map(
     assert set(places(db)) == {(2, 0), (2, 1), (3, 0)}
 
 
-def test_rows_of_an_image_with_the_largest_numbers_are_left_out(
+def test_rows_of_an_image_with_the_largest_numbers_are_omitted(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """If a hostile image used the largest numbers, no new inode could be created."""
+    """After a hostile image with the largest numbers, no inode could be created."""
     image.begin()
     image.run("INSERT INTO block_map VALUES (?, 0, ?)", ((1 << 63) - 1, (1 << 63) - 1))
     image.run("INSERT INTO blocks VALUES (?, 1, 1, x'00', 1, 0, 20)", ((1 << 63) - 1,))

@@ -1,4 +1,4 @@
-"""Changing the page size of a database that no process uses."""
+"""Change of the page size of a database that no process uses."""
 
 import os
 from collections.abc import Callable
@@ -30,10 +30,10 @@ def filled(make_database: MakeDatabase, **pragmas: object) -> Database:
 
 @pytest.mark.parametrize("page_size", [512, 4096, 65536])
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
-def test_page_size_changes_and_rows_stay(
+def test_page_size_changes_and_all_rows_are_kept(
     make_database: MakeDatabase, page_size: int, journal_mode: str
 ) -> None:
-    """SQLite itself ignores a change of the page_size pragma in WAL mode."""
+    """In WAL mode, SQLite itself ignores a change of the page_size pragma."""
     path = filled(make_database, journal_mode=journal_mode, page_size=2048).path
     change_page_size(path, page_size)
     again = Database.open(path, Pragmas(journal_mode=journal_mode, synchronous="off"))
@@ -54,8 +54,8 @@ def test_invalid_page_size_is_refused_and_changes_nothing(make_database: MakeDat
     assert path.read_bytes() == before
 
 
-def test_page_size_of_an_open_database_cannot_be_changed(make_database: MakeDatabase) -> None:
-    """The page size of a database with another connection is not changed."""
+def test_page_size_of_an_open_database_is_not_changed(make_database: MakeDatabase) -> None:
+    """A change of the page size is refused while another connection has the database open."""
     db = make_database(journal_mode="delete")
     db.begin()
     with pytest.raises(DatabaseError):
@@ -73,7 +73,7 @@ def test_change_of_the_page_size_removes_an_unfinished_copy(make_database: MakeD
     assert not path.with_name("meta.db-resized").exists()
 
 
-def test_change_of_the_page_size_creates_no_database(tmp_path: Path) -> None:
+def test_change_of_the_page_size_of_a_missing_database_creates_none(tmp_path: Path) -> None:
     with pytest.raises(DatabaseError):
         change_page_size(tmp_path / "meta.db", 8192)
     assert list(tmp_path.iterdir()) == []

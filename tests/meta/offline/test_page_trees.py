@@ -1,4 +1,4 @@
-"""Pages of a hostile database file: each belongs to at most one table or index."""
+"""Page trees of a hostile database file: a page belongs to at most one table or index."""
 
 import struct
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from s3fs_meta.meta.offline.salvage import DamagedDatabase
 
 KEY = "image/1/manifest"
 FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
-# This is the offset of the last child's page number in the header of the first page.
+# The offset of the last child's page number in the header of the first page.
 _LAST_CHILD_AT = 108
 _FIRST_CELL_AT = 112
 
@@ -37,7 +37,7 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def root_of(path: Path, table: str) -> tuple[int, int]:
-    """Return the page size, and the number of the root page of a table."""
+    """Return the page size, and the number of a table's root page."""
     connection = apsw.Connection(str(path))
     sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
     [[root]] = connection.execute(sql, (table,)).fetchall()
@@ -56,7 +56,7 @@ def put(path: Path, at: int, number: int) -> None:
 
 
 def test_check_of_page_trees_accepts_a_valid_image(image: Path) -> None:
-    """A valid image has interior pages of tables and indexes, and passes with every page size."""
+    """A valid image with interior pages of tables and indexes passes with every page size."""
     before = image.read_bytes()
 
     require_ours(image, KEY)
@@ -65,7 +65,7 @@ def test_check_of_page_trees_accepts_a_valid_image(image: Path) -> None:
 
 
 def test_database_page_that_refers_to_itself_is_refused(image: Path) -> None:
-    """SQLite would read a table repeatedly if one of its pages refers to itself."""
+    """SQLite would follow a reference from a page to itself forever."""
     page_bytes, root = root_of(image, "xattrs")
     put(image, (root - 1) * page_bytes + 8, root)
 
@@ -83,7 +83,7 @@ def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> Non
         require_ours(image, KEY)
 
 
-# Databases with these page sizes need more than one page for their schema.
+# A database with one of these page sizes needs more than one page for its schema.
 @pytest.mark.parametrize("image", [512, 4096], indirect=True)
 @pytest.mark.parametrize(
     "use", [require_ours, DamagedDatabase, require_schema_tree], ids=lambda use: use.__name__
@@ -91,7 +91,7 @@ def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> Non
 def test_schema_with_a_repeated_page_is_refused(
     image: Path, use: Callable[[Path, str], object]
 ) -> None:
-    """Reading a schema that refers to one page many times would take very long."""
+    """A schema that refers to one page many times would be very slow to read."""
     data = image.read_bytes()
     [cell] = struct.unpack_from(">H", data, _FIRST_CELL_AT)
     [child] = struct.unpack_from(">I", data, cell)

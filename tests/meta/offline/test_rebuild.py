@@ -1,4 +1,4 @@
-"""Rows of files and blocks, rebuilt from the indexes of packs alone."""
+"""Rows of files and blocks, rebuilt from pack indexes alone."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
-    """Return the content hash at each block index of each file name."""
+    """Return the content hash at each block index, by file name."""
     rows = db.all(
         "SELECT d.name, m.block_index, b.hash FROM dentries AS d"
         " JOIN block_map AS m ON m.ino = d.ino JOIN blocks AS b ON b.block = m.block"
@@ -25,7 +25,7 @@ def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
 
 
 def test_rebuilt_file_ends_with_its_last_block(make_database: MakeDatabase) -> None:
-    """A rebuilt file ends with its last block, and missing blocks before it become holes."""
+    """In a rebuilt file, missing blocks before the last block become holes."""
     db = make_database()
     rebuilt_rows.add_pack(
         db, key(1), 5000, [entry(1, 7, 0, 100), entry(2, 7, 3, 50), entry(3, 9, 0)]
@@ -43,7 +43,7 @@ def test_rebuilt_file_ends_with_its_last_block(make_database: MakeDatabase) -> N
 
 
 def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeDatabase) -> None:
-    """Of two blocks at one index of a file the one with the higher number is newer."""
+    """Of two blocks with one index, the block with the higher number is newer."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(2, 7, 0)])
@@ -56,7 +56,7 @@ def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeData
 
 
 def test_block_in_two_packs_is_rebuilt_once(make_database: MakeDatabase) -> None:
-    """After a compaction one block is in two packs."""
+    """After a compaction, the same block may be in two packs."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(8, 7, 0)])
@@ -64,7 +64,9 @@ def test_block_in_two_packs_is_rebuilt_once(make_database: MakeDatabase) -> None
     assert db.all("SELECT block, pack FROM blocks") == [(8, 1)]
 
 
-def test_blocks_of_a_fenced_host_get_separate_files(make_database: MakeDatabase) -> None:
+def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
+    make_database: MakeDatabase,
+) -> None:
     """A fenced host and the next writer may have used the same inode numbers."""
     db = make_database()
     mine, theirs, shared = b"m" * 32, b"t" * 32, b"s" * 32
@@ -89,10 +91,10 @@ def test_blocks_of_a_fenced_host_get_separate_files(make_database: MakeDatabase)
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_reuse_of_a_block_number_after_a_kill_does_not_damage_its_file(
+def test_block_number_reused_after_a_kill_does_not_damage_its_file(
     make_database: MakeDatabase,
 ) -> None:
-    """A kill before a pack is recorded lets the next epoch use its block numbers again."""
+    """After a kill before a pack is recorded, the next epoch uses its block numbers again."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])

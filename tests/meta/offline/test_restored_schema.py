@@ -1,4 +1,4 @@
-"""The schema of a database that was downloaded from the bucket."""
+"""Check of the schema of a database that was downloaded from the bucket."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ VERSION = "UPDATE properties SET value = {} WHERE name = 'schema_version'"
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Return the path of an image's database."""
+    """Return the path of the database of an image."""
     path = tmp_path / "image.db"
     Database.create(path, Pragmas(journal_mode="delete"), FACTS).close()
     image_copy.finish(path, (), ())
@@ -33,7 +33,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Change a database as any other program can."""
+    """Change a database with SQL, as any other program can."""
     connection = apsw.Connection(str(path))
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     for statement in statements:
@@ -49,7 +49,7 @@ def indexes(path: Path) -> set[str]:
     return {str(name) for (name,) in names}
 
 
-def test_schema_of_an_image_by_this_program_is_accepted(image: Path) -> None:
+def test_schema_of_an_image_made_by_this_program_is_accepted(image: Path) -> None:
     before = image.read_bytes()
 
     require_ours(image, KEY)
@@ -133,7 +133,7 @@ def test_missing_index_of_an_image_is_created(image: Path) -> None:
 
 
 def test_image_with_an_unknown_table_is_accepted(image: Path) -> None:
-    """Fsck reports a table that this program does not know, and keeps it."""
+    """fsck reports a table that this program does not know, and keeps it."""
     change(image, "CREATE TABLE notes (a INTEGER)", "CREATE INDEX of_notes ON notes (a)")
 
     require_ours(image, KEY)
@@ -154,10 +154,8 @@ _TABLES = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 
 @pytest.mark.parametrize("kind", ["BLOB", "TEXT"])
 @pytest.mark.parametrize("table", _TABLES)
-def test_value_longer_than_the_longest_allowed_is_refused(
-    image: Path, table: str, kind: str
-) -> None:
-    """A directory with a thousand such names would need gigabytes of memory."""
+def test_value_above_the_length_limit_is_refused(image: Path, table: str, kind: str) -> None:
+    """A directory with a thousand long names would need gigabytes of memory."""
     connection = apsw.Connection(str(image))
     columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
     connection.close()
@@ -171,7 +169,7 @@ def test_value_longer_than_the_longest_allowed_is_refused(
         except (
             apsw.MismatchError,
             apsw.ConstraintError,
-        ):  # SQLite refuses the value in this column.
+        ):  # SQLite refuses a long value in this column.
             continue
         with pytest.raises(
             FormatError, match=f"its table {table} has a value of more than|too big"
@@ -180,8 +178,8 @@ def test_value_longer_than_the_longest_allowed_is_refused(
         image.write_bytes(healthy)
 
 
-def test_longest_allowed_values_are_accepted(image: Path) -> None:
-    """The values are the longest attribute, name and symlink target."""
+def test_values_of_the_maximum_length_are_accepted(image: Path) -> None:
+    """The longest possible attribute, name and symlink target are accepted."""
     change(
         image,
         f"INSERT INTO xattrs VALUES (1, zeroblob(255), zeroblob({XATTR_VALUE_BYTES_MAX}))",
@@ -191,8 +189,8 @@ def test_longest_allowed_values_are_accepted(image: Path) -> None:
     require_ours(image, KEY)
 
 
-def test_definition_longer_than_the_longest_allowed_is_refused(image: Path) -> None:
-    """SQLite parses every definition in the file when it first reads it."""
+def test_definition_above_the_length_limit_is_refused(image: Path) -> None:
+    """SQLite parses every definition in the file when it first reads the file."""
     spaces = " " * DATABASE_SQL_BYTES_MAX
     change(image, f"CREATE TABLE foreign_table (a,{spaces} b)")
     with pytest.raises(FormatError):
@@ -210,8 +208,8 @@ def test_definition_longer_than_the_longest_allowed_is_refused(image: Path) -> N
     ],
     ids=["dentries", "properties", "names of properties", "inodes", "xattrs"],
 )
-def test_refused_long_value_takes_no_memory(image: Path, row: str) -> None:
-    """A search that loaded complete rows would allocate the value."""
+def test_refused_long_value_is_not_loaded_into_memory(image: Path, row: str) -> None:
+    """A search that loaded complete rows would allocate memory for the long value."""
     change(image, f"INSERT INTO {row.format(f'zeroblob({64 * MIB})')}")
     apsw.memory_high_water(True)
     before = apsw.memory_used()

@@ -1,4 +1,4 @@
-"""An older database, prepared to become the current state of the filesystem in a rollback.
+"""Preparation of an older database that a rollback makes current.
 
 ``tests/sync/test_rollback.py`` tests complete rollbacks.
 """
@@ -33,7 +33,7 @@ def pack(db: Database, number: int) -> PackId:
 
 
 def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, BlockId]:
-    """Make a file of one block that is in a pack; return its inode and its block."""
+    """Create a file with one block in a pack; return the inode number and the block number."""
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=100).ino
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(0), 100)
@@ -43,8 +43,8 @@ def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, Bloc
     return ino, block
 
 
-def test_rollback_never_decreases_the_next_numbers(tmp_path: Path) -> None:
-    """The older database gets the higher of both values for each next number and for the txg."""
+def test_rollback_never_lowers_the_next_numbers(tmp_path: Path) -> None:
+    """For each next number and for the txg, the older database gets the higher of both values."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
     present.counters.next_block = 200
@@ -59,7 +59,7 @@ def test_rollback_never_decreases_the_next_numbers(tmp_path: Path) -> None:
     assert found.txg == 40
 
 
-def test_rollback_gives_each_pack_its_txg_of_death(tmp_path: Path) -> None:
+def test_rollback_marks_unused_packs_as_dead_from_the_current_txg(tmp_path: Path) -> None:
     """A pack that the older database does not use is dead from the current txg on."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
@@ -82,7 +82,7 @@ def test_rollback_gives_each_pack_its_txg_of_death(tmp_path: Path) -> None:
 
 
 def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path) -> None:
-    """A rolled-back block gets the location to which it was moved, or that of an equal block."""
+    """A rolled-back block gets its new location after a move, or that of an equal block."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, moved = file_in(past, PackId(1), b"m" * 32)
@@ -102,7 +102,7 @@ def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path)
 
 
 def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> None:
-    """A block that is damaged everywhere gives a read error after the rollback, and is counted."""
+    """A block damaged in all packs is counted, and reading it fails after the rollback."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)
@@ -120,7 +120,7 @@ def test_damaged_block_gets_the_location_of_equal_content(tmp_path: Path) -> Non
 
 
 def test_rollback_to_deleted_packs_is_refused_with_their_names(tmp_path: Path) -> None:
-    """The error names the first packs whose blocks are missing, and the number of all others."""
+    """The error names the first deleted packs, and the number of other deleted packs."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
         file_in(past, pack(past, number), bytes([number]) * 32)

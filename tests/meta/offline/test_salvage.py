@@ -1,4 +1,4 @@
-"""Reading rows from a database file of which pages are missing."""
+"""Salvage of rows from a database file with missing pages."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ FILES = 3000
 
 
 def rows_of(path: Path, table: Table) -> tuple[list[tuple[object, ...]], bool]:
-    """Return the rows of a table that can be read, and whether these are all its rows."""
+    """Return the readable rows of a table, and whether they are all its rows."""
     damaged = DamagedDatabase(path, "image/x")
     try:
         reader = damaged.reader(table)
@@ -47,13 +47,13 @@ def filled(make_database: MakeDatabase) -> Database:
 
 
 def copied(db: Database, path: Path) -> Path:
-    """Copy a database into one file and return its path."""
+    """Copy a database into one file, and return its path."""
     db.all("VACUUM INTO ?", (str(path),))
     return path
 
 
 def pages_of(path: Path, table: str, kind: str = "leaf") -> list[int]:
-    """Return the pages of one kind of a table, in the order of its keys, counted from 0."""
+    """Return the pages of one kind of a table in the order of its keys, counted from 0."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         rows = connection.execute(
@@ -74,7 +74,7 @@ def lose(path: Path, pages: list[int]) -> None:
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
+def test_rows_of_intact_pages_are_read_wherever_other_pages_are_lost(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
     path = copied(filled, tmp_path / "copy.db")
@@ -95,7 +95,7 @@ def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
     assert len(rows) > len(everything) * (1 - lost_part) * 0.9
 
 
-def test_row_with_a_value_of_a_wrong_type_is_skipped(filled: Database, tmp_path: Path) -> None:
+def test_row_with_a_value_of_the_wrong_type_is_skipped(filled: Database, tmp_path: Path) -> None:
     """SQLite stores values of any type in any column, so a damaged or forged image may have one."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
@@ -109,7 +109,7 @@ def test_row_with_a_value_of_a_wrong_type_is_skipped(filled: Database, tmp_path:
 
 
 def test_pages_that_form_a_cycle_are_read_once(filled: Database, tmp_path: Path) -> None:
-    """Pages that refer to each other in a cycle are not read forever, and no row is read twice."""
+    """Pages that refer to each other in a cycle cause no endless loop and no repeated rows."""
     path = copied(filled, tmp_path / "copy.db")
     leaves = pages_of(path, "inodes")
     with path.open("r+b") as file:
@@ -147,7 +147,7 @@ def test_row_with_a_lost_overflow_page_is_skipped(
 
 
 def test_row_with_the_largest_key_is_read_once(filled: Database, tmp_path: Path) -> None:
-    """A row whose key is the largest integer ends the search for rows after it."""
+    """No row can follow a row whose key is the largest integer."""
     last = (1 << 63) - 1
     filled.begin()
     filled.run("INSERT INTO dentries VALUES (2, ?, x'61', 3)", (last,))
@@ -184,10 +184,10 @@ def test_damaged_database_with_an_unexpected_schema_is_refused(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_bytes_in_a_database_give_rows_or_a_format_error(
+def test_random_bytes_in_a_database_cause_only_format_errors(
     filled: Database, tmp_path: Path, seed: int
 ) -> None:
-    """Random bytes after the schema pages never raise anything but FormatError."""
+    """Random bytes after the schema pages give rows or FormatError, but no other exception."""
     path = copied(filled, tmp_path / "copy.db")
     noise = random.Random(seed)
     data = bytearray(path.read_bytes())
@@ -216,8 +216,10 @@ def test_cookie_key_and_counters_of_a_damaged_database_are_read(
     assert inodes.get(filled, Ino(2)).uid == 1
 
 
-def test_database_with_a_misplaced_page_is_not_intact(filled: Database, tmp_path: Path) -> None:
-    """A page of another state of the database makes it inconsistent."""
+def test_database_with_a_misplaced_page_is_reported_as_inconsistent(
+    filled: Database, tmp_path: Path
+) -> None:
+    """A page of the table is overwritten with another page of the same table."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
     assert size_in_header(data[:PAGE]) == len(data)
@@ -246,12 +248,12 @@ def test_database_with_a_misplaced_page_is_not_intact(filled: Database, tmp_path
     ],
 )
 def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
-    """The size is 0 if the bytes are not the header of a database."""
+    """The size of a database is 0 if the bytes are not its header."""
     assert size_in_header(start) == size_bytes
 
 
 def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) -> None:
-    """Tables of a newer schema may have the same form but rows of another meaning."""
+    """Tables of a newer schema may look the same, but their rows may have another meaning."""
     filled.begin()
     filled.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
     filled.commit()
@@ -261,10 +263,10 @@ def test_rows_of_a_newer_schema_are_refused(filled: Database, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
-def test_salvage_skips_only_a_row_that_is_too_long_without_loading_it(
+def test_salvage_skips_a_row_that_is_too_long_without_loading_it(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
-    """All rows before and after the long row are read."""
+    """All rows before and after a row that is too long are read."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     wide = f"zeroblob({64 * MIB})"

@@ -1,4 +1,4 @@
-"""The map from positions in files to blocks."""
+"""The block map, from byte ranges of files to blocks."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ FILE = Ino(5)
 
 
 def at(number: int) -> BlockIndex:
-    """Return the index of a block in its file."""
+    """Return a number as a block index."""
     return BlockIndex(number)
 
 
 def map_new_block(db: Database, index: int, ino: Ino = FILE) -> BlockId:
-    """Add a dirty block of 100 bytes to a file and return its number."""
+    """Add a dirty block of 100 bytes to a file; return the block number."""
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, at(index), 100)
     block_map.set(db, ino, at(index), block)
@@ -36,7 +36,7 @@ def test_lookup_of_a_hole_returns_no_block_and_no_location(db: Database) -> None
 
 
 def test_changes_of_the_block_map_return_the_replaced_block(db: Database) -> None:
-    """The caller releases the replaced block and updates the block count of the inode."""
+    """The caller releases the replaced block and updates the inode's block count."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
     assert block_map.remove(db, FILE, at(3)) == 8
@@ -44,7 +44,7 @@ def test_changes_of_the_block_map_return_the_replaced_block(db: Database) -> Non
 
 
 def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
-    """A dirty block is cached but in no pack."""
+    """A dirty block is cached, but not in any pack."""
     block = map_new_block(db, 2)
     expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
     assert block_map.locate(db, FILE, at(2)) == expected
@@ -66,7 +66,7 @@ def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -
 
 
 def test_located_range_of_a_file_contains_no_holes(db: Database) -> None:
-    """One query returns the blocks of a range of a file, both ends included."""
+    """One query returns all blocks of a file between two indexes, including both."""
     made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
     map_new_block(db, 2, Ino(6))
     found = block_map.locate_range(db, FILE, at(1), at(3))
@@ -75,7 +75,7 @@ def test_located_range_of_a_file_contains_no_holes(db: Database) -> None:
     assert list(found) == [1, 3]
 
 
-def test_block_indexes_from_a_position_are_ascending_and_bounded(db: Database) -> None:
+def test_block_indexes_from_a_given_index_are_ascending_and_bounded(db: Database) -> None:
     """Truncation removes the blocks of a file in slices."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
@@ -85,15 +85,15 @@ def test_block_indexes_from_a_position_are_ascending_and_bounded(db: Database) -
 
 
 def test_last_block_indexes_of_a_file_are_descending(db: Database) -> None:
-    """Truncation may begin with the last block of a file."""
+    """A truncation may begin with the last block of a file."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
     assert block_map.last_indexes(db, FILE, at(3), 2) == [(9, 109), (7, 107)]
     assert block_map.last_indexes(db, FILE, at(10), 2) == []
 
 
-def test_repoint_keeps_a_block_that_was_written_meanwhile(db: Database) -> None:
-    """A block is replaced by an equal one only where the file still has it."""
+def test_repoint_does_not_replace_a_block_that_was_written_meanwhile(db: Database) -> None:
+    """A block is replaced with an equal one only where the file still refers to it."""
     block_map.set(db, FILE, at(0), BlockId(1))
     assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
     assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
@@ -102,7 +102,7 @@ def test_repoint_keeps_a_block_that_was_written_meanwhile(db: Database) -> None:
 
 
 def test_last_block_indexes_of_a_file_are_bounded(db: Database) -> None:
-    """At most the requested number of indexes is returned, none before the requested one."""
+    """The query returns a limited number of block indexes, and none below the given index."""
     ino = Ino(7)
     for index in (0, 3, 4, 9):
         block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))
@@ -111,13 +111,13 @@ def test_last_block_indexes_of_a_file_are_bounded(db: Database) -> None:
     assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
 
 
-def test_cached_location_follows_the_rows(db: Database) -> None:
-    """A cached location is dropped when a row changes or a group is rolled back."""
+def test_cached_location_is_updated_with_its_rows(db: Database) -> None:
+    """A cached location is dropped when a row changes or the group is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))
     assert before is not None
-    assert block_map.locate(db, FILE, at(0)) is before  # The location was cached.
+    assert block_map.locate(db, FILE, at(0)) is before  # The location is cached.
 
     db.begin()
     cached_blocks.set_state(db, block, BlockState.SEALED)
@@ -133,7 +133,7 @@ def test_cached_location_follows_the_rows(db: Database) -> None:
 def test_follower_sees_locations_that_another_connection_changed(
     make_database: MakeDatabase,
 ) -> None:
-    """A connection that applies changelogs changes the rows of a follower."""
+    """In a follower, another connection applies changelogs and changes the rows."""
     follower = make_database("follower.db")
     assert block_map.locate(follower, FILE, at(0)) is None
     follower.follow()
@@ -173,7 +173,7 @@ def test_blocks_of_all_files_are_read_in_bounded_slices(db: Database) -> None:
 
 
 def test_mapped_block_without_a_row_is_an_error(db: Database) -> None:
-    """A file must not read as zeros where the row of its block is lost."""
+    """A file must not read as zeros if the row of its block is lost."""
     block = map_new_block(db, 0)
     db.run("DELETE FROM blocks WHERE block = ?", (block,))
 

@@ -1,4 +1,4 @@
-"""Origins: for each unsynced block, the block that it replaced."""
+"""Origins: the block that each unsynced block replaced."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks
@@ -11,15 +11,15 @@ NOT_UPLOADED = Located(BlockId(2), 50, None, None, None, None, BlockState.DIRTY)
 
 
 def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId:
-    """Make a dirty block of 60 bytes that replaces its origin."""
+    """Create a dirty block of 60 bytes that replaces its origin."""
     block = BlockId(number)
     blocks.create_dirty(db, block, Ino(7), BlockIndex(0), 60)
     block_origins.note(db, block, origin, keep_bytes)
     return block
 
 
-def test_copied_blocks_are_listed_in_order_of_their_numbers(db: Database) -> None:
-    """The row of a copied block has everything needed to read its origin."""
+def test_copied_blocks_are_listed_by_number(db: Database) -> None:
+    """The row of a copied block contains the location of its origin."""
     make(db, 12, NOT_UPLOADED, 40)
     make(db, 11, STORED, 100)
 
@@ -31,7 +31,7 @@ def test_copied_blocks_are_listed_in_order_of_their_numbers(db: Database) -> Non
 
 
 def test_copied_block_with_a_forgotten_origin_is_not_listed(db: Database) -> None:
-    """Forgetting the origin of an unknown block is no error."""
+    """Forgetting the origin of an unknown block is not an error."""
     one, two = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
 
     block_origins.forget(db, [one, BlockId(99)])
@@ -39,7 +39,7 @@ def test_copied_block_with_a_forgotten_origin_is_not_listed(db: Database) -> Non
     assert block_origins.blocks(db) == [two]
 
 
-def test_uploaded_copy_of_a_block_is_not_listed_with_its_origin(db: Database) -> None:
+def test_uploaded_copy_of_a_block_is_not_listed(db: Database) -> None:
     stored, doomed = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
     cached_blocks.set_state(db, stored, BlockState.UPLOADED)
     cached_blocks.set_state(db, doomed, BlockState.DOOMED)

@@ -1,4 +1,4 @@
-"""Rows of blocks: sizes, references and locations."""
+"""Rows of blocks: sizes, reference counts and locations."""
 
 import pytest
 
@@ -12,14 +12,14 @@ HASH = b"h" * 32
 
 
 def make_block(db: Database, plain_bytes: int = 100) -> BlockId:
-    """Make a dirty block with one reference."""
+    """Create a dirty block with one reference."""
     block = db.counters.take_block()
     blocks.create_dirty(db, block, Ino(5), BlockIndex(6), plain_bytes)
     return block
 
 
 def make_pack(db: Database, name: str = "a", object_bytes: int = 1000) -> PackId:
-    """Make a stored pack."""
+    """Create a stored pack."""
     pack = packs.create(db, ObjectKey(f"pack/00/1-{name}"), object_bytes)
     packs.stored(db, pack)
     return pack
@@ -44,7 +44,7 @@ def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
 
 
 def test_resize_of_a_block_with_an_outdated_length_is_refused(db: Database) -> None:
-    """A caller with an outdated length of a block would make the counter of bytes wrong."""
+    """A caller with an outdated block length would make the counter of bytes wrong."""
     block = make_block(db, 100)
     with pytest.raises(MetadataError):
         blocks.resize(db, block, 99, 500)
@@ -68,8 +68,8 @@ def test_referenced_block_cannot_be_deleted(db: Database) -> None:
 
 
 @pytest.mark.parametrize("refs", [0, -1])
-def test_block_without_references_cannot_lose_one(db: Database, refs: int) -> None:
-    """Rows of a plain filesystem may contradict each other, since anyone can write them."""
+def test_reference_count_of_a_block_never_becomes_negative(db: Database, refs: int) -> None:
+    """Anyone can write the rows of a plain filesystem, so rows may contradict each other."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
     with pytest.raises(MetadataError, match=f"a file has block 1, whose reference count is {refs}"):
@@ -83,7 +83,7 @@ def test_reference_to_a_block_without_a_row_is_damage(db: Database, use: object)
         use(db, BlockId(99))  # type: ignore[operator]  # one of four functions
 
 
-def test_location_of_a_block_adds_live_bytes_to_its_pack(db: Database) -> None:
+def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None:
     """A block with a location can be found by its content hash."""
     block, pack = make_block(db), make_pack(db)
     assert blocks.by_hash(db, HASH) == []
@@ -93,8 +93,8 @@ def test_location_of_a_block_adds_live_bytes_to_its_pack(db: Database) -> None:
     assert db.counters.block_bytes == 100
 
 
-def test_older_of_two_equal_blocks_is_shared(db: Database) -> None:
-    """New content equal to two blocks refers to the older of them."""
+def test_deduplication_shares_the_older_of_two_equal_blocks(db: Database) -> None:
+    """New content that is equal to two blocks refers to the older of them."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, second, HASH, pack, 0, 60)
     blocks.set_location(db, first, HASH, pack, 60, 60)
@@ -103,8 +103,8 @@ def test_older_of_two_equal_blocks_is_shared(db: Database) -> None:
     assert found.block == first
 
 
-def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
-    """New content does not refer to a damaged or unreferenced block."""
+def test_deduplication_does_not_share_a_damaged_block(db: Database) -> None:
+    """New content refers neither to damaged nor to unreferenced blocks."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, first, HASH, pack, 0, 60)
     blocks.set_location(db, second, HASH, pack, 60, 60)
@@ -151,7 +151,7 @@ def test_location_in_an_unknown_pack_is_refused(db: Database) -> None:
 
 
 def test_neighbours_of_a_block_are_in_the_same_pack(db: Database) -> None:
-    """The neighbours are the nearest blocks of the same pack, up to a number on each side."""
+    """Neighbours are the nearest blocks in the same pack, up to a given number on each side."""
     pack, other = make_pack(db), make_pack(db, "b")
     made = [make_block(db) for _ in range(9)]
     for number, block in enumerate(made):

@@ -1,4 +1,4 @@
-"""Rows of cached blocks: states, synced lengths, totals."""
+"""Rows of cached blocks: states, synced lengths and totals."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, Obj
 def make_block(
     db: Database, state: BlockState, plain_bytes: int = 100, ino: int = 5, index: int = 0
 ) -> BlockId:
-    """Make a cached block in a given state."""
+    """Create a cached block in a given state."""
     block = db.counters.take_block()
     blocks.create_dirty(db, block, Ino(ino), BlockIndex(index), plain_bytes)
     cached_blocks.set_state(db, block, state)
@@ -20,7 +20,7 @@ def make_block(
 
 
 def test_row_of_a_cached_block_is_added_changed_and_deleted(db: Database) -> None:
-    """The state of a block that has no row in cached_blocks cannot be changed."""
+    """Changing the state of a block that has no row is an error."""
     block = BlockId(7)
     assert cached_blocks.get(db, block) is None
     assert not cached_blocks.set_state(db, block, BlockState.CLEAN)
@@ -36,7 +36,7 @@ def test_row_of_a_cached_block_is_added_changed_and_deleted(db: Database) -> Non
 
 
 def test_unsynced_bytes_of_dirty_and_sealed_blocks_are_listed(db: Database) -> None:
-    """Blocks that are in a pack have no unsynced bytes, even while compaction moves them."""
+    """A block in a pack has no unsynced bytes, even while compaction moves it."""
     one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
     make_block(db, BlockState.CLEAN)
     moving = make_block(db, BlockState.SEALED)
@@ -51,14 +51,14 @@ def test_unsynced_bytes_of_dirty_and_sealed_blocks_are_listed(db: Database) -> N
 
 @pytest.mark.parametrize("state", list(BlockState))
 def test_cached_blocks_in_a_state_are_listed(db: Database, state: BlockState) -> None:
-    """The list of the blocks in a state is ascending and can be bounded."""
+    """The list of blocks in a state is sorted by block number and can be limited."""
     made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
     assert cached_blocks.in_state(db, state) == made[state]
     assert cached_blocks.in_state(db, state, 2) == made[state][:2]
 
 
 def test_query_for_pending_blocks_uses_its_index(db: Database) -> None:
-    """An SQL index selects the few pending blocks among 250,000 clean ones."""
+    """An index selects the few pending blocks among 250,000 clean ones."""
     plan = db.all(
         "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"
         " WHERE state <> 4 AND state = ? ORDER BY block LIMIT ?",
@@ -99,7 +99,7 @@ def test_sizes_and_totals_of_cached_blocks_are_loaded(db: Database) -> None:
 
 
 def test_sealed_blocks_are_unsealed_after_a_crash(db: Database) -> None:
-    """After a crash sealed blocks of files become dirty again, and unreferenced ones doomed."""
+    """After a crash, sealed blocks of files become dirty, and unreferenced ones doomed."""
     kept = make_block(db, BlockState.SEALED)
     let_go = make_block(db, BlockState.SEALED)
     clean = make_block(db, BlockState.CLEAN)
@@ -113,7 +113,7 @@ def test_sealed_blocks_are_unsealed_after_a_crash(db: Database) -> None:
         kept: BlockState.DIRTY,
         let_go: BlockState.DOOMED,
         clean: BlockState.CLEAN,
-        # The location of the block may not be synced yet, so the block is not clean.
+        # The location of the block may not be durable, so the block is not clean.
         moving: BlockState.UPLOADED,
     }
     assert blocks.find(db, let_go) is None
@@ -124,7 +124,7 @@ def test_sealed_blocks_are_unsealed_after_a_crash(db: Database) -> None:
 def test_cached_blocks_at_damaged_locations_are_detected(
     db: Database, offset: int | None, found: bool
 ) -> None:
-    """The mark of a record concerns only this record, and a dirty block is in no pack."""
+    """The damage mark of a record affects no other record, and a dirty block is in no pack."""
     key = ObjectKey("pack/00/1-" + "0" * 32)
     packs.create(db, ObjectKey("pack/11/1-" + "1" * 32), 100)
     pack = packs.create(db, key, 100)

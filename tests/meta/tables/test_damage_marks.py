@@ -1,4 +1,4 @@
-"""Marks of damaged packs and of damaged records in packs, as rows."""
+"""Rows that mark damaged packs and damaged records in packs."""
 
 import pytest
 
@@ -40,8 +40,8 @@ def test_damage_mark_of_a_pack_replaces_the_marks_of_its_records(db: Database) -
     assert not damage_marks.covers(db, TEN, 99)
 
 
-def test_pack_with_too_many_damaged_records_is_marked_itself(db: Database) -> None:
-    """A mark of the complete pack bounds the number of rows."""
+def test_pack_with_too_many_damaged_records_is_marked_as_a_whole(db: Database) -> None:
+    """A single mark of the pack bounds the number of rows."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
     assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX
@@ -63,8 +63,8 @@ def test_damage_marks_are_removed_singly_or_with_their_pack(db: Database) -> Non
 
 
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
-def test_other_properties_are_not_taken_for_damage_marks(db: Database, alias: str) -> None:
-    """Damage marks, abandoned images and kept packs share the table of properties."""
+def test_other_properties_are_not_mistaken_for_damage_marks(db: Database, alias: str) -> None:
+    """Damage marks, abandoned images and kept packs are rows in the table of properties."""
     properties.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     properties.keep_packs(db, [ObjectKey("pack/00/1-" + "0" * 32)])
     others = properties.all_of(db)
@@ -92,8 +92,8 @@ def test_damage_marks_are_recorded_but_make_no_image_due(db: Database) -> None:
     assert not changesets.is_news(changeset)
 
 
-def test_sql_condition_for_damaged_blocks_agrees_with_the_function(db: Database) -> None:
-    """The SQL condition for damaged blocks and the function covers() agree."""
+def test_sql_condition_for_damaged_blocks_agrees_with_the_marks(db: Database) -> None:
+    """The SQL condition COVERS_B selects exactly the blocks that the marks cover."""
     marked = (Mark(ONE, 17), Mark(TEN, None))
     for mark in marked:
         damage_marks.add(db, mark)
@@ -106,7 +106,7 @@ def test_sql_condition_for_damaged_blocks_agrees_with_the_function(db: Database)
 def test_damage_marks_are_copied_to_another_database(
     db: Database, make_database: MakeDatabase
 ) -> None:
-    """A rollback copies the damage marks of the present into the older database."""
+    """A rollback copies the present damage marks into the older database."""
     other = make_database("other.db")
     other.begin_local()
     damage_marks.add(db, Mark(ONE, None))

@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
-ONE_HASH = 5  # the hash of every name in the tests of hash collisions
+ONE_HASH = 5  # The hash of every name in the tests of hash collisions.
 
 
 def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
@@ -53,14 +53,14 @@ def test_lookup_returns_all_attributes(db: Database) -> None:
     [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
 )
 def test_name_may_have_any_bytes(db: Database, name: bytes) -> None:
-    """A name is bytes, even if it looks like a number or like text."""
+    """A name is stored as bytes, even if it looks like a number or a text."""
     make_file(db, name)
     assert walk(db) == [name]
     assert dentries.find(db, ROOT_INO, name) is not None
 
 
 def test_existing_name_is_not_added_again(db: Database) -> None:
-    """Adding an existing name keeps its dentry and counts nothing."""
+    """Adding an existing name keeps its dentry and changes no counter."""
     ino = make_file(db, b"a")
     with pytest.raises(EntryExistsError):
         dentries.add(db, ROOT_INO, b"a", Ino(77))
@@ -79,8 +79,8 @@ def test_removal_of_a_name_returns_its_inode(db: Database) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_name_with_a_known_cookie_is_removed(db: Database, shared: bool) -> None:
-    """A removal without a preceding lookup works among names with equal hashes, too."""
+def test_name_with_a_known_cookie_is_removed_without_a_lookup(db: Database, shared: bool) -> None:
+    """A name can be removed by its cookie even if other names have the same hash."""
     if shared:
         db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b"):
@@ -102,10 +102,10 @@ def test_name_with_a_known_cookie_is_removed(db: Database, shared: bool) -> None
     ],
     ids=["free", "own position", "taken position", "shared"],
 )
-def test_name_with_a_known_cookie_is_moved(
+def test_name_with_a_known_cookie_is_renamed_without_a_lookup(
     db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
 ) -> None:
-    """The new name gets the lowest free cookie of its hash."""
+    """After a rename, the new name gets the lowest free cookie of its hash."""
     db.name_hash = lambda name: hashes[name]
     ino = make_file(db, b"a")
     make_file(db, b"b")
@@ -116,7 +116,7 @@ def test_name_with_a_known_cookie_is_moved(
     assert db.shares_hashes == any(cookie & 0xFF for _, cookie in expected)
 
 
-def test_replacing_a_name_returns_its_old_inode_and_keeps_its_cookie(db: Database) -> None:
+def test_rename_over_a_name_returns_its_old_inode_and_keeps_its_cookie(db: Database) -> None:
     """A rename over an existing name changes no cookie, so running readdirs are not disturbed."""
     old = make_file(db, b"a")
     before = cookies(db)
@@ -128,7 +128,7 @@ def test_replacing_a_name_returns_its_old_inode_and_keeps_its_cookie(db: Databas
         dentries.replace(db, ROOT_INO, b"b", other)
 
 
-def test_directory_is_empty_without_names(db: Database) -> None:
+def test_directory_without_names_is_empty(db: Database) -> None:
     assert dentries.is_empty(db, ROOT_INO)
     make_file(db, b"a")
     assert not dentries.is_empty(db, ROOT_INO)
@@ -136,7 +136,7 @@ def test_directory_is_empty_without_names(db: Database) -> None:
     assert dentries.is_empty(db, ROOT_INO)
 
 
-# --- order -------------------------------------------------------------------------------------
+# --- order of readdir --------------------------------------------------------------------------
 
 
 def test_readdir_pages_are_ascending_and_complete(db: Database) -> None:
@@ -154,15 +154,17 @@ def test_readdir_pages_are_ascending_and_complete(db: Database) -> None:
     assert min(positions) >= 256
 
 
-def test_readdir_page_contains_the_attributes_of_each_name(db: Database) -> None:
-    """Readdirplus needs no query for each dentry."""
+def test_readdir_page_contains_the_attributes_of_each_inode(db: Database) -> None:
+    """Readdirplus needs no separate query for each dentry."""
     ino = make_file(db, b"a")
     assert dentries.page(db, ROOT_INO, Cookie(0), 9)[0][2] == inodes.get(db, ino)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_readdir_returns_unchanged_names_once_during_changes(db: Database, seed: int) -> None:
-    """While other names are added and removed, readdir returns each unchanged name exactly once."""
+def test_readdir_returns_unchanged_names_exactly_once_during_changes(
+    db: Database, seed: int
+) -> None:
+    """Other names are added and removed while readdir returns its pages."""
     rnd = random.Random(seed)
     stay = {b"stay-%d" % number for number in range(30)}
     for name in stay:
@@ -184,11 +186,11 @@ def test_readdir_returns_unchanged_names_once_during_changes(db: Database, seed:
     assert len(seen) == len(set(seen))
 
 
-# --- collisions --------------------------------------------------------------------------------
+# --- collisions of name hashes -----------------------------------------------------------------
 
 
 def test_names_with_equal_hashes_coexist(db: Database) -> None:
-    """Names with equal hashes get consecutive cookies, and each is found."""
+    """Names with equal hashes get consecutive cookies, and each name can be found."""
     db.name_hash = lambda _name: ONE_HASH
     inos = {name: make_file(db, name) for name in (b"a", b"b", b"c")}
     assert cookies(db) == {b"a": 0x500, b"b": 0x501, b"c": 0x502}
@@ -198,8 +200,8 @@ def test_names_with_equal_hashes_coexist(db: Database) -> None:
         make_file(db, b"b")
 
 
-def test_removal_of_a_name_keeps_the_cookies_of_names_with_its_hash(db: Database) -> None:
-    """Removing a name changes no cookie of other names; the next name gets the free cookie."""
+def test_removal_of_a_name_keeps_the_cookies_of_names_with_equal_hash(db: Database) -> None:
+    """The next name with the same hash gets the cookie of the removed name."""
     db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b", b"c"):
         make_file(db, name)
@@ -213,7 +215,7 @@ def test_removal_of_a_name_keeps_the_cookies_of_names_with_its_hash(db: Database
 
 
 def test_reopened_database_knows_that_names_share_a_hash(db: Database) -> None:
-    """Once two names share a hash, a free first cookie does not prove that a name is new."""
+    """If two names share a hash, a free first cookie does not prove that a name is new."""
     db.name_hash = lambda _name: ONE_HASH
     make_file(db, b"a")
     make_file(db, b"b")
@@ -230,7 +232,7 @@ def test_reopened_database_knows_that_names_share_a_hash(db: Database) -> None:
 
 
 def test_shared_hash_in_another_directory_changes_no_cookie(db: Database) -> None:
-    """Once names share a hash, adding a name takes a slower path, which gives equal cookies."""
+    """If any names share a hash, adding a name uses a slower path, which assigns equal cookies."""
     usual = db.name_hash
     fast = {}
     for number in range(20):
@@ -248,8 +250,8 @@ def test_shared_hash_in_another_directory_changes_no_cookie(db: Database) -> Non
     assert cookies(db) == fast
 
 
-def test_name_is_refused_if_256_names_have_its_hash(db: Database) -> None:
-    """The 257th name of one hash is refused until another of them is removed."""
+def test_name_with_a_hash_of_256_other_names_is_refused(db: Database) -> None:
+    """The 257th name of one hash is accepted after another of these names is removed."""
     db.name_hash = lambda _name: ONE_HASH
     for number in range(256):
         dentries.add(db, ROOT_INO, b"%d" % number, Ino(2))
@@ -263,7 +265,7 @@ def test_name_is_refused_if_256_names_have_its_hash(db: Database) -> None:
 
 
 def test_names_with_neighbouring_hashes_have_distinct_cookies(db: Database) -> None:
-    """The cookies of one hash end where those of the next hash begin."""
+    """The cookies of one hash end before those of the next hash begin."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]
     for name in hashes:

@@ -1,4 +1,4 @@
-"""Rows that list the directories in which an inode has names."""
+"""Rows of hard links: the directories in which an inode has names."""
 
 import random
 from collections import Counter
@@ -14,12 +14,12 @@ NOW = 5
 
 
 def make_file(db: Database, parent: Ino = A) -> Ino:
-    """Make a file with one name in *parent*."""
+    """Create a file with one name in *parent*."""
     return inodes.create(db, 0o100644, 0, 0, parent, NOW).ino
 
 
 def add(db: Database, ino: Ino, parent: Ino) -> None:
-    """Give a file a further name in *parent*."""
+    """Add another name of a file in *parent*."""
     hard_links.link_added(db, inodes.get(db, ino), parent)
     inodes.add_links(db, ino, 1, NOW)
 
@@ -35,14 +35,14 @@ def rows(db: Database) -> list[tuple[int, ...]]:
     return db.all("SELECT parent, names FROM hard_links ORDER BY parent")
 
 
-def test_file_with_one_name_has_no_rows_of_hard_links(db: Database) -> None:
+def test_file_with_one_name_has_no_hard_link_rows(db: Database) -> None:
     ino = make_file(db)
     assert hard_links.parents(db, ino) == [(A, 1)]
     assert rows(db) == []
 
 
 def test_second_name_of_a_file_adds_rows_for_both_directories(db: Database) -> None:
-    """From the second name of a file on, all its names are counted per directory."""
+    """If a file has two or more names, its names are counted per directory."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, B)
@@ -60,7 +60,7 @@ def test_two_names_of_a_file_in_one_directory_share_a_row(db: Database) -> None:
 
 
 def test_directory_of_the_only_remaining_name_becomes_the_parent(db: Database) -> None:
-    """If one name is left, the file has no rows of hard links, and its parent is that directory."""
+    """A file with one name left has no hard link rows; its parent is the directory of that name."""
     ino = make_file(db)
     add(db, ino, B)
     remove(db, ino, A)
@@ -69,7 +69,7 @@ def test_directory_of_the_only_remaining_name_becomes_the_parent(db: Database) -
 
 
 def test_recorded_parent_of_a_file_always_contains_a_name_of_the_file(db: Database) -> None:
-    """A file whose parent directory loses its name gets the directory of another name as parent."""
+    """When the parent directory loses its name of a file, another directory becomes the parent."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, C)
@@ -79,7 +79,7 @@ def test_recorded_parent_of_a_file_always_contains_a_name_of_the_file(db: Databa
 
 
 def test_orphan_can_be_linked_again(db: Database) -> None:
-    """An open file without a name has no parent directories until it is linked again."""
+    """An open file without names has no parent directories until it is linked again."""
     ino = make_file(db)
     remove(db, ino, A)
     assert hard_links.parents(db, ino) == []
@@ -87,7 +87,7 @@ def test_orphan_can_be_linked_again(db: Database) -> None:
     assert hard_links.parents(db, ino) == [(C, 1)]
 
 
-def test_moved_directory_changes_only_its_parent(db: Database) -> None:
+def test_move_of_a_directory_changes_only_its_parent(db: Database) -> None:
     directory = inodes.create(db, 0o040755, 0, 0, A, NOW, nlink=2)
     hard_links.moved(db, directory, A, B)
     assert inodes.get(db, directory.ino).parent == B
@@ -99,8 +99,8 @@ def test_unknown_inode_has_no_parent_directories(db: Database) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_hard_link_counts_survive_random_operations(db: Database, seed: int) -> None:
-    """Links, unlinks and moves in any order agree with a plain count of names."""
+def test_hard_link_rows_are_correct_after_random_operations(db: Database, seed: int) -> None:
+    """After links, unlinks and moves in any order, the rows equal a plain count of names."""
     rnd = random.Random(seed)
     ino = make_file(db)
     names = Counter({A: 1})

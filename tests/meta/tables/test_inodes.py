@@ -1,4 +1,4 @@
-"""Attributes of inodes, and the totals that the counters keep of them."""
+"""Attributes of inodes, and totals of them in the counters."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ T0 = 1_760_000_000_000_000_000
 
 
 def make_file(db: Database, **values: int) -> Attributes:
-    """Make a regular file in the root directory at time T0."""
+    """Create a regular file in the root directory at time T0."""
     return inodes.create(db, FILE, 10, 20, ROOT_INO, T0, **values)
 
 
 def test_new_inode_is_stored_as_returned(db: Database) -> None:
-    """All four times of a new inode are its time of creation."""
+    """All four times of a new inode are its creation time."""
     made = inodes.create(db, 0o020600, 10, 20, ROOT_INO, T0, rdev=0x501, nlink=1)
     assert inodes.find(db, made.ino) == made
     assert inodes.get(db, made.ino).rdev == 0x501
@@ -31,14 +31,14 @@ def test_new_inode_is_stored_as_returned(db: Database) -> None:
 
 
 def test_inode_numbers_are_never_reused(db: Database) -> None:
-    """Even the highest inode number is not used again after its inode is deleted."""
+    """Even the highest inode number is not reused after its inode is deleted."""
     gone = make_file(db).ino
     inodes.delete(db, gone)
     assert make_file(db).ino > gone
 
 
 def test_operations_on_a_missing_inode_raise_an_error(db: Database) -> None:
-    """For a missing inode find() returns None; all other functions raise NoInodeError."""
+    """For a missing inode, find() returns None and all other functions raise NoInodeError."""
     none = Ino(999)
     assert inodes.find(db, none) is None
     ghost = make_file(db)._replace(ino=none)
@@ -77,7 +77,7 @@ TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
 def test_every_attribute_of_an_inode_is_stored(
     one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int, int]
 ) -> None:
-    """Every value that stat can return is read back as it was written."""
+    """Every value that stat can return is read as it was written."""
     one_db.begin()
     made = make_file(one_db)
     wanted = made._replace(
@@ -113,10 +113,10 @@ def test_every_attribute_of_an_inode_is_stored(
     ],
     ids=str,
 )
-def test_only_an_orphan_without_other_rows_is_deleted_at_once(
+def test_only_an_orphan_without_other_rows_is_deleted_immediately(
     db: Database, changes: dict[str, int], is_bare: bool
 ) -> None:
-    """An inode with a name or with other rows cannot be deleted by its row alone."""
+    """An inode with a name or with other rows needs more than the deletion of its row."""
     db.begin()
     bare = make_file(db)._replace(nlink=0, size_bytes=0)
     # mypy cannot check arguments from a dict.
@@ -132,7 +132,7 @@ def test_only_an_orphan_without_other_rows_is_deleted_at_once(
 
 @pytest.fixture(scope="module")
 def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """Return one database for all examples of a test; each example rolls its group back."""
+    """Return one database for all examples of a test, each of which rolls its group back."""
     from s3fs_meta.meta.db.pragmas import Pragmas
 
     path = tmp_path_factory.mktemp("db") / "meta.db"
@@ -157,7 +157,7 @@ def test_impossible_times_of_an_inode_are_clamped(db: Database, far_ns: int) -> 
     assert isinstance(inodes.get(db, made.ino).atime_ns, int)
 
 
-# --- narrow updates ----------------------------------------------------------------------------
+# --- updates of single columns -----------------------------------------------------------------
 
 
 def test_write_sets_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
@@ -172,7 +172,7 @@ def test_write_sets_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
 
 
 def test_change_of_a_directory_keeps_its_atime(db: Database) -> None:
-    """A new name changes the directory's size, link count, mtime and ctime together."""
+    """A new name changes size, link count, mtime and ctime of the directory together."""
     before = inodes.get(db, ROOT_INO)
     inodes.change_directory(db, ROOT_INO, T0 + 5, entries=2, subdirectories=1)
     assert inodes.get(db, ROOT_INO) == before._replace(
@@ -200,8 +200,8 @@ def test_touch_sets_only_the_given_times(db: Database) -> None:
     assert inodes.get(db, made.ino) == made._replace(ctime_ns=T0 + 3, mtime_ns=T0 + 4, atime_ns=0)
 
 
-def test_set_times_sets_all_times_and_clamps_them(db: Database) -> None:
-    """Impossible times are clamped when all times of an inode are set at once."""
+def test_set_times_sets_and_clamps_all_times(db: Database) -> None:
+    """Impossible times are clamped even when all times are set at once."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
     expected = made._replace(ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -229,7 +229,7 @@ CHANGES: list[Callable[[Database, Ino], object]] = [
 def test_birth_time_never_changes(
     db: Database, change: Callable[[Database, Ino], object], is_new: bool
 ) -> None:
-    """The birth time is stored relative to ctime, so each change of ctime must adapt it."""
+    """The birth time is stored relative to ctime, so each change of ctime adapts it."""
     ino = make_file(db).ino
     if not is_new:
         db.commit()
@@ -243,12 +243,12 @@ def test_birth_time_never_changes(
 
 
 def test_birth_time_of_a_new_inode_is_stored_as_zero(db: Database) -> None:
-    """A birth time equal to ctime is stored as zero, which needs only a byte of the row header."""
+    """A birth time equal to ctime is stored as zero, which takes one byte in the row header."""
     ino = make_file(db).ino
     assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
-def test_set_size_changes_size_and_block_count_and_the_total_of_bytes(db: Database) -> None:
+def test_set_size_changes_size_block_count_and_total_bytes(db: Database) -> None:
     made = make_file(db, size_bytes=10)
     inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
@@ -256,7 +256,7 @@ def test_set_size_changes_size_and_block_count_and_the_total_of_bytes(db: Databa
 
 
 def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> None:
-    """Replacing and deleting an inode updates the totals."""
+    """The totals in the counters follow every change of an inode."""
     made = make_file(db, size_bytes=10)
     wanted = made._replace(size_bytes=70)
     inodes.replace(db, wanted)
@@ -266,7 +266,7 @@ def test_replacing_and_deleting_an_inode_updates_the_totals(db: Database) -> Non
 
 
 def test_flags_and_parent_of_an_inode_change_no_time(db: Database) -> None:
-    """The flags, the parent and the block count of an inode are internal."""
+    """Flags, parent and block count of an inode are internal."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
     inodes.set_parent(db, made.ino, Ino(9))
@@ -276,11 +276,11 @@ def test_flags_and_parent_of_an_inode_change_no_time(db: Database) -> None:
     assert inodes.get(db, made.ino).flags == 0
 
 
-# --- counters ----------------------------------------------------------------------------------
+# --- totals in the counters --------------------------------------------------------------------
 
 
 def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
-    """The sizes of directories and symbolic links are not counted as content."""
+    """Sizes of directories and symbolic links do not count as content."""
     inodes.create(db, 0o120777, 0, 0, ROOT_INO, T0, size_bytes=11)
     directory = inodes.create(db, 0o040755, 0, 0, ROOT_INO, T0, nlink=2)
     inodes.replace(db, directory._replace(size_bytes=5))
@@ -303,7 +303,7 @@ def test_orphans_are_found_by_an_index_without_a_scan(db: Database) -> None:
 
 
 def test_set_times_changes_nothing_but_three_times(db: Database) -> None:
-    """The birth time and all other attributes of the inode stay."""
+    """set_times() changes neither the birth time nor any other attribute of the inode."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
     assert inodes.get(db, before.ino) == before._replace(

@@ -1,11 +1,11 @@
-"""The table of facts about the local state, which are never shipped."""
+"""The table of values about the local state, which are never shipped."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
 
 
 def test_local_value_is_stored_replaced_and_deleted(db: Database) -> None:
-    """An unknown key reads as None, and deleting it is no error."""
+    """An unknown key reads as None, and its deletion is not an error."""
     assert local_state.get(db, "epoch") is None
     local_state.put(db, "epoch", "1")
     local_state.put(db, "epoch", "2")

@@ -1,4 +1,4 @@
-"""The attribute that lists the lost ranges of a file."""
+"""The extended attribute that lists the lost ranges of a file."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from s3fs_meta.meta.tables.lost_ranges import ATTRIBUTE, MORE, LostPart
 from s3fs_meta.model import BlockIndex, Ino
 
 
-def test_lines_of_lost_ranges_are_parsed_back() -> None:
+def test_formatted_lost_ranges_are_parsed_back() -> None:
     ranges = [range(5), range(7, 8), range(1 << 40, (1 << 40) + 3)]
     assert lost_ranges.lines(ranges) == b"0-4\n7-7\n1099511627776-1099511627778\n"
     assert lost_ranges.parse(lost_ranges.lines(ranges)) == ranges
 
 
-def test_attribute_without_room_for_all_ranges_covers_the_rest_of_the_file() -> None:
+def test_lost_ranges_that_do_not_fit_are_replaced_by_the_rest_of_the_file() -> None:
     assert lost_ranges.parse(b"3-4\n" + MORE) == [range(3, 5), range(5, 1 << 63)]
     assert lost_ranges.parse(MORE) == [range(1 << 63)]
 
@@ -25,15 +25,15 @@ def test_attribute_without_room_for_all_ranges_covers_the_rest_of_the_file() -> 
     [b"", b"-", b"1", b"1-", b"-1", b"2-1", b"a-b", b" 1-2", b"1-2-3", b"0-9223372036854775808"],
 )
 def test_invalid_lines_of_lost_ranges_are_ignored(line: bytes) -> None:
-    """Programs can set the attribute to anything."""
+    """Programs can set the attribute of lost ranges to any value."""
     assert lost_ranges.parse(b"0-1\n" + line + b"\n5-6\n") == [range(2), range(5, 7)]
 
 
-def test_oversized_attribute_of_lost_ranges_is_cut() -> None:
+def test_oversized_attribute_of_lost_ranges_is_truncated() -> None:
     assert len(lost_ranges.parse(b"0-1\n" * XATTR_VALUE_BYTES_MAX)) == XATTR_VALUE_BYTES_MAX // 4
 
 
-def test_intact_ranges_are_removed_from_the_lost_ranges() -> None:
+def test_intact_ranges_are_removed_from_the_list_of_lost_ranges() -> None:
     ranges = [range(10), range(20, 30), range(40, 50)]
     assert lost_ranges.without(ranges, [range(5, 25), range(44, 46)]) == [
         range(5),
@@ -44,8 +44,8 @@ def test_intact_ranges_are_removed_from_the_lost_ranges() -> None:
     assert lost_ranges.without(ranges, [range(60)]) == []
 
 
-def test_lost_parts_consist_of_complete_blocks(db: Database) -> None:
-    """A range that ends within a block includes that block."""
+def test_lost_ranges_are_extended_to_complete_blocks(db: Database) -> None:
+    """A lost range that ends within a block is extended to the end of the block."""
     size = 65_536
     ino = inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
     xattrs.set(

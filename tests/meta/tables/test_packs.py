@@ -15,7 +15,7 @@ def key(number: int) -> ObjectKey:
 
 
 def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 1000) -> PackId:
-    """Make a stored pack with some live bytes."""
+    """Create a stored pack with some live bytes."""
     pack = packs.create(db, key(number), size)
     packs.stored(db, pack)
     packs.add_live_bytes(db, pack, live_bytes)
@@ -23,7 +23,7 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
 
 
 def test_pack_being_uploaded_is_not_counted(db: Database) -> None:
-    """A pack that is being uploaded has a row, but its bytes are counted only when it is stored."""
+    """A pack has a row during its upload, but its bytes count only after the upload."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
     assert packs.uploading(db) == [(pack, key(1))]
@@ -42,7 +42,7 @@ def test_pack_numbers_are_never_reused(db: Database) -> None:
 
 
 def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
-    """A condemned pack is not counted, and it is listed until its object is deleted."""
+    """The bytes of a condemned pack do not count, and its row stays until its object is deleted."""
     pack = make_pack(db, 1)
     packs.condemn(db, pack)
     packs.condemn(db, pack)
@@ -55,7 +55,7 @@ def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
 
 
 def test_condemned_pack_that_was_never_stored_is_not_counted(db: Database) -> None:
-    """A crash may end the upload of a pack."""
+    """A crash may interrupt the upload of a pack."""
     pack = packs.create(db, key(1), 1000)
     packs.condemn(db, pack)
     packs.delete(db, pack)
@@ -70,8 +70,8 @@ def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> N
         end(db, pack)  # type: ignore[operator]  # one of two functions
 
 
-def test_dead_packs_are_listed_in_the_order_of_their_death(db: Database) -> None:
-    """Packs that died after the floor of the retention are left out; a listing can be continued."""
+def test_dead_packs_are_listed_in_order_of_death(db: Database) -> None:
+    """Packs that died after the retention floor are omitted; a listing can be continued."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
@@ -89,8 +89,8 @@ def test_dead_packs_are_listed_in_the_order_of_their_death(db: Database) -> None
     assert "packs_dead" in plan[0][3]
 
 
-def test_dead_packs_can_die_anew(db: Database) -> None:
-    """Living and condemned packs stay as they are."""
+def test_dead_packs_get_the_present_txg_of_death(db: Database) -> None:
+    """The txgs of death of living and condemned packs do not change."""
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:
         packs.drop_live_bytes(db, pack, 10)
@@ -101,8 +101,8 @@ def test_dead_packs_can_die_anew(db: Database) -> None:
     assert [packs.get(db, pack).died_txg for pack in made] == [9, died, None]
 
 
-def test_pack_that_gets_a_block_again_is_no_longer_dead(db: Database) -> None:
-    """A dead pack keeps its first txg of death until it gets a block again."""
+def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> None:
+    """A dead pack keeps its first txg of death until it receives a block again."""
     pack = make_pack(db, 1, 10)
     packs.note_if_dead(db, pack)
     assert packs.get(db, pack).died_txg is None
@@ -129,8 +129,8 @@ def test_all_packs_are_listed(db: Database) -> None:
     assert [row.pack for row in packs.iterate(db)] == made
 
 
-def test_pack_is_adopted_under_its_number(db: Database) -> None:
-    """A rollback adds the rows of later packs to an older database, under their numbers."""
+def test_pack_is_adopted_under_a_given_number(db: Database) -> None:
+    """A rollback adds the rows of later packs, with their numbers, to an older database."""
     packs.adopt(db, PackId(40), key(1), 700)
     packs.adopt(db, PackId(40), key(1), 700)
     known = packs.create(db, key(2), 50)

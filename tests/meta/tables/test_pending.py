@@ -1,4 +1,4 @@
-"""Records of changes that are not in the bucket yet."""
+"""Pending records: changes that are not yet in the bucket."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def create(db: Database) -> Ino:
     return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
 
 
-def test_record_of_changes_is_committed_or_undone_with_its_group(
+def test_pending_record_is_committed_or_undone_with_its_group(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)
@@ -58,7 +58,7 @@ def test_changes_of_local_rows_are_not_recorded(make_database: MakeDatabase) -> 
     assert pending.is_empty(db)
 
 
-def test_counters_alone_make_no_txg_due(make_database: MakeDatabase) -> None:
+def test_change_of_only_the_counters_makes_no_txg_due(make_database: MakeDatabase) -> None:
     """A change of only the counters is recorded, but no changelog is written for it alone."""
     db = make_database()
     ChangeRecorder(db, now_ns)
@@ -73,7 +73,7 @@ def test_counters_alone_make_no_txg_due(make_database: MakeDatabase) -> None:
 
 
 def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> None:
-    """A new number of the open txg is no change, so an idle mount records nothing."""
+    """The number of the open txg is not a change, so an idle mount records nothing."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -82,7 +82,7 @@ def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> No
     assert recorder.last_seq == 0
 
 
-def test_shipped_records_of_changes_are_ignored_and_deleted_in_slices(
+def test_shipped_records_are_ignored_and_deleted_in_slices(
     make_database: MakeDatabase,
 ) -> None:
     db = make_database()
@@ -104,7 +104,7 @@ def test_shipped_records_of_changes_are_ignored_and_deleted_in_slices(
     assert db.all("SELECT seq FROM pending ORDER BY seq") == [(59,), (60,)]
 
 
-def test_number_of_a_record_of_changes_is_never_reused(make_database: MakeDatabase) -> None:
+def test_number_of_a_pending_record_is_never_reused(make_database: MakeDatabase) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     create(db)
@@ -116,8 +116,10 @@ def test_number_of_a_record_of_changes_is_never_reused(make_database: MakeDataba
     assert ChangeRecorder(db, now_ns).last_seq == 1
 
 
-def test_changes_of_a_large_group_become_several_records(make_database: MakeDatabase) -> None:
-    """A record of changes must fit one object of the bucket."""
+def test_changes_of_a_large_group_are_split_into_several_records(
+    make_database: MakeDatabase,
+) -> None:
+    """Each pending record must fit into one object in the bucket."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin()
@@ -132,10 +134,10 @@ def test_changes_of_a_large_group_become_several_records(make_database: MakeData
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
-def test_runs_of_pending_changes_contain_every_record_once(
+def test_runs_of_pending_records_contain_every_record_once(
     make_database: MakeDatabase, bytes_max: int
 ) -> None:
-    """A run merges as many records of changes as fit one object."""
+    """A run merges as many pending records as fit into one object."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     for _ in range(20):
@@ -150,7 +152,7 @@ def test_runs_of_pending_changes_contain_every_record_once(
 
 
 def test_changelog_reports_only_new_and_moved_blocks(make_database: MakeDatabase) -> None:
-    """A changelog has no unchanged locations of old blocks, and no pack that is being uploaded."""
+    """A changelog contains no unchanged locations and no pack that is being uploaded."""
     db = make_database()
     ino = create(db)
     numbers = []
@@ -182,7 +184,7 @@ def test_changelog_reports_only_new_and_moved_blocks(make_database: MakeDatabase
 def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
     make_database: MakeDatabase,
 ) -> None:
-    """A retry of an upload sends the same bytes."""
+    """Every retry of an upload sends the same bytes of the changelog."""
     db = make_database()
     db.begin_local()
     pending.put_outbox(db, Txg(7), b"exactly these")
@@ -195,8 +197,8 @@ def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
     assert pending.outbox(db) is None
 
 
-def test_outbox_keeps_the_longest_changelog(make_database: MakeDatabase) -> None:
-    """The longest changelog is the longest value in the database of a host."""
+def test_outbox_can_store_the_longest_changelog(make_database: MakeDatabase) -> None:
+    """The longest changelog is the longest value in a host's database."""
     db = make_database()
     longest = bytes(envelope.ENCODED_BYTES_MAX)
     db.begin_local()
@@ -206,7 +208,7 @@ def test_outbox_keeps_the_longest_changelog(make_database: MakeDatabase) -> None
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_commit_that_fails_while_recording_can_be_retried(
+def test_commit_that_failed_while_recording_can_be_retried(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     """After a failed commit the group stays open; its record is neither lost nor written twice."""
@@ -236,8 +238,8 @@ def test_commit_that_fails_while_recording_can_be_retried(
     assert copy.all(query) == db.all(query)
 
 
-def test_inodes_in_records_of_changes_are_read_in_slices(make_database: MakeDatabase) -> None:
-    """Each slice of the changed inodes has the position at which the next slice continues."""
+def test_inodes_of_pending_records_are_read_in_slices(make_database: MakeDatabase) -> None:
+    """Each slice of the inodes returns the position at which the next slice continues."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     made = []

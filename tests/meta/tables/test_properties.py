@@ -1,4 +1,4 @@
-"""Properties: settings of mkfs, abandoned images, kept packs."""
+"""Properties: settings made by mkfs, abandoned images and kept packs."""
 
 import pytest
 
@@ -16,14 +16,14 @@ TWO = ObjectKey("image/000000000009-2-0123456789abcdef/manifest")
 PACK = ObjectKey("pack/00/1-" + "0" * 32)
 
 
-def test_properties_of_mkfs_are_stored(db: Database, properties: dict[str, bytes]) -> None:
-    """The properties of a new database are those given and the schema version."""
+def test_properties_set_by_mkfs_are_stored(db: Database, properties: dict[str, bytes]) -> None:
+    """A new database contains the given properties and the schema version."""
     assert rows.all_of(db) == {**properties, "schema_version": b"2"}
     assert rows.get(db, "uuid") == properties["uuid"]
 
 
 def test_missing_property_is_damage(db: Database) -> None:
-    """All properties are stored by mkfs, so a missing one was lost."""
+    """mkfs stores all properties, so a missing one was lost."""
     with pytest.raises(FormatError, match="'colour' is missing"):
         rows.get(db, "colour")
 
@@ -57,7 +57,7 @@ def test_abandoned_images_are_recorded_but_make_no_image_due(db: Database) -> No
 def test_last_repair_that_renumbered_packs_is_recorded(
     db: Database, make_database: MakeDatabase
 ) -> None:
-    """A rollback copies the record into the older database."""
+    """A rollback copies the record of the renumbering into the older database."""
     other = make_database("other.db")
     other.begin()
     assert rows.renumbered_packs(db) == (0, 0)

@@ -1,4 +1,4 @@
-"""Rows of the targets of symbolic links."""
+"""Rows of symlink targets."""
 
 import pytest
 
@@ -9,20 +9,20 @@ from s3fs_meta.model import Ino
 
 
 @pytest.mark.parametrize("target", [b"x", b"/" * 4095, bytes(range(1, 256)), b"../a b"])
-def test_target_of_a_symbolic_link_round_trips(db: Database, target: bytes) -> None:
-    """The target of a symbolic link may have any bytes but zero bytes."""
+def test_symlink_target_round_trips(db: Database, target: bytes) -> None:
+    """A symlink target may contain any bytes except zero bytes."""
     symlinks.create(db, Ino(5), target)
     assert symlinks.target(db, Ino(5)) == target
 
 
-def test_reading_a_missing_target_of_a_symbolic_link_is_an_error(db: Database) -> None:
-    """Deleting a missing target is no error."""
+def test_reading_a_missing_symlink_target_is_an_error(db: Database) -> None:
+    """Reading a missing symlink target is an error, but deleting it is not."""
     with pytest.raises(NoInodeError):
         symlinks.target(db, Ino(5))
     symlinks.delete(db, Ino(5))
 
 
-def test_deleted_target_of_a_symbolic_link_is_not_found(db: Database) -> None:
+def test_deleted_symlink_target_is_not_found(db: Database) -> None:
     symlinks.create(db, Ino(5), b"x")
     symlinks.delete(db, Ino(5))
     with pytest.raises(NoInodeError):

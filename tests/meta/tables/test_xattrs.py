@@ -1,4 +1,4 @@
-"""Extended attributes, and the inode flag that saves a query for them."""
+"""Extended attributes, and the inode flag that avoids queries for them."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def ino(db: Database) -> Ino:
 
 
 def flagged(db: Database, ino: Ino) -> bool:
-    """Return whether the inode has the flag for extended attributes."""
+    """Return whether an inode has the flag for extended attributes."""
     return bool(inodes.get(db, ino).flags & InodeFlag.HAS_XATTRS)
 
 
@@ -34,8 +34,8 @@ def test_names_of_extended_attributes_are_in_byte_order(db: Database, ino: Ino) 
     assert xattrs.names(db, ROOT_INO) == []
 
 
-def test_flag_is_set_while_an_inode_has_extended_attributes(db: Database, ino: Ino) -> None:
-    """The first extended attribute sets the flag of its inode, and removing the last clears it."""
+def test_xattr_flag_is_set_while_an_inode_has_extended_attributes(db: Database, ino: Ino) -> None:
+    """The first extended attribute sets the inode flag, and removing the last one clears it."""
     assert not flagged(db, ino)
     xattrs.set(db, ino, b"user.a", b"")
     xattrs.set(db, ino, b"user.b", b"")
@@ -46,7 +46,7 @@ def test_flag_is_set_while_an_inode_has_extended_attributes(db: Database, ino: I
 
 
 def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
-    """setxattr(2) with XATTR_CREATE needs a new attribute, with XATTR_REPLACE an existing one."""
+    """setxattr(2) needs a new attribute with XATTR_CREATE, an existing one with XATTR_REPLACE."""
     with pytest.raises(NoAttributeError):
         xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
     assert not flagged(db, ino)
@@ -58,10 +58,10 @@ def test_setxattr_conditions_are_enforced(db: Database, ino: Ino) -> None:
     assert xattrs.get(db, ino, b"user.a") == b"3"
 
 
-def test_removal_of_a_missing_attribute_keeps_the_file_with_its_name(
+def test_removal_of_a_missing_attribute_keeps_the_dentry_of_that_name(
     db: Database, ino: Ino
 ) -> None:
-    """Removing an extended attribute never removes the dentry with the same name."""
+    """Removing an extended attribute never removes a dentry with the same name."""
     dentries.add(db, ROOT_INO, b"user.a", ino)
     with pytest.raises(NoAttributeError):
         xattrs.remove(db, ROOT_INO, b"user.a")

@@ -1,4 +1,4 @@
-"""Bulk records of changes: equal to those of SQLite's session extension."""
+"""Bulk records of changes, which equal those of SQLite's session extension."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ LENGTHS = (1, 2, 126, 127, 128, 129, 254, 255)
 
 
 def _changes(changesets: list[bytes]) -> list[Change]:
-    """Return the combined changes of changesets, in a fixed order."""
+    """Return the combined changes of changesets, sorted."""
     merged = merge(changesets)
     found = [(each.name, each.op, each.old, each.new) for each in apsw.Changeset.iter(merged)]
     return sorted(found, key=repr)
@@ -35,7 +35,7 @@ def _pending(db: Database) -> list[bytes]:
 
 
 def _fill(db: Database) -> Ino:
-    """Make a directory of files with names of all lengths and numbers of all sizes."""
+    """Create a directory with files whose names have all lengths and numbers all sizes."""
     db.begin()
     top = inodes.create(db, 0o040755, 1, 2, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(db, ROOT_INO, b"top", top)
@@ -60,7 +60,7 @@ def _copy(db: Database, top: Ino) -> None:
     new = tree_copies.copy_inode(db, LIVING, inodes.get(db, top), NOW_NS)
     source = Source(top, new, Cookie(0))
     tree_copies.copy_names(db, LIVING, [source], NOW_NS, names_max=100, blocks_max=10)
-    # Some rows change again in the same group.
+    # Some rows change a second time in the same group.
     db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))
     db.commit()
 
@@ -69,7 +69,7 @@ def _rows(db: Database) -> list[object]:
     return [db.all(f"SELECT * FROM {table}") for table in REPLICATED_TABLES]
 
 
-def test_bulk_records_equal_session_records(tmp_path: Path) -> None:
+def test_bulk_records_equal_records_of_a_session(tmp_path: Path) -> None:
     ours, theirs = (Database.create(tmp_path / name, Pragmas(), FACTS) for name in ("a", "b"))
     tops = [_fill(db) for db in (ours, theirs)]
     recorder = ChangeRecorder(ours, lambda: NOW_NS)
@@ -89,7 +89,7 @@ def test_bulk_records_equal_session_records(tmp_path: Path) -> None:
 
 
 def test_group_is_undone_if_its_changes_cannot_be_recorded(db: Database) -> None:
-    """Changes without a record must not be committed."""
+    """A change without a record must not be committed."""
     db.commit()
     top = _fill(db)
     ChangeRecorder(db, lambda: NOW_NS)

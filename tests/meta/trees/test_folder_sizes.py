@@ -1,4 +1,4 @@
-"""The sizes of all directories of one state."""
+"""The sizes of all directories at one point in time."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def folder(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def file(db: Database, parent: Ino, name: bytes, size_bytes: int, blocks: int = 1) -> Ino:
-    """Create a file with some blocks; the rest is a hole."""
+    """Create a file with some blocks; the rest of it is a hole."""
     made = inodes.create(db, 0o100644, 0, 0, parent, 0, size_bytes=size_bytes)
     inodes.replace(db, made._replace(mapped_blocks=blocks))
     dentries.add(db, parent, name, made.ino)
@@ -31,14 +31,14 @@ def file(db: Database, parent: Ino, name: bytes, size_bytes: int, blocks: int = 
 
 
 def sizes_of(db: Database) -> FolderSizes:
-    """Return the sizes at the end of the open group."""
+    """Return the sizes of all directories at the end of the open group."""
     found = FolderSizes()
     for _ in found.read(db):
         pass
     return found
 
 
-def test_folder_has_the_sum_of_everything_below_it(db: Database) -> None:
+def test_size_of_a_folder_is_the_sum_of_its_tree(db: Database) -> None:
     one = folder(db, ROOT_INO, b"one")
     two = folder(db, one, b"two")
     file(db, ROOT_INO, b"a", 1)
@@ -58,7 +58,7 @@ def test_folder_has_the_sum_of_everything_below_it(db: Database) -> None:
     assert sizes.below(two) == sizes.below(Ino(999)) == []
 
 
-def test_result_does_not_depend_on_the_slices(
+def test_folder_sizes_do_not_depend_on_the_slice_size(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [ROOT_INO]
@@ -72,7 +72,7 @@ def test_result_does_not_depend_on_the_slices(
     assert sum(1 for _ in FolderSizes().read(db)) > 30
 
 
-def test_moved_directory_may_have_a_lower_number_than_its_parent(db: Database) -> None:
+def test_size_includes_a_directory_with_a_lower_number_than_its_parent(db: Database) -> None:
     low = folder(db, ROOT_INO, b"low")
     high = folder(db, ROOT_INO, b"high")
     file(db, low, b"file", 5)
@@ -82,7 +82,7 @@ def test_moved_directory_may_have_a_lower_number_than_its_parent(db: Database) -
     assert found.total_bytes == 5
 
 
-def test_holes_orphans_and_further_names_do_not_count(db: Database) -> None:
+def test_folder_sizes_exclude_holes_orphans_and_further_names(db: Database) -> None:
     file(db, ROOT_INO, b"sparse", 1 << 62, blocks=2)
     linked = file(db, ROOT_INO, b"linked", 10)
     before = inodes.get(db, linked)
@@ -97,8 +97,8 @@ def test_holes_orphans_and_further_names_do_not_count(db: Database) -> None:
     assert folder_sizes.largest_files(db, ROOT_INO, 5) == [(b"sparse", 2 * BLOCK)]
 
 
-def test_damaged_rows_end_and_stay_in_range(db: Database) -> None:
-    """A directory is in itself, another one has no parent, and sums exceed 64 bits."""
+def test_folder_sizes_of_damaged_rows_stay_in_range(db: Database) -> None:
+    """A directory contains itself, another has no parent, and sums exceed 64 bits."""
     circle = folder(db, ROOT_INO, b"circle")
     inodes.set_parent(db, circle, circle)
     lost = folder(db, ROOT_INO, b"lost")
@@ -115,7 +115,7 @@ def test_damaged_rows_end_and_stay_in_range(db: Database) -> None:
         assert found.total_files == files
 
 
-def test_more_folders_than_the_bound_are_refused(
+def test_folder_sizes_are_refused_above_a_maximum_of_folders(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_sizes, "FOLDER_SIZES_MAX", 2)
@@ -126,7 +126,7 @@ def test_more_folders_than_the_bound_are_refused(
         sizes_of(db)
 
 
-def test_folders_that_grew_most_are_found(db: Database) -> None:
+def test_folders_with_the_largest_growth_are_found(db: Database) -> None:
     one, two = folder(db, ROOT_INO, b"one"), folder(db, ROOT_INO, b"two")
     file(db, one, b"a", 10)
     file(db, two, b"a", 10)
@@ -143,7 +143,7 @@ def test_folders_that_grew_most_are_found(db: Database) -> None:
     assert after.grown_since(after, 5) == []
 
 
-def test_names_of_some_entries_are_found(db: Database) -> None:
+def test_names_are_found_for_given_inodes_of_a_folder(db: Database) -> None:
     one, two = folder(db, ROOT_INO, b"one"), folder(db, ROOT_INO, b"\xff")
     assert folder_sizes.names(db, ROOT_INO, [two, Ino(999)]) == {two: b"\xff"}
     assert folder_sizes.names(db, ROOT_INO, [one, two]) == {one: b"one", two: b"\xff"}

@@ -1,4 +1,4 @@
-"""The search of one state for names."""
+"""The search for names at one point in time."""
 
 from collections.abc import Callable
 
@@ -22,14 +22,14 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def paths(search: NameSearch) -> list[bytes]:
-    """Search; return the paths."""
+    """Run the search and return the paths that it finds."""
     for _ in search.read():
         pass
     return sorted(one.path for one in search.found)
 
 
 @pytest.mark.parametrize("slice_", [1, 2, 10_000])
-def test_matching_names_below_the_directory_are_found(
+def test_search_finds_matching_names_below_the_directory(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, slice_: int
 ) -> None:
     db = make_database()
@@ -52,7 +52,7 @@ def test_matching_names_below_the_directory_are_found(
     assert below.is_complete
 
 
-def test_search_ends_when_there_are_more_names(make_database: MakeDatabase) -> None:
+def test_search_with_too_many_results_is_incomplete(make_database: MakeDatabase) -> None:
     db = make_database()
     for number in range(5):
         add(db, ROOT_INO, b"%d" % number)
@@ -62,7 +62,7 @@ def test_search_ends_when_there_are_more_names(make_database: MakeDatabase) -> N
     assert (len(paths(all_)), all_.is_complete) == (5, True)
 
 
-def test_directory_that_is_in_itself_ends_no_search(make_database: MakeDatabase) -> None:
+def test_search_ends_despite_a_directory_that_contains_itself(make_database: MakeDatabase) -> None:
     db = make_database()
     one = add(db, ROOT_INO, b"one", 0o040755)
     add(db, one, b"x")

@@ -1,4 +1,4 @@
-"""Blocks of the past that become blocks of files again: sharing, locations, live bytes."""
+"""Use of past blocks in present files: sharing, locations and live bytes."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def _file(db: Database) -> Ino:
 
 
 def _store(db: Database, ino: Ino, count: int = 1, key: ObjectKey = KEY) -> PackId:
-    """Give a file stored blocks of 10 bytes, with different hashes, in a new pack."""
+    """Store 10-byte blocks with different hashes in a new pack, and map them into a file."""
     pack = packs.create(db, key, 1000)
     packs.stored(db, pack)
     for index in range(count):
@@ -45,7 +45,7 @@ def _remove(db: Database, ino: Ino) -> None:
 
 @pytest.fixture
 def past(make_database: MakeDatabase) -> Database:
-    """Return the database of the past: inode 2 has three blocks in pack 1."""
+    """Return a past database, in which inode 2 has three blocks in pack 1."""
     db = make_database("past.db", journal_mode="off")
     db.begin()
     _store(db, _file(db), 3)
@@ -55,7 +55,7 @@ def past(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture
 def db(make_database: MakeDatabase, past: Database) -> Iterator[Database]:
-    """Return the present, in which inode 2 still has its blocks, with the past attached."""
+    """Yield the present database with the past one attached; inode 2 still has its blocks."""
     made = make_database("present.db")
     made.begin()
     assert past.counters.next_block == 4
@@ -77,7 +77,7 @@ def _blocks(db: Database, ino: Ino) -> list[BlockId]:
     return [block for _index, block in block_map.indexes_from(db, ino, BlockIndex(0), 99)]
 
 
-def test_block_that_is_still_in_use_is_shared(db: Database) -> None:
+def test_past_block_that_is_still_in_use_is_shared(db: Database) -> None:
     new, done = _share(db)
     assert done == (None, 0)
     assert _blocks(db, new) == [1, 2, 3]
@@ -87,8 +87,8 @@ def test_block_that_is_still_in_use_is_shared(db: Database) -> None:
     assert packs.get(db, PackId(1)).live_bytes == 60
 
 
-def test_block_that_was_deleted_gets_a_new_number_and_its_location(db: Database) -> None:
-    """The pack lives again, and the next changelog lists it."""
+def test_past_block_that_was_deleted_gets_a_new_number(db: Database) -> None:
+    """A deleted block keeps its location; its pack is revived and listed in the next changelog."""
     _remove(db, Ino(2))
     db.run("DELETE FROM pack_news")
     assert packs.get(db, PackId(1)).died_txg is not None
@@ -107,7 +107,7 @@ def test_block_that_was_deleted_gets_a_new_number_and_its_location(db: Database)
     assert (db.counters.next_block, db.counters.block_bytes) == (7, 30)
 
 
-def test_pack_that_did_not_die_is_not_listed_again(db: Database) -> None:
+def test_pack_that_did_not_die_is_not_listed_in_the_next_changelog(db: Database) -> None:
     other = _file(db)
     block_map.set(db, other, BlockIndex(0), BlockId(1))
     blocks.add_refs(db, BlockId(1))
@@ -120,8 +120,8 @@ def test_pack_that_did_not_die_is_not_listed_again(db: Database) -> None:
     assert db.all("SELECT pack FROM pack_news") == []
 
 
-def test_equal_content_in_another_pack_is_shared(db: Database) -> None:
-    """A second copy of the same past shares the blocks of the first one."""
+def test_equal_content_in_another_pack_is_shared_with_past_content(db: Database) -> None:
+    """A second copy of the same past file shares the blocks of the first copy."""
     _remove(db, Ino(2))
     first, _done = _share(db)
     second, done = _share(db)
@@ -130,8 +130,8 @@ def test_equal_content_in_another_pack_is_shared(db: Database) -> None:
     assert packs.get(db, PackId(1)).live_bytes == 60
 
 
-def test_block_without_references_is_not_shared(db: Database) -> None:
-    """It stays for its upload only; other hosts have already deleted its row."""
+def test_past_block_without_present_references_is_not_shared(db: Database) -> None:
+    """A row without references exists only until the upload ends; other hosts have deleted it."""
     for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
         block_map.remove(db, Ino(2), index)
         assert blocks.drop_ref(db, block) == 0
@@ -140,8 +140,8 @@ def test_block_without_references_is_not_shared(db: Database) -> None:
 
 
 @pytest.mark.parametrize("leaving", ["unreferenced", "moving"])
-def test_pack_is_listed_if_other_hosts_count_it_as_dead(db: Database, leaving: str) -> None:
-    """On this host it is dead only after the upload of its last blocks; a changelog has said so before."""
+def test_revived_pack_is_listed_if_other_hosts_count_it_as_dead(db: Database, leaving: str) -> None:
+    """A changelog has reported the death of the pack while this host uploads its last blocks."""
     _remove(db, Ino(2))
     other = _file(db)
     [block] = _blocks(db, _share(db, limit=1)[0])
@@ -156,8 +156,8 @@ def test_pack_is_listed_if_other_hosts_count_it_as_dead(db: Database, leaving: s
     assert packs.get(db, PackId(1)).live_bytes == 60
 
 
-def test_block_in_use_at_a_damaged_location_is_not_shared(db: Database) -> None:
-    """It was moved after that point in time; its former location is intact."""
+def test_past_block_that_moved_to_a_damaged_pack_is_not_shared(db: Database) -> None:
+    """The former location of the block is intact, so the block gets a new row."""
     moved = packs.create(db, ObjectKey(f"pack/22/1-{'2' * 32}"), 1000)
     packs.stored(db, moved)
     blocks.set_location(db, BlockId(2), b"\x01" + HASH[1:], moved, 0, 20)
@@ -168,22 +168,24 @@ def test_block_in_use_at_a_damaged_location_is_not_shared(db: Database) -> None:
     assert (row.pack, row.pack_offset) == (1, 20)
 
 
-def test_block_in_use_at_a_damaged_former_location_is_refused(db: Database) -> None:
+def test_past_block_at_a_damaged_location_is_refused(db: Database) -> None:
     damage_marks.add(db, Mark(PackId(1), 20))
     with pytest.raises(PastUnavailableError, match="damaged"):
         _share(db)
 
 
-def test_block_of_other_content_with_the_same_number_is_not_shared(db: Database) -> None:
+def test_block_with_the_number_of_a_past_block_but_other_content_is_not_shared(
+    db: Database,
+) -> None:
     db.run("UPDATE blocks SET hash = ? WHERE block = 2", (b"other" + HASH[5:],))
     new, _done = _share(db)
     assert _blocks(db, new) == [1, 4, 3]
 
 
-def test_block_that_several_parts_of_the_past_share_gets_one_row(
+def test_past_block_mapped_at_several_positions_gets_one_row(
     make_database: MakeDatabase, past: Database
 ) -> None:
-    """Its references are counted."""
+    """The reference count of a shared past block is the number of its positions."""
     past.begin()
     past.run("UPDATE block_map SET block = 1 WHERE block_index = 2")
     past.commit()
@@ -200,7 +202,7 @@ def test_block_that_several_parts_of_the_past_share_gets_one_row(
         assert packs.get(db, PackId(1)).live_bytes == 40
 
 
-def test_range_continues_where_it_ended(db: Database) -> None:
+def test_sharing_of_a_past_range_continues_where_it_ended(db: Database) -> None:
     new, done = _share(db, limit=2)
     assert done == (2, 0)
     assert past_content.share_range(db, TXG, Ino(2), new, BlockIndex(2), 2) == (None, 0)
@@ -210,7 +212,9 @@ def test_range_continues_where_it_ended(db: Database) -> None:
 
 
 @pytest.mark.parametrize("why", ["condemned", "deleted", "other object", "marked", "record"])
-def test_content_that_is_not_retained_is_refused_before_any_change(db: Database, why: str) -> None:
+def test_past_content_that_is_not_retained_is_refused_before_any_change(
+    db: Database, why: str
+) -> None:
     _remove(db, Ino(2))
     if why == "condemned":
         packs.condemn(db, PackId(1))
@@ -224,12 +228,12 @@ def test_content_that_is_not_retained_is_refused_before_any_change(db: Database,
     changes = db.rows_changed()
     with pytest.raises(PastUnavailableError, match=KEY):
         past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
-    temporary = 3 + 3 + 3  # parts, blocks, and the search for equal content
+    temporary = 3 + 3 + 3  # Queries for parts, for blocks and for equal content.
     assert db.rows_changed() - changes <= temporary
     assert _blocks(db, new) == []
 
 
-def test_damaged_content_that_is_intact_elsewhere_is_shared(db: Database) -> None:
+def test_damaged_past_content_with_an_intact_equal_block_is_shared(db: Database) -> None:
     _remove(db, Ino(2))
     other = _file(db)
     _store(db, other, 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
@@ -238,7 +242,7 @@ def test_damaged_content_that_is_intact_elsewhere_is_shared(db: Database) -> Non
     assert _blocks(db, new) == _blocks(db, other)
 
 
-def test_content_that_the_past_had_lost_is_refused(
+def test_content_that_was_already_lost_in_the_past_is_refused(
     make_database: MakeDatabase, past: Database
 ) -> None:
     past.begin()
@@ -259,7 +263,7 @@ def test_content_that_the_past_had_lost_is_refused(
 
 
 @pytest.mark.parametrize("column", ["plain_bytes", "pack_offset", "stored_bytes"])
-def test_row_of_an_impossible_value_is_refused(
+def test_past_row_with_an_impossible_value_is_refused(
     make_database: MakeDatabase, past: Database, column: str
 ) -> None:
     past.begin()
@@ -276,8 +280,10 @@ def test_row_of_an_impossible_value_is_refused(
             _share(db)
 
 
-def test_check_before_a_copy_agrees_with_the_copy(db: Database, past: Database) -> None:
-    """The check finds the packs that are not retained, and blocks that are available elsewhere."""
+def test_check_before_a_copy_of_past_content_agrees_with_the_copy(
+    db: Database, past: Database
+) -> None:
+    """The check finds packs that are not retained, and blocks available in other packs."""
     rows = [blocks.get(past, BlockId(block)) for block in (1, 2, 3)]
     assert past_content.is_retained(db, PackId(1), KEY)
     assert not past_content.is_retained(db, PackId(1), ObjectKey("pack/other"))
@@ -286,7 +292,7 @@ def test_check_before_a_copy_agrees_with_the_copy(db: Database, past: Database) 
     assert not past_content.is_retained(db, PackId(1), KEY)
     assert [past_content.is_available(db, row, KEY) for row in rows] == [True, False, True]
     damage_marks.remove(db, [Mark(PackId(1), 20)])
-    packs_of_others = ObjectKey("pack/other")  # the blocks are in use, wherever the past had them
+    packs_of_others = ObjectKey("pack/other")  # The blocks are in use, so their pack is irrelevant.
     assert [past_content.is_available(db, row, packs_of_others) for row in rows] == [True] * 3
     damage_marks.add(db, Mark(PackId(1), 20))
     _remove(db, Ino(2))
@@ -299,8 +305,10 @@ def test_check_before_a_copy_agrees_with_the_copy(db: Database, past: Database) 
     assert not past_content.is_available(db, lost, KEY)
 
 
-def test_blocks_of_equal_content_become_one(make_database: MakeDatabase, past: Database) -> None:
-    """They were deduplicated only after the point in time, and may be in different packs."""
+def test_past_blocks_of_equal_content_are_merged(
+    make_database: MakeDatabase, past: Database
+) -> None:
+    """Equal blocks may be in different packs if they were deduplicated after the point in time."""
     past.begin()
     _store(past, _file(past), 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
     past.run("UPDATE block_map SET ino = 2, block_index = block_index + 3 WHERE ino = 3")

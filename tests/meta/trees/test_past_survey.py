@@ -1,4 +1,4 @@
-"""The content of a tree of the past, before it is copied."""
+"""Survey of the content of a past tree before it is copied."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TXG = Txg(7)
 
 @pytest.fixture
 def past(make_database: MakeDatabase) -> Database:
-    """Return a database whose exclusive lock its owner holds."""
+    """Return a past database whose exclusive lock is held."""
     db = make_database("past.db", journal_mode="off")
     db.begin()
     return db
@@ -29,7 +29,7 @@ def _entry(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def _stored(db: Database, ino: Ino, number: int) -> PackId:
-    """Give a file one block in a new pack."""
+    """Map one block in a new pack into a file; return the pack."""
     pack = packs.create(db, _key(number), 1000)
     packs.stored(db, pack)
     block = db.counters.take_block()
@@ -43,8 +43,8 @@ def _key(number: int) -> ObjectKey:
     return ObjectKey(f"pack/{number:02}/1-{number:032}")
 
 
-def test_packs_of_a_tree_are_found(past: Database) -> None:
-    """Also those of files far below, and not those of other trees."""
+def test_survey_finds_the_packs_of_a_tree(past: Database) -> None:
+    """The survey of a tree includes files at any depth, and excludes other trees."""
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     below = _entry(past, _entry(past, top, b"a", 0o040755), b"b", 0o040755)
     for number, parent in enumerate((top, below, ROOT_INO), 1):
@@ -58,7 +58,7 @@ def test_packs_of_a_tree_are_found(past: Database) -> None:
     survey.close()
 
 
-def test_file_without_content_needs_no_pack(past: Database) -> None:
+def test_survey_of_a_file_without_content_finds_no_pack(past: Database) -> None:
     ino = _entry(past, ROOT_INO, b"f")
     past.commit()
     survey = PastSurvey(past.path, TXG, ino)
@@ -66,7 +66,7 @@ def test_file_without_content_needs_no_pack(past: Database) -> None:
     survey.close()
 
 
-def test_blocks_are_read_in_pages(past: Database) -> None:
+def test_survey_reads_blocks_in_pages(past: Database) -> None:
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     pack = [_stored(past, _entry(past, top, b"%d" % number), number) for number in range(5)]
     past.commit()
@@ -89,7 +89,7 @@ def test_blocks_are_read_in_pages(past: Database) -> None:
         "DELETE FROM packs",
     ],
 )
-def test_content_without_a_location_is_noticed(past: Database, damage: str) -> None:
+def test_survey_reports_content_without_a_location(past: Database, damage: str) -> None:
     ino = _entry(past, ROOT_INO, b"f")
     _stored(past, ino, 1)
     past.run(damage)
@@ -99,7 +99,7 @@ def test_content_without_a_location_is_noticed(past: Database, damage: str) -> N
     survey.close()
 
 
-def test_directory_below_itself_ends_the_search(past: Database) -> None:
+def test_survey_ends_despite_a_directory_that_contains_itself(past: Database) -> None:
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     dentries.add(past, top, b"loop", top)
     past.commit()
@@ -108,7 +108,7 @@ def test_directory_below_itself_ends_the_search(past: Database) -> None:
     survey.close()
 
 
-def test_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
+def test_survey_of_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "junk"
     path.write_bytes(b"junk" * 1000)
     with pytest.raises(PastUnavailableError):

@@ -1,4 +1,4 @@
-"""Until when inodes were below a directory."""
+"""The last txg in which each inode was below a directory."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from s3fs_meta.model import ROOT_INO, Ino, Txg
 
 FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 LAST = Txg(100)
-REMOVED = Ino(900)  # inodes that the database does not have any more
+REMOVED = Ino(900)  # Inodes that the database no longer contains.
 REMOVED_DIRECTORY = Ino(901)
 
 
@@ -62,15 +62,15 @@ def at(db: Database, path: str) -> Ino:
         ("a/b", "a/b", True),
         ("a/b", "a/g", False),
         ("a/b", "a", False),
-        ("h2", "a/b/c/f", True),  # one file, two names
+        ("h2", "a/b/c/f", True),  # Both names refer to one file.
         ("h", "a/b/c/f", False),
         ("a/b/c", "h2", True),
     ],
 )
-def test_present_names_lead_up_to_the_directory(
+def test_inode_with_a_present_name_below_the_directory_is_below_it(
     db: Database, top: str, of: str, is_below: bool, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result does not depend on the number of directories that are kept."""
+    """The result does not depend on the number of directories kept in memory."""
     monkeypatch.setattr(past_tree, "WATCHED_DIRECTORIES_MAX", limit)
     tree = PastTree(db, {at(db, top): LAST}, LAST)
 
@@ -78,8 +78,8 @@ def test_present_names_lead_up_to_the_directory(
         assert tree.until(at(db, of)) == (LAST if is_below else 0)
 
 
-def test_removed_inode_was_below_until_it_lost_its_name(db: Database) -> None:
-    """The latest of its names counts, and so does the removal of its directory."""
+def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -> None:
+    """The latest removal of a name counts, and so does the removal of the directory above it."""
     tree = PastTree(db, {at(db, "a"): LAST}, LAST)
     assert tree.until(REMOVED) == 0
 
@@ -92,7 +92,7 @@ def test_removed_inode_was_below_until_it_lost_its_name(db: Database) -> None:
     assert tree.until(at(db, "h")) == 0
 
 
-def test_directory_that_was_moved_away_takes_its_tree_with_it(db: Database) -> None:
+def test_moved_directory_takes_its_tree_out_of_the_old_parent(db: Database) -> None:
     tree = PastTree(db, {at(db, "h"): LAST}, LAST)
     tree.add([(at(db, "a"), at(db, "h"), Txg(50))])
 
@@ -101,14 +101,14 @@ def test_directory_that_was_moved_away_takes_its_tree_with_it(db: Database) -> N
     assert tree.until(ROOT_INO) == 0
 
 
-def test_end_of_a_top_bounds_its_tree(db: Database) -> None:
-    """Another directory has had the path since; of two tops the later end counts."""
+def test_end_of_a_top_directory_limits_all_inodes_below_it(db: Database) -> None:
+    """A top directory ends when another directory takes its path; of two, the later end counts."""
     tree = PastTree(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
 
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
 
 
-def test_assumed_names_are_used_until_the_next_call(db: Database) -> None:
+def test_assumed_names_are_valid_until_the_next_call(db: Database) -> None:
     tree = PastTree(db, {at(db, "a"): LAST}, LAST)
 
     tree.assume([(REMOVED, at(db, "a"), Txg(30))])
@@ -117,8 +117,8 @@ def test_assumed_names_are_used_until_the_next_call(db: Database) -> None:
     assert tree.until(REMOVED) == 0
 
 
-def test_directories_that_were_below_each_other_end_the_search(db: Database) -> None:
-    """At different times a was below the directory h, and h below a/b."""
+def test_directories_that_were_below_each_other_do_not_loop_the_search(db: Database) -> None:
+    """At different times, directory a was below h, and h was below a/b."""
     a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
     tree = PastTree(db, {REMOVED: LAST}, LAST)
     tree.add([(a, h, Txg(50)), (h, b, Txg(40))])
@@ -128,7 +128,7 @@ def test_directories_that_were_below_each_other_end_the_search(db: Database) -> 
     assert tree.until(b) == 45
 
 
-def test_number_of_names_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_past_names_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past_tree, "FORMER_NAMES_MAX", 2)
     tree = PastTree(db, {at(db, "a"): LAST}, LAST)
     tree.add([(REMOVED, ROOT_INO, Txg(1)), (REMOVED, ROOT_INO, Txg(2))])

@@ -1,4 +1,4 @@
-"""Deleting the rows of removed trees in bulk."""
+"""Bulk deletion of the rows of removed trees."""
 
 from collections import Counter
 
@@ -19,8 +19,8 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
     return made
 
 
-def test_plain_files_of_a_removed_directory_are_only_counted(db: Database) -> None:
-    """Only files with several names, blocks or attributes need separate queries."""
+def test_plain_files_of_a_removed_directory_need_no_separate_queries(db: Database) -> None:
+    """Only files with several names, blocks or attributes are queried one by one."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     plain = [_make(db, top, b"%d" % number).ino for number in range(3)]
     inodes.set_size(db, plain[0], 5, 0)
@@ -38,7 +38,7 @@ def test_plain_files_of_a_removed_directory_are_only_counted(db: Database) -> No
 def test_plain_files_of_a_removed_directory_are_deleted(
     db: Database, names: int, distance: int
 ) -> None:
-    """The inode numbers of the removed files are consecutive, interleaved or scattered."""
+    """The inode numbers of the files are consecutive, interleaved or scattered."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(2 * names):
         _make(db, top, b"%d" % number)
@@ -72,7 +72,7 @@ def test_files_of_many_removed_directories_are_deleted_together(db: Database) ->
 
 
 def test_removal_slice_has_complete_directories_or_part_of_the_first(db: Database) -> None:
-    """One slice of a removal has complete removed directories, or a part of the first one."""
+    """A slice of a removal contains complete directories, or a part of the first one."""
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
     for top in tops:
         for number in range(3):
@@ -85,7 +85,7 @@ def test_removal_slice_has_complete_directories_or_part_of_the_first(db: Databas
     assert len(removed_trees.others(db, tops[0], part.until, plain=True)) == 2
 
 
-def test_directories_marked_as_removed_are_found(db: Database) -> None:
+def test_directories_marked_as_removed_are_listed(db: Database) -> None:
     """Marking a directory as removed changes only its ctime, link count and flags."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     removed_trees.mark_removed(db, [top], NOW_NS + 5)
@@ -96,8 +96,8 @@ def test_directories_marked_as_removed_are_found(db: Database) -> None:
     assert (row.ctime_ns, row.mtime_ns, row.btime_ns) == (NOW_NS + 5, NOW_NS, NOW_NS)
 
 
-def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> None:
-    """The size of a partly deleted directory is the number of its remaining entries."""
+def test_partly_removed_directory_has_the_size_of_its_remaining_entries(db: Database) -> None:
+    """The size of a directory is the number of its entries that are not yet deleted."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(5):
         _make(db, top, b"%d" % number)
@@ -109,8 +109,8 @@ def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> 
     assert db.counters.dentries == 1
 
 
-def test_inode_with_names_outside_a_removed_tree_keeps_these_names(db: Database) -> None:
-    """An inode with names outside a removed tree keeps their count and one of their directories."""
+def test_inode_with_a_name_outside_a_removed_tree_keeps_that_name(db: Database) -> None:
+    """A removed inode keeps its names outside the tree, and one of their directories as parent."""
     one, two = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     made = [_make(db, one, name) for name in (b"a", b"b")]
     for parent in (two, ROOT_INO):

@@ -1,4 +1,4 @@
-"""Rows of the blocks of many files."""
+"""Block rows of many files, read in slices."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks
@@ -14,8 +14,8 @@ def _map(db: Database, ino: int, *block_ids: int) -> None:
         block_map.set(db, Ino(ino), BlockIndex(index), BlockId(block))
 
 
-def test_blocks_are_listed_in_the_order_of_the_files(db: Database) -> None:
-    """A slice ends within a file; the next one continues there."""
+def test_blocks_of_many_files_are_listed_in_the_order_of_the_files(db: Database) -> None:
+    """If a slice of block rows ends within a file, the next slice continues there."""
     _map(db, 5, 50, 51, 52)
     _map(db, 6, 60)
     wanted = [(Ino(6), BlockIndex(0)), (Ino(9), BlockIndex(0)), (Ino(5), BlockIndex(1))]
@@ -30,8 +30,8 @@ def test_blocks_are_listed_in_the_order_of_the_files(db: Database) -> None:
     assert ([one.block for one in found.blocks], found.last) == ([52], None)
 
 
-def test_rows_with_wrong_types_are_left_out(db: Database) -> None:
-    """Their readers get an error; the walk of a tree continues after them."""
+def test_block_rows_with_wrong_types_are_omitted(db: Database) -> None:
+    """Reads of blocks with invalid rows fail, but the walk of the tree continues."""
     _map(db, 5, 50, 51)
     db.run("UPDATE block_map SET block_index = 'x' WHERE block = 51")
     db.run("UPDATE blocks SET plain_bytes = 'x' WHERE block = 50")

@@ -1,4 +1,4 @@
-"""Creating the rows of tree copies in bulk."""
+"""Bulk creation of the rows of tree copies."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
@@ -28,8 +28,8 @@ def _begin(db: Database, old: Ino) -> Source:
     return Source(old, new, Cookie(0))
 
 
-def test_copy_of_a_tree_begins_as_a_removed_directory(db: Database) -> None:
-    """An unfinished copy of a tree is marked as removed, so that it is deleted after a crash."""
+def test_copy_of_a_tree_is_first_marked_as_removed(db: Database) -> None:
+    """After a crash, a mount deletes an unfinished copy, because it is marked as removed."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     _make(db, top, b"f")
     xattrs.set(db, top, b"user.a", b"1")
@@ -46,7 +46,7 @@ def test_copy_of_a_tree_begins_as_a_removed_directory(db: Database) -> None:
 
 
 def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
-    """A directory is copied without its names, which later slices copy."""
+    """A directory is copied without its entries, which later slices copy."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     below = _make(db, top, b"below", 0o040755).ino
     _make(db, below, b"f")
@@ -71,7 +71,7 @@ def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
     assert {inodes.get(db, ino).btime_ns for ino in (new_below, new_link)} == {LATER_NS}
 
 
-def test_slices_of_a_tree_copy_continue_where_the_last_one_ended(db: Database) -> None:
+def test_slices_of_a_tree_copy_continue_where_the_previous_slice_ended(db: Database) -> None:
     """A slice of a tree copy continues with the unfinished directory, then with the next ones."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     for number in range(3):
@@ -88,8 +88,8 @@ def test_slices_of_a_tree_copy_continue_where_the_last_one_ended(db: Database) -
     assert db.counters.dentries == 2 + 6 + 6
 
 
-def test_hard_links_within_a_copied_tree_stay_hard_links(db: Database) -> None:
-    """All names of a file within the copy share one inode; its names outside are not counted."""
+def test_hard_links_within_a_copied_tree_are_preserved(db: Database) -> None:
+    """All names of a file in the copy share one inode; names outside the tree do not count."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     made = _make(db, top, b"0")
     for parent, name in ((top, b"1"), (top, b"2"), (ROOT_INO, b"out")):

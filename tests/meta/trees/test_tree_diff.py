@@ -1,4 +1,4 @@
-"""The differences between two states of a tree, compared with a model of the operations."""
+"""Differences between two states of a tree, compared with a model of the operations."""
 
 import random
 import stat
@@ -38,7 +38,7 @@ class Node:
 
 
 class Model:
-    """A database with random files and directories, and what they should be."""
+    """A database with random files and directories, and the expected result."""
 
     def __init__(self, db: Database, seed: int) -> None:
         self.db = db
@@ -47,7 +47,7 @@ class Model:
         self.now_ns = 10**18
 
     def directories(self) -> list[Ino]:
-        """Return all directories."""
+        """Return all directories of the model."""
         found = [ino for ino, node in self.nodes.items() if stat.S_ISDIR(node.mode)]
         return [ROOT_INO, *found]
 
@@ -57,7 +57,7 @@ class Model:
         return node.name if node.parent == ROOT_INO else self.path(node.parent) + b"/" + node.name
 
     def is_below(self, ino: Ino, above: Ino) -> bool:
-        """Return whether an inode is another one, or below it."""
+        """Return whether an inode is the given directory or below it."""
         while ino != ROOT_INO:
             if ino == above:
                 return True
@@ -65,7 +65,7 @@ class Model:
         return False
 
     def step(self) -> None:
-        """Run one random operation."""
+        """Run one random operation on the database and the model."""
         self.now_ns += 1
         self.db.begin()
         operations: list[Callable[[Ino], None]] = [
@@ -93,7 +93,7 @@ class Model:
         self.nodes[ino] = Node(parent, name, mode, 0)
 
     def rename(self, ino: Ino) -> None:
-        """Move a file or a directory to a free name, or a file over another file."""
+        """Move a file or directory to a free name, or a file over another file."""
         node = self.nodes[ino]
         parent = self.rnd.choice(self.directories())
         name = b"%d" % self.rnd.randrange(30)
@@ -129,7 +129,7 @@ class Model:
             self.nodes[ino] = replace(node, size=node.size + 1)
 
     def chmod(self, ino: Ino) -> None:
-        """Change the permissions."""
+        """Change the permissions of a file or directory."""
         node = self.nodes[ino]
         mode = node.mode ^ 0o11
         self.db.inodes.run("UPDATE inodes SET mode = ? WHERE ino = ?", (mode, ino))
@@ -137,7 +137,7 @@ class Model:
 
 
 def expected(before: "dict[Ino, Node]", paths: dict[Ino, bytes], after: Model) -> set[Difference]:
-    """Return the differences between an earlier state, with its paths, and a model."""
+    """Return the expected differences between an earlier state and a model."""
     found: set[Difference] = set()
     created = {(node.parent, node.name): ino for ino, node in after.nodes.items()}
     for ino, old in before.items():
@@ -178,7 +178,7 @@ def expected(before: "dict[Ino, Node]", paths: dict[Ino, bytes], after: Model) -
 
 
 def without_sizes_of_directories(found: "set[Difference] | list[Difference]") -> set[Difference]:
-    """Return differences in which directories have the size 0, as in the model."""
+    """Return differences with size 0 for directories, as in the model."""
     return {
         one._replace(
             before_bytes=None if one.before_bytes is None else 0,
@@ -191,7 +191,7 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_differences_are_those_of_a_model(
+def test_tree_differences_equal_those_of_a_model(
     make_database: MakeDatabase, tmp_path: Path, seed: int
 ) -> None:
     db = make_database()
@@ -224,10 +224,10 @@ def copy_of(db: Database, tmp_path: Path) -> Database:
     return Database.open(tmp_path / "earlier.db", Pragmas(journal_mode="off"))
 
 
-def test_content_links_targets_and_xattrs_are_compared(
+def test_tree_diff_compares_content_links_targets_and_xattrs(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Content differs also if size and mtime are equal."""
+    """New content of a file is detected even if size and mtime are equal."""
     db = make_database()
     db.begin()
     made = {
@@ -258,7 +258,7 @@ def test_content_links_targets_and_xattrs_are_compared(
     assert found == {b"f": CHANGED, b"x": ATTRIBUTES, b"link": CHANGED, b"other name": ADDED}
 
 
-def test_changed_file_with_a_new_hard_link_is_listed_under_its_old_name(
+def test_changed_file_with_an_additional_hard_link_keeps_its_listed_name(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     db = make_database()
@@ -290,10 +290,10 @@ def test_changed_file_with_a_new_hard_link_is_listed_under_its_old_name(
     }
 
 
-def test_directory_in_place_of_a_file_is_removed_under_its_former_path(
+def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The directory above was renamed, too."""
+    """A directory replaced the file, and the parent directory was renamed."""
     db = make_database()
     db.begin()
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino

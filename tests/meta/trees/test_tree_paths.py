@@ -1,4 +1,4 @@
-"""Paths of inodes and names."""
+"""Paths of inodes and of names."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ MakeDatabase = Callable[..., Database]
 
 
 def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
-    """Create an inode with a name, as one operation of a group."""
+    """Create an inode with a name as one operation of a group."""
     db.begin()
     ino = inodes.create(db, mode, 0, 0, parent, 0).ino
     dentries.add(db, parent, name, ino)
@@ -19,7 +19,7 @@ def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def test_paths_of_inodes_and_names_begin_at_the_root(make_database: MakeDatabase) -> None:
-    """Bytes of a name that are not UTF-8 are escaped in its path."""
+    """Bytes of a name that are not UTF-8 are escaped in the path."""
     db = make_database()
     one = make(db, Ino(1), b"one", 0o040755)
     two = make(db, one, b"t\xffwo", 0o040755)

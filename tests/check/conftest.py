@@ -1,4 +1,4 @@
-"""Fixtures: a separate healthy filesystem for every test."""
+"""Fixtures: a new healthy filesystem for every test."""
 
 from collections.abc import Iterator
 from pathlib import Path

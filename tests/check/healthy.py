@@ -1,4 +1,4 @@
-"""A random healthy filesystem, made through the row modules, for tests to damage."""
+"""A random healthy filesystem, created through the row modules, for tests to damage."""
 
 import os
 import random
@@ -45,7 +45,7 @@ PROPERTIES = {
     "block_bytes": b"%d" % BLOCK_BYTES,
     "cookie_key": bytes(range(16)),
 }
-# The column of a table that holds the owning inode; blocks and packs have no owner.
+# The column of each table that contains the owning inode; blocks and packs have no owner.
 OWNER_COLUMNS = {
     "inodes": 0,
     "dentries": 0,
@@ -74,7 +74,7 @@ class Healthy:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
-        self.epoch = Epoch(100)  # the epoch of the host that runs fsck
+        self.epoch = Epoch(100)  # The epoch of the host that runs fsck.
         self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(
@@ -96,7 +96,7 @@ class Healthy:
         self.db.commit()
         self.before = self.dump()
 
-    # --- making --------------------------------------------------------------------------------
+    # --- making a filesystem -------------------------------------------------------------------
 
     def _make_known(self) -> None:
         self.directory = self.mkdir(ROOT_INO, b"directory")
@@ -186,21 +186,21 @@ class Healthy:
             self.forget_copy(self.rnd.choice(clean))
 
     def mkdir(self, parent: Ino, name: bytes) -> Ino:
-        """Make a directory."""
+        """Create a directory."""
         made = inodes.create(self.db, stat.S_IFDIR | 0o755, 1, 2, parent, NOW_NS, nlink=2)
         dentries.add(self.db, parent, name, made.ino)
         inodes.change_directory(self.db, parent, NOW_NS, entries=1, subdirectories=1)
         return made.ino
 
     def create(self, parent: Ino, name: bytes, mode: int = stat.S_IFREG | 0o644) -> Ino:
-        """Make an empty file."""
+        """Create an empty file."""
         made = inodes.create(self.db, mode, 1, 2, parent, NOW_NS)
         dentries.add(self.db, parent, name, made.ino)
         inodes.change_directory(self.db, parent, NOW_NS, entries=1)
         return made.ino
 
     def make_symlink(self, parent: Ino, name: bytes, target: bytes) -> Ino:
-        """Make a symbolic link."""
+        """Create a symbolic link."""
         mode = stat.S_IFLNK | 0o777
         made = inodes.create(self.db, mode, 1, 2, parent, NOW_NS, size_bytes=len(target))
         symlinks.create(self.db, made.ino, target)
@@ -209,7 +209,7 @@ class Healthy:
         return made.ino
 
     def link(self, ino: Ino, parent: Ino, name: bytes) -> None:
-        """Give a file a further name."""
+        """Add another name of a file."""
         hard_links.link_added(self.db, inodes.get(self.db, ino), parent)
         inodes.add_links(self.db, ino, 1, NOW_NS)
         dentries.add(self.db, parent, name, ino)
@@ -253,7 +253,7 @@ class Healthy:
             cached_blocks.set_state(self.db, entry.block, BlockState.CLEAN)
 
     def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
-        """Write the first blocks of a file, upload them in a pack of their own, and commit."""
+        """Write the first blocks of a file, upload them in a new pack, and commit."""
         self.db.begin()
         made = [self.write(ino, index, content) for index, content in enumerate(contents)]
         self.upload(*made)
@@ -275,17 +275,17 @@ class Healthy:
         self.files.remove(block)
 
     def shorten(self, block: BlockId, length: int) -> None:
-        """Truncate the cache file of a block, as if its last write was lost."""
+        """Truncate the cache file of a block, as if its last write had been lost."""
         os.truncate(NumberedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
-        """Put a released lease, which fsck requires, into the bucket."""
+        """Put a released lease into the bucket, because fsck requires a lease."""
         lease = Lease(
             Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None, nonce="00" * 16
         )
         self.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- reading its state ---------------------------------------------------------------------
 
     def name_of(self, parent: int, ino: int) -> bytes:
         """Return a name of an inode in a directory."""
@@ -317,7 +317,7 @@ class Healthy:
         return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
     def changed_inodes(self) -> set[int]:
-        """Return the inodes and directories of which any row has changed."""
+        """Return the inodes and directories whose rows have changed."""
         after = self.dump()
         return {
             row[column]
@@ -325,7 +325,7 @@ class Healthy:
             for row in self.before[table] ^ after[table]
         }
 
-    # --- checking ------------------------------------------------------------------------------
+    # --- checking and repairing it -------------------------------------------------------------
 
     def check(self, repair: Mode = Mode.REPORT, *, mounted: bool = False) -> Report:
         """Check the database without the cache directory and the bucket."""
@@ -357,10 +357,10 @@ class Healthy:
         )
 
     def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
-        """Check that exactly these invariants are broken, repair them, and compare all other rows.
+        """Require that exactly these invariants are broken, repair them, compare all other rows.
 
-        Only rows of the inodes in *concerns* may differ after the repair. *broken* holds names of
-        invariants, like I26.
+        Only rows of the inodes in *concerns* may differ after the repair. *broken* contains names
+        of invariants, such as I26.
         """
         assert self.check().broken == list(broken)
         if not _all_safe(broken):
@@ -373,7 +373,7 @@ class Healthy:
     async def assert_all_mended(
         self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
     ) -> None:
-        """Do as ``assert_mended``, with checks of the cache directory and the bucket."""
+        """Do the same as ``assert_mended``, with checks of the cache directory and the bucket."""
         assert (await self.check_all(deep=deep)).broken == list(broken)
         mode = Mode.SAFE if _all_safe(broken) else Mode.ALL
         report = await self.check_all(mode, deep=deep)
@@ -387,6 +387,6 @@ def _all_safe(broken: Iterable[str]) -> bool:
 
 
 def _corrected(broken: Iterable[str]) -> int:
-    """Return the exit status after a repair: 1, or 0 if only leftovers of a crash were removed."""
+    """Return the exit status of a repair: 0 if it only removed leftovers of a crash, else 1."""
     named = [one for one in INVARIANTS if one.name in broken]
     return 1 if any(one.severity is Severity.DAMAGE for one in named) else 0

@@ -1,8 +1,8 @@
-"""A program for tests: start a repair of a database and be killed before it ends.
+"""Helper program that repairs a database and is killed before the repair ends.
 
     python interrupted_fsck.py DATABASE REPAIRS
 
-Kills itself when REPAIRS repairs have begun.
+The program kills itself when REPAIRS repairs have begun.
 """
 
 import os
@@ -17,13 +17,13 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 class Killer:
-    """Kills this process when the report notes one repair more than a given number."""
+    """A report that kills the process when more than a given number of repairs are recorded."""
 
     def __init__(self, repairs: int) -> None:
         self.left = repairs
 
     def note(self, text: str) -> None:
-        """Count a note of the report, and kill the process at the chosen repair."""
+        """Record an entry of the report, and kill the process at the chosen repair."""
         if text.startswith("repairing"):
             self.left -= 1
             if self.left < 0:
@@ -31,7 +31,7 @@ class Killer:
 
 
 def main() -> None:
-    """Repair the database; the process may be killed on purpose before the end."""
+    """Repair a database; the report may kill the process before the end."""
     db = Database.open(Path(sys.argv[1]), Pragmas())
     killer = Killer(int(sys.argv[2]))
     check_database(db, repair=Mode.ALL, report=Report(on_note=killer.note))

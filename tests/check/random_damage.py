@@ -49,7 +49,7 @@ Value = int | bytes | str | None
 
 
 class Vandal:
-    """Damages one filesystem, the same way for the same seed."""
+    """A source of random damage to one filesystem, reproducible by its seed."""
 
     def __init__(self, healthy: Healthy, seed: int) -> None:
         self.healthy = healthy
@@ -57,7 +57,7 @@ class Vandal:
 
     def rage(self) -> None:
         """Damage some rows and perhaps a file or an object; reopen the database, as fsck does."""
-        # SQL must see all rows: cached rows of inodes are written first.
+        # SQL must see all rows, so cached inode rows are written first.
         self.healthy.db.inodes.write_through()
         for _ in range(self.rnd.randrange(1, 6)):
             self.damage_a_row()
@@ -106,7 +106,7 @@ class Vandal:
         return self.rnd.choice(HASHES) if column == "hash" else self.rnd.choice(NUMBERS)
 
     def damage_a_file(self) -> None:
-        """Remove or truncate a cached block."""
+        """Delete or truncate a cached block file."""
         block = self.rnd.choice(sorted(self.healthy.files.numbers()))
         if self.rnd.random() < 0.5:
             self.healthy.files.remove(block)
@@ -114,7 +114,7 @@ class Vandal:
             self.healthy.shorten(block, self.rnd.randrange(50))
 
     def damage_an_object(self) -> None:
-        """Remove a pack, or flip one of its bits."""
+        """Delete a pack, or flip one of its bits."""
         objects = self.healthy.store.objects
         key = ObjectKey(self.rnd.choice(sorted(key for key in objects if key.startswith("pack/"))))
         if self.rnd.random() < 0.5:

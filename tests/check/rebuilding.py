@@ -1,4 +1,4 @@
-"""A rebuild of a filesystem in a memory store."""
+"""Rebuild of a filesystem in a memory store."""
 
 from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.clock import SystemClock
@@ -8,7 +8,7 @@ from tests.sync.conftest import Power
 
 
 async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
-    """Rebuild the filesystem; return the number of files, of packs, and the unreadable packs."""
+    """Rebuild the filesystem; return the numbers of files and packs, and the unreadable packs."""
     keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)

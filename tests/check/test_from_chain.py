@@ -1,4 +1,4 @@
-"""Rebuild of a filesystem without any image, from the first changelog of its chain."""
+"""Rebuild of a filesystem without any image, from the first changelog of its chain on."""
 
 import pytest
 
@@ -24,7 +24,7 @@ FILES = 12
 
 
 async def fill(power: Power, *, levels: bool = False) -> dict[bytes, bytes]:
-    """Write named files, each in its own txg, and return the content by name."""
+    """Write named files, each in a separate txg; return the contents by name."""
     contents = {}
     async with power.session("a", tasks=False) as session:
         for number in range(FILES):
@@ -67,7 +67,7 @@ async def run(power: Power) -> Rebuilt:
 
 
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
-    """Require all files under their names, no lost+found, and a clean fsck."""
+    """Require that all files have their names, that no lost+found exists and that fsck is clean."""
     async with power.session("b", tasks=False) as session:
         assert dentries.find(session.db, ROOT_INO, LOST_FOUND) is None
         assert inodes.get(session.db, ROOT_INO).size_bytes == len(contents)
@@ -83,7 +83,7 @@ async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
 
 @pytest.mark.parametrize("lost", ["every image", "every first piece"])
 async def test_complete_chain_restores_all_names_without_an_image(power: Power, lost: str) -> None:
-    """Changelogs from txg 1 on contain the names of all files."""
+    """The changelogs from txg 1 on contain the names of all files."""
     contents = await fill(power)
     lose_images(power, pieces_only=lost == "every first piece")
 
@@ -94,10 +94,12 @@ async def test_complete_chain_restores_all_names_without_an_image(power: Power, 
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "claims to be newer"])
-async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: str) -> None:
-    """Files of txgs before the damaged changelog have names; later files are in lost+found.
+async def test_damaged_changelog_ends_the_names_that_a_rebuild_restores(
+    power: Power, damage: str
+) -> None:
+    """Files of earlier txgs have their names; later files are in lost+found.
 
-    Txg 1 is a fence, so txgs 2 and 3 have one file each.
+    Txg 1 is a fence record, so txgs 2 and 3 contain one file each.
     """
     contents = await fill(power)
     lose_images(power, pieces_only=False)
@@ -120,7 +122,7 @@ async def test_damaged_changelog_ends_the_restored_names(power: Power, damage: s
 
 
 @pytest.mark.parametrize("claimed", ["last", "last after damage", "all"])
-async def test_chain_that_a_newer_program_may_have_continued_is_refused(
+async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chain(
     power: Power, claimed: str
 ) -> None:
     """A rebuild would publish an older state; the refusal leaves the bucket unchanged."""
@@ -139,8 +141,10 @@ async def test_chain_that_a_newer_program_may_have_continued_is_refused(
     assert power.store.objects == before
 
 
-async def test_chain_that_leads_further_replaces_the_pieces_of_an_image(power: Power) -> None:
-    """The image has all its pieces but no manifest; a file was created after it."""
+async def test_rebuild_uses_the_chain_if_it_is_newer_than_the_pieces_of_an_image(
+    power: Power,
+) -> None:
+    """The image has all pieces but no manifest, and a file was created after it."""
     contents = await fill(power)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"later")
@@ -159,7 +163,7 @@ async def test_chain_that_leads_further_replaces_the_pieces_of_an_image(power: P
 
 
 async def test_chain_without_its_first_changelog_restores_no_names(power: Power) -> None:
-    """A later changelog changes rows that only an image or earlier changelogs have."""
+    """A later changelog changes rows that only an image or earlier changelogs contain."""
     await fill(power)
     lose_images(power, pieces_only=False)
     del power.store.objects[changelog_codec.key_of(Txg(1))]
@@ -170,8 +174,8 @@ async def test_chain_without_its_first_changelog_restores_no_names(power: Power)
     assert (made.files, made.named) == (FILES, 0)
 
 
-async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
-    """The rebuild reads a level object in place of a missing changelog."""
+async def test_rebuild_uses_a_level_object_instead_of_a_missing_changelog(power: Power) -> None:
+    """A rebuild with a level object instead of a changelog restores the names of all files."""
     contents = await fill(power, levels=True)
     lose_images(power, pieces_only=False)
     assert any(key.startswith("level/") for key in power.store.objects)

@@ -47,8 +47,8 @@ async def write_and_lose_metadata(power: Power) -> dict[Ino, bytes]:
     return contents
 
 
-async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
-    """Every file is in lost+found under its inode number with all its content; fsck is clean."""
+async def test_rebuild_restores_the_content_of_all_files_in_lost_and_found(power: Power) -> None:
+    """Every rebuilt file is in lost+found under its inode number, and fsck reports no damage."""
     contents = await write_and_lose_metadata(power)
 
     assert await run(power) == (5, 5, [])
@@ -70,8 +70,8 @@ async def test_content_is_restored_below_lost_and_found(power: Power) -> None:
         assert write_file(session, b"life goes on") > max(contents)
 
 
-async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
-    """The rebuild reports the key of an unreadable pack, and keeps the object."""
+async def test_unreadable_pack_loses_only_its_own_files(power: Power) -> None:
+    """The rebuild reports the key of the unreadable pack, and keeps the object."""
     contents = await write_and_lose_metadata(power)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
     power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
@@ -89,8 +89,8 @@ async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
         assert len(left) == 4
 
 
-async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
-    """The superblock may belong to another filesystem, so the rebuild publishes no empty result."""
+async def test_rebuild_with_keys_that_open_no_pack_changes_nothing(power: Power) -> None:
+    """The superblock may belong to another filesystem, so no empty state is published."""
     await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
@@ -102,8 +102,8 @@ async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
     assert power.store.objects == before
 
 
-async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
-    """Neither fsck nor retention deletes the pack: a later program or another key may read it."""
+async def test_unreadable_pack_is_kept_beyond_the_retention(power: Power) -> None:
+    """A later program or another key may be able to read the pack."""
     await write_and_lose_metadata(power)
     await power.retain(0)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
@@ -118,7 +118,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # the second session has the epoch after that of the floor
+    for _ in range(2):  # The epoch of the second session follows that of the floor.
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -129,8 +129,8 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
     assert packs[0] in power.store.objects
 
 
-async def test_rebuilt_file_has_the_newest_version_of_an_overwritten_block(power: Power) -> None:
-    """An overwritten block has its last content, although an older pack has an earlier one."""
+async def test_rebuilt_file_has_the_newest_content_of_an_overwritten_block(power: Power) -> None:
+    """An older pack contains earlier content of an overwritten block."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
         await session.flush()
@@ -153,8 +153,8 @@ async def test_rebuilt_file_has_the_newest_version_of_an_overwritten_block(power
         assert await read_file(session, ino) == b"new" * 1000
 
 
-async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
-    """A rebuild without a lease object takes an epoch above the first one."""
+async def test_former_writer_is_fenced_after_a_rebuild(power: Power) -> None:
+    """A rebuild without a lease object uses a later epoch than the first one."""
     await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects
     await run(power)
@@ -190,10 +190,10 @@ async def test_rebuild_ignores_leftover_changelogs_and_an_oversized_lease(
 
 
 @pytest.mark.parametrize("before", ["none", "released"])
-async def test_rebuild_is_refused_if_another_host_takes_the_lease_meanwhile(
+async def test_rebuild_is_refused_if_another_host_acquires_the_lease_meanwhile(
     power: Power, before: str
 ) -> None:
-    """A rebuild is refused if another host takes the lease while it runs."""
+    """If another host acquires the lease, the result of the rebuild is not published."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()
@@ -224,7 +224,9 @@ async def test_rebuild_is_refused_if_another_host_takes_the_lease_meanwhile(
     assert power.store.objects[LEASE] == b"another"
 
 
-async def test_remaining_objects_of_the_old_chain_do_not_mislead_readers(power: Power) -> None:
+async def test_remaining_objects_of_the_old_chain_are_not_used_after_a_rebuild(
+    power: Power,
+) -> None:
     """New epochs and txgs are above those of remaining levels, image pieces and leases."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
@@ -234,7 +236,7 @@ async def test_remaining_objects_of_the_old_chain_do_not_mislead_readers(power: 
         await session.make_image()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        epoch = session.volume.keeper.epoch  # no pack has this epoch
+        epoch = session.volume.keeper.epoch  # No pack of the bucket has this epoch.
         await session.close()
     for key in list(power.store.objects):
         if key.startswith("changelog/") or key.endswith("/manifest"):
@@ -255,8 +257,8 @@ async def test_remaining_objects_of_the_old_chain_do_not_mislead_readers(power: 
         assert session.volume.notices == ()
 
 
-async def test_blocks_of_a_fenced_host_get_separate_files(power: Power) -> None:
-    """If a fenced host and the next writer used one inode number, two files are rebuilt."""
+async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Power) -> None:
+    """If a fenced host and the next writer used the same inode number, two files are rebuilt."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()
@@ -288,8 +290,8 @@ async def test_blocks_of_a_fenced_host_get_separate_files(power: Power) -> None:
         assert (await read_file(session, other)).startswith(b"never shipped")
 
 
-async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
-    """The rebuild quarantines the local state only when the pieces of its new image are stored."""
+async def test_failed_rebuild_keeps_the_local_state(power: Power) -> None:
+    """The local state is quarantined only after all pieces of the new image are stored."""
     await write_and_lose_metadata(power)
     moved: list[int] = []
     keys = await power.keys()
@@ -314,11 +316,11 @@ async def test_failed_rebuild_leaves_the_local_state(power: Power) -> None:
 
     power.store.objects.update(packs)
     await make()
-    assert moved == [1]  # one piece of the new image, whose manifest is not yet stored
+    assert moved == [1]  # This is one piece of the new image, whose manifest is not yet stored.
 
 
-async def test_kept_point_survives_a_rebuild(power: Power) -> None:
-    """Packs get other numbers, and the point's metadata is put back from a copy afterwards."""
+async def test_kept_point_can_be_restored_after_a_rebuild(power: Power) -> None:
+    """The rebuild renumbers packs, and later a user restores the point's metadata from a backup."""
     files: Files = {}
     async with power.session("a", tasks=False) as session:
         for number in range(3):

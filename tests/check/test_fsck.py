@@ -1,4 +1,4 @@
-"""A complete run of fsck on a database: modes, transaction and working directory."""
+"""A complete run of fsck on a database: modes, transaction and directory."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 ROOT = Path(__file__).parents[2]
 
-# Damage that needs repairs of every kind. Some repairs cause further repairs.
+# These kinds of damage need every kind of repair, and some repairs cause further ones.
 DAMAGES = (
     "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
     "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",
@@ -34,8 +34,8 @@ def _damage(healthy: Healthy) -> None:
         healthy.sql(damage)
 
 
-def test_report_mode_changes_nothing(healthy: Healthy) -> None:
-    """A run with -n leaves every row unchanged."""
+def test_report_mode_changes_no_row(healthy: Healthy) -> None:
+    """fsck -n leaves every row unchanged."""
     _damage(healthy)
     before = healthy.dump()
     healthy.db.changed = False
@@ -47,8 +47,8 @@ def test_report_mode_changes_nothing(healthy: Healthy) -> None:
     assert not healthy.db.in_group
 
 
-def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
-    """Passes are repeated until no repair uncovers further damage."""
+def test_one_run_repairs_all_damage(healthy: Healthy) -> None:
+    """fsck repeats its passes until no repair uncovers further damage."""
     _damage(healthy)
 
     assert healthy.check(Mode.ALL).exit_status == 1
@@ -57,8 +57,8 @@ def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-def test_safe_repairs_leave_other_damage(healthy: Healthy) -> None:
-    """A run with -p repairs what other rows determine, and leaves an inode without a name."""
+def test_safe_mode_leaves_damage_whose_repair_could_lose_data(healthy: Healthy) -> None:
+    """fsck -p repairs values that other rows determine, but leaves an inode without a name."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
 
@@ -69,8 +69,8 @@ def test_safe_repairs_leave_other_damage(healthy: Healthy) -> None:
     assert healthy.check().broken == ["I26"]
 
 
-def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> None:
-    """A clean run with -y does not mark the database as changed, so nothing is uploaded."""
+def test_clean_run_in_repair_mode_does_not_count_as_a_change(healthy: Healthy) -> None:
+    """fsck -y does not mark a clean database as changed, so nothing is uploaded."""
     healthy.db.changed = False
     assert healthy.check(Mode.ALL).lines() == ["clean"]
     assert not healthy.db.changed
@@ -79,7 +79,7 @@ def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
 def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
-    """All repairs are one transaction, which SQLite rolls back after a kill."""
+    """All repairs are one transaction, which SQLite rolls back after the kill."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path
@@ -96,7 +96,7 @@ def test_killed_run_leaves_the_database_unchanged(healthy: Healthy, repairs: int
 
 
 def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> None:
-    """All repairs are one transaction, which an exception rolls back with its counters."""
+    """All repairs are one transaction; an exception rolls it back, including the counters."""
     _damage(healthy)
     before = healthy.dump()
 
@@ -111,8 +111,8 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
     assert not healthy.db.in_group
 
 
-def test_read_only_connection_beside_a_writer_sees_one_snapshot(healthy: Healthy) -> None:
-    """The check does not see the rows of the writer's open group."""
+def test_check_beside_a_writer_sees_only_committed_rows(healthy: Healthy) -> None:
+    """A check beside a writer does not see the rows of the writer's open group."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
@@ -124,7 +124,7 @@ def test_read_only_connection_beside_a_writer_sees_one_snapshot(healthy: Healthy
     healthy.db.rollback()
 
 
-def test_snapshot_of_a_mounted_filesystem_is_clean(healthy: Healthy, tmp_path: Path) -> None:
+def test_snapshot_of_a_mounted_filesystem_has_no_damage(healthy: Healthy, tmp_path: Path) -> None:
     snapshot = healthy.db.open_snapshot()
     healthy.db.begin()
     inodes.delete(healthy.db, healthy.fifo)
@@ -141,7 +141,7 @@ def test_snapshot_of_a_mounted_filesystem_is_clean(healthy: Healthy, tmp_path: P
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
 def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """Repairs need no second connection, which some journal modes exclude."""
+    """Repairs need no second connection, which some journal modes do not allow."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     db.begin()
@@ -150,11 +150,11 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
     assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
-    db.begin()  # the connection can still write
+    db.begin()  # At this point the connection can still write.
     db.close()
 
 
-def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
+def test_report_counts_all_findings_and_keeps_the_first_ones(healthy: Healthy) -> None:
     """The report counts 150 findings and keeps the first 100 of them."""
     healthy.db.begin()
     for number in range(150):
@@ -176,5 +176,5 @@ def test_every_finding_is_counted_and_some_are_kept(healthy: Healthy) -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'"), (7, "7")]
 )
-def test_finding_shows_names_as_text(value: object, text: str) -> None:
+def test_finding_shows_the_names_of_files_as_text(value: object, text: str) -> None:
     assert repr(_shown(value)) == text

@@ -1,4 +1,4 @@
-"""Paths of inodes for reports."""
+"""Paths of inodes for fsck's reports."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.check.inode_paths import Paths
@@ -16,8 +16,8 @@ def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
     return paths
 
 
-def test_path_leads_from_the_root(healthy: Healthy) -> None:
-    """Paths of directories are always available, paths of files only if requested before."""
+def test_path_of_an_inode_begins_at_the_root_directory(healthy: Healthy) -> None:
+    """Paths of directories are always available, and paths of files only after a request."""
     paths = _paths(healthy, healthy.fifo)
     assert paths.of(ROOT_INO) == "/"
     assert paths.of(healthy.inner) == "/directory/inner"
@@ -25,8 +25,8 @@ def test_path_leads_from_the_root(healthy: Healthy) -> None:
     assert paths.of(healthy.symlink) is None
 
 
-def test_undecodable_bytes_are_escaped(healthy: Healthy) -> None:
-    """Bytes that are no UTF-8 are escaped, so that each path can be printed and be JSON."""
+def test_undecodable_bytes_of_a_path_are_escaped(healthy: Healthy) -> None:
+    """Bytes that are not UTF-8 are escaped, so that paths can be printed and used in JSON."""
     healthy.db.begin()
     ino = healthy.create(ROOT_INO, b"caf\xe9")
     healthy.db.commit()

@@ -1,4 +1,4 @@
-"""The table of invariants against healthy filesystems."""
+"""The table of invariants, tested on healthy filesystems."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_healthy_filesystem_is_clean(tmp_path: Path, seed: int) -> None:
+async def test_healthy_filesystem_meets_all_invariants(tmp_path: Path, seed: int) -> None:
     """A filesystem made by the row modules is clean, and repairs change nothing."""
     made = Healthy(tmp_path, seed, steps=60)
     made.add_lease()
@@ -23,7 +23,7 @@ async def test_healthy_filesystem_is_clean(tmp_path: Path, seed: int) -> None:
 
 
 def test_numbers_of_invariants_are_consecutive() -> None:
-    """Numbers of invariants have no gaps, so that documents can refer to them."""
+    """Numbers of invariants have no gaps, because documents refer to them."""
     assert [one.name for one in INVARIANTS] == [f"I{n}" for n in range(1, len(INVARIANTS) + 1)]
 
 

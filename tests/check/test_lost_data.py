@@ -1,4 +1,4 @@
-"""The attribute that lists the lost ranges of a file."""
+"""The extended attribute that lists the lost ranges of a file."""
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.lost_data import record_holes, record_tails
@@ -20,8 +20,8 @@ def _range(first: int, blocks: int = 1) -> bytes:
     return b"%d-%d\n" % (first * BLOCK_BYTES, (first + blocks) * BLOCK_BYTES - 1)
 
 
-def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
-    """Blocks 0 and 1 of the file give one range, block 3 gives a second one."""
+def test_neighbouring_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
+    """Blocks 0 and 1 of the file form one range, and block 3 a second one."""
     exam = _examination(healthy)
     everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
     record_holes(exam, everything)
@@ -31,16 +31,16 @@ def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
     assert "3 blocks" in exam.report.notes[0]
 
 
-def test_later_losses_are_added_to_the_list(healthy: Healthy) -> None:
-    """A later call keeps the ranges of earlier calls."""
+def test_later_losses_are_added_to_the_list_of_lost_ranges(healthy: Healthy) -> None:
+    """A later loss keeps the ranges of earlier losses in the attribute."""
     exam = _examination(healthy)
     for index in (0, 3):
         record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
     assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0) + _range(3)
 
 
-def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
-    """The bytes before the lost end of a block stay in the file."""
+def test_only_the_lost_end_of_a_block_is_listed_as_lost(healthy: Healthy) -> None:
+    """The file keeps the bytes before the lost end of the block."""
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)
@@ -49,7 +49,7 @@ def test_only_the_lost_end_of_a_block_is_recorded(healthy: Healthy) -> None:
 
 
 def test_long_list_of_lost_ranges_is_truncated(healthy: Healthy) -> None:
-    """The attribute is truncated to the maximum size of a value, and keeps the first ranges."""
+    """A long list of lost ranges is cut at the maximum size of an attribute value."""
     exam = _examination(healthy)
     record_holes(
         exam,

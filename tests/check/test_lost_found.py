@@ -1,4 +1,4 @@
-"""The directory lost+found and the names in it."""
+"""The directory lost+found, and the names in it."""
 
 import pytest
 
@@ -21,22 +21,24 @@ def exam(healthy: Healthy) -> Examination:
     return made
 
 
-def test_lost_and_found_is_created_once(healthy: Healthy, exam: Examination) -> None:
-    """A second call returns the directory that the first call made."""
+def test_lost_and_found_directory_is_created_once(healthy: Healthy, exam: Examination) -> None:
+    """A second call returns the directory that the first call created."""
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
     assert dentries.find(healthy.db, ROOT_INO, lost_found.NAME) == home
     assert exam.report.notes == ["made directory /lost+found"]
 
 
-def test_recovered_inode_has_its_number_as_name(healthy: Healthy, exam: Examination) -> None:
-    """The name of a recovered inode is its number."""
+def test_name_of_a_recovered_inode_is_its_number(healthy: Healthy, exam: Examination) -> None:
+    """In lost+found, a recovered inode is called # and its number."""
     home = lost_found.directory(exam)
     lost_found.place(exam, home, healthy.fifo)
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
-def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination) -> None:
+def test_recovered_name_never_exceeds_the_maximum_length(
+    healthy: Healthy, exam: Examination
+) -> None:
     """If a name of maximum length exists, its end is replaced by a number."""
     wanted = b"n" * NAME_BYTES_MAX
     given = [
@@ -45,8 +47,10 @@ def test_longest_name_stays_within_its_bound(healthy: Healthy, exam: Examination
     assert given == [wanted, wanted[:-2] + b"~1", wanted[:-2] + b"~2"]
 
 
-def test_search_for_a_free_name_is_bounded(healthy: Healthy, exam: Examination) -> None:
-    """If all names of a bounded search exist, it raises MetadataError."""
+def test_search_for_a_free_name_in_lost_and_found_is_bounded(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """The search raises MetadataError if all names that it tries exist."""
     dentries.add(healthy.db, healthy.inner, b"same", healthy.fifo)
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         dentries.add(healthy.db, healthy.inner, b"same~%d" % number, healthy.fifo)

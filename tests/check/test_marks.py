@@ -1,4 +1,4 @@
-"""Damage marks after a check are correct and complete."""
+"""Damage marks, which are correct and complete after a check."""
 
 from typing_extensions import override
 
@@ -15,7 +15,7 @@ from tests.damage import flipped
 
 
 def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
-    """Upload two blocks in one pack and evict them; return pack, key and the second offset."""
+    """Upload two blocks in one pack and evict them; return pack, key and second offset."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack = healthy.pack_of(healthy.attributed, 0)
     located = block_map.locate(healthy.db, healthy.attributed, BlockIndex(1))
@@ -25,7 +25,7 @@ def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
 
 
 async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
-    """A deep check with -p marks the location of the damaged block, a check with -n does not."""
+    """With -p, a deep check marks the location of the damaged block; with -n it does not."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -41,7 +41,7 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
 
 
 async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy) -> None:
-    """Any check with -p marks a missing pack, a check with -n does not."""
+    """With -p, any check marks a missing pack; with -n it does not."""
     pack, key, _offset = _two_blocks(healthy)
     del healthy.store.objects[key]
 
@@ -51,7 +51,7 @@ async def test_missing_pack_is_marked_by_every_repairing_check(healthy: Healthy)
     assert damage_marks.marks(healthy.db) == [Mark(pack, None)]
 
 
-async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
+async def test_location_stays_marked_after_its_blocks_are_recorded_as_lost(
     healthy: Healthy,
 ) -> None:
     """Txgs before the repair still refer to the damaged location."""
@@ -65,8 +65,8 @@ async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
     assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
 
 
-async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
-    """A deep check with -p removes a mark if the object is intact or its pack has no row."""
+async def test_deep_check_removes_disproved_marks(healthy: Healthy) -> None:
+    """With -p, a mark is removed if the object is intact or its pack has no row."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
@@ -93,8 +93,8 @@ async def test_deep_check_removes_refuted_marks(healthy: Healthy) -> None:
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_block_that_is_unreadable_once_is_not_damaged(healthy: Healthy) -> None:
-    """A block that is unreadable once and intact in the next request is not damaged."""
+async def test_block_that_is_unreadable_only_once_is_not_marked(healthy: Healthy) -> None:
+    """A block that the next request returns intact is not damaged."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)
@@ -104,7 +104,7 @@ async def test_block_that_is_unreadable_once_is_not_damaged(healthy: Healthy) ->
 
 
 class _WrongOnce(FaultyStore):
-    """A store whose first get of one object is corrupt or fails."""
+    """A store whose first reply for one object is corrupt or fails."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, how: str) -> None:
         super().__init__(inner)
@@ -121,8 +121,8 @@ class _WrongOnce(FaultyStore):
         return await super().get(key, max_bytes)
 
 
-def test_mark_is_refuted_by_its_own_object() -> None:
-    """An intact record refutes the mark of that record, an intact pack all of its marks."""
+def test_intact_object_disproves_its_damage_marks() -> None:
+    """An intact record disproves its own mark, and an intact pack all of its marks."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
     assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]

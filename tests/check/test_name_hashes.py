@@ -1,4 +1,4 @@
-"""The check that every name is at the position of its hash."""
+"""The check that every name is stored at the position of its hash."""
 
 from pathlib import Path
 
@@ -12,8 +12,10 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_misplaced_names_are_found_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
-    """The check finds misplaced names even if no second connection can read the database."""
+def test_names_at_wrong_positions_are_found_in_every_journal_mode(
+    tmp_path: Path, journal_mode: str
+) -> None:
+    """The check of name hashes works even if no second connection can read the database."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     for cookie, misplaced in ((db.name_hash(b"a") << 8, False), (512, True)):
@@ -28,13 +30,13 @@ def test_misplaced_names_are_found_in_every_journal_mode(tmp_path: Path, journal
 
 
 def test_close_stops_a_running_check_of_name_hashes(healthy: Healthy) -> None:
-    """A thread that reads names stops in the middle of its work."""
+    """The thread that reads names for the check stops before it has read all names."""
     for _ in range(5):
         NameHashes(healthy.db, beside=True).close()
     assert not any_misplaced(healthy.db)
 
 
-def test_names_that_are_not_bytes_are_skipped(healthy: Healthy) -> None:
-    """The check skips names that are text; another invariant reports them."""
+def test_check_of_name_hashes_skips_names_that_are_not_bytes(healthy: Healthy) -> None:
+    """Another invariant reports names that are text."""
     healthy.sql("UPDATE dentries SET name = 'text' WHERE ino = ?", healthy.fifo)
     assert not any_misplaced(healthy.db)

@@ -1,4 +1,4 @@
-"""Names that a rebuild takes from the intact pieces of a damaged image."""
+"""Names that a rebuild takes from intact pieces of a damaged image."""
 
 import random
 from contextlib import suppress
@@ -35,13 +35,13 @@ FILES = 500
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut images into pieces of 8 KiB, two pages of the database."""
+    """Cut images into pieces of 8 KiB, which are two pages of the database."""
     for module in (image_codec, pieces, restore):
         monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", PIECE)
 
 
 class Known(NamedTuple):
-    """The properties of one file when the image was made."""
+    """The properties of one file at the time of the image."""
 
     path: tuple[bytes, bytes]
     content: bytes
@@ -52,7 +52,7 @@ class Known(NamedTuple):
 async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
     """Write a tree of files, make an image of it, and delete the chain.
 
-    With *twice* the last image shares most of its pieces with the image before it.
+    With *twice*, the last image shares most of its pieces with the previous image.
     """
     files: dict[Ino, Known] = {}
     fillers: list[Ino] = []
@@ -92,7 +92,7 @@ async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
 
 
 def keep_last_image(power: Power) -> None:
-    """Delete the chain, the lease, and all manifests except the last."""
+    """Delete the chain, the lease, and all manifests except the last one."""
     newest = max(key for key in power.store.objects if key.endswith("/manifest"))
     for key in [key for key in power.store.objects if key.startswith(("changelog/", "lease"))]:
         del power.store.objects[key]
@@ -102,7 +102,7 @@ def keep_last_image(power: Power) -> None:
 
 
 def flip(power: Power, key: ObjectKey) -> None:
-    """Change one bit in the middle of an object."""
+    """Flip one bit in the middle of an object."""
     data = bytearray(power.store.objects[key])
     data[len(data) // 2] ^= 4
     power.store.objects[key] = bytes(data)
@@ -116,7 +116,7 @@ async def manifest_of(power: Power) -> image_codec.Manifest:
 
 
 async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int, int]:
-    """Return how many files are unchanged, and how many lost only their name."""
+    """Return how many files are unchanged, and how many have lost only their names."""
     whole = nameless = 0
     async with power.session(host, tasks=False) as session:
         db = session.db
@@ -144,7 +144,7 @@ async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int
 
 
 async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
-    """Return the last piece that has more than 100 names of files."""
+    """Return the last piece that contains more than 100 file names."""
     keyring = (await power.keys()).keyring
 
     def names(piece: image_codec.Piece) -> int:
@@ -155,8 +155,8 @@ async def with_names(power: Power, manifest: image_codec.Manifest) -> ObjectKey:
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -> None:
-    """Files whose name was in the lost piece keep their content, owner and mode."""
+async def test_lost_piece_of_an_image_loses_only_the_names_in_it(power: Power) -> None:
+    """Files whose names were in the lost piece keep their content, owner and mode."""
     files = await filled(power)
     manifest = await manifest_of(power)
     assert len(manifest.pieces) > 12
@@ -172,7 +172,7 @@ async def test_lost_piece_of_an_image_costs_only_the_names_in_it(power: Power) -
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_image_without_its_schema_restores_no_names(power: Power) -> None:
-    """Without the schema the image cannot be read, so files are named by inode number."""
+    """Without its schema the image cannot be read, so files are named by inode number."""
     files = await filled(power)
     flip(power, (await manifest_of(power)).pieces[0].key)
 
@@ -181,8 +181,8 @@ async def test_image_without_its_schema_restores_no_names(power: Power) -> None:
     assert await outcome(power, "b", files) == (0, FILES)
 
 
-async def test_image_with_its_only_piece_damaged_restores_no_names(power: Power) -> None:
-    """The image has only one piece, so files are named by inode number."""
+async def test_image_whose_only_piece_is_damaged_restores_no_names(power: Power) -> None:
+    """Without the image's only piece, files are named by inode number."""
     files = await filled(power)
     [piece] = (await manifest_of(power)).pieces
     flip(power, piece.key)
@@ -195,7 +195,7 @@ async def test_image_with_its_only_piece_damaged_restores_no_names(power: Power)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
 async def test_image_without_its_manifest_restores_all_names(power: Power, damage: str) -> None:
-    """The keys of pieces contain their positions, also of pieces shared with an older image."""
+    """The keys of pieces contain their positions, even of pieces shared with an older image."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}
@@ -211,10 +211,10 @@ async def test_image_without_its_manifest_restores_all_names(power: Power, damag
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_image_whose_pieces_form_no_consistent_database_is_skipped(
+async def test_pieces_of_an_interrupted_image_are_not_used(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rebuild skips the pieces of an interrupted image, and uses an older image."""
+    """The pieces form no consistent database, so the rebuild uses an older image."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keyring = (await power.keys()).keyring
@@ -232,8 +232,8 @@ async def test_image_whose_pieces_form_no_consistent_database_is_skipped(
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_piece_that_claims_a_newer_version_costs_only_the_names_in_it(power: Power) -> None:
-    """The piece counts as lost, because the manifest that lists it can be read."""
+async def test_piece_that_claims_a_newer_version_loses_only_the_names_in_it(power: Power) -> None:
+    """A newer piece counts as lost if the manifest that lists it has this version."""
     files = await filled(power)
     key = await with_names(power, await manifest_of(power))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -249,7 +249,7 @@ async def test_piece_that_claims_a_newer_version_costs_only_the_names_in_it(powe
 async def test_image_that_only_claims_a_newer_version_does_not_prevent_a_rebuild(
     power: Power,
 ) -> None:
-    """Any writer of the bucket can upload a manifest that claims it; another image has all rows."""
+    """Anyone who can write to the bucket can forge a manifest; another image has all rows."""
     files = await filled(power)
     name = image_codec.manifest_key(Txg(900), Epoch(1), b"claimant")
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
@@ -262,7 +262,7 @@ async def test_image_that_only_claims_a_newer_version_does_not_prevent_a_rebuild
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_rebuild_is_refused_if_all_images_claim_a_newer_version(power: Power) -> None:
-    """A newer program may read all names, so packs alone must not replace them."""
+    """A newer program may read all names, so a rebuild must not drop them."""
     await filled(power)
     for key in [key for key in power.store.objects if key.startswith("image/")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -279,10 +279,10 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
+async def test_rebuild_from_hostile_rows_of_an_image_gives_a_clean_filesystem(
     power: Power, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """On an unencrypted filesystem any writer of the bucket can forge the rows of an image."""
+    """Anyone who can write to an unencrypted bucket can forge the rows of an image."""
     monkeypatch.setattr("tests.check.test_names_of_images.FILES", 40)
     await filled(power)
     manifest = await manifest_of(power)
@@ -297,7 +297,7 @@ async def test_hostile_rows_of_an_image_end_in_a_clean_filesystem(
         values = [noise.choice(_HOSTILE) for _ in columns]
         row = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
         cell = f"UPDATE OR REPLACE {table} SET {noise.choice(columns)} = ? WHERE random() % 9 = 0"
-        with suppress(apsw.MismatchError):  # SQLite accepts only a number as a rowid
+        with suppress(apsw.MismatchError):  # SQLite accepts only numbers as rowids.
             connection.execute(*noise.choice([(row, values), (cell, values[:1])]))
     connection.close()
     data = path.read_bytes()

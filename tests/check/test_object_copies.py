@@ -1,4 +1,4 @@
-"""Repair with intact copies of objects that the user provides."""
+"""Repair with intact copies of objects, which the user provides."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ async def written(power: Power) -> dict[int, Ino]:
 
 
 class Mended:
-    """One repair with copies from another store, and its result."""
+    """A repair with copies from another store, and its result."""
 
     def __init__(self, power: Power, copies: dict[ObjectKey, bytes]) -> None:
         self.power = power
@@ -65,7 +65,7 @@ class Mended:
         return "a file"
 
     async def run(self, *, deep: bool = True) -> None:
-        """Repair metadata objects, then packs."""
+        """Repair metadata objects first, and then packs."""
         keys = await self.power.keys()
         repair = ObjectCopies(
             self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self.keep
@@ -78,18 +78,18 @@ class Mended:
 
 
 def mutable(key: str) -> bool:
-    """Return whether an object may be overwritten, so that a copy may be outdated."""
+    """Return whether an object may be overwritten, so that its copy may be outdated."""
     return key.startswith(("superblock", "lease"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_every_object_is_restored_from_its_copy(power: Power, damage: str) -> None:
-    """The restored object has the bytes of its copy, and the damaged object is kept."""
+async def test_every_damaged_object_is_restored_from_its_copy(power: Power, damage: str) -> None:
+    """The restored object has the bytes of its copy, and the damaged object is saved."""
     await written(power)
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
     assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
-    if damage == "oversized":  # large objects, so one of each kind is enough
+    if damage == "oversized":  # These objects are large, so one of each kind is enough.
         keys = list({key.split("/")[0]: key for key in keys}.values())
     for key in keys:
         damaged = DAMAGES[damage](whole[key])
@@ -108,8 +108,8 @@ async def test_every_object_is_restored_from_its_copy(power: Power, damage: str)
             assert len(mended.kept[ObjectKey(key)]) > 0
 
 
-async def test_many_lost_objects_are_restored(power: Power) -> None:
-    """Every second object of the bucket is lost, and all content is readable afterwards."""
+async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:
+    """Every second object in the bucket is lost; all content is readable after the repair."""
     inos = await written(power)
     whole = dict(power.store.objects)
     for number, key in enumerate(sorted(whole)):
@@ -122,8 +122,8 @@ async def test_many_lost_objects_are_restored(power: Power) -> None:
             assert await read_file(session, ino) == b"%d" % number * 3000
 
 
-async def test_copy_from_a_fork_of_the_chain_is_not_used(power: Power) -> None:
-    """A changelog of a fork is authentic, but its hash does not match the next changelog."""
+async def test_copy_of_a_changelog_from_a_fork_is_not_used(power: Power) -> None:
+    """The changelog is authentic, but its hash does not match the next changelog."""
     await written(power)
     whole = dict(power.store.objects)
     last = max(key for key in whole if key.startswith("changelog/"))
@@ -158,7 +158,7 @@ async def test_copy_from_a_fork_of_the_chain_is_not_used(power: Power) -> None:
 
 
 async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: Path) -> None:
-    """A copy is verified before it replaces an object of the bucket."""
+    """A copy is verified before it replaces an object in the bucket."""
     await written(power)
     whole = dict(power.store.objects)
     other = Power(MemoryStore(), tmp_path / "other")
@@ -184,8 +184,8 @@ async def test_foreign_and_damaged_copies_are_not_used(power: Power, tmp_path: P
     assert power.store.objects == before
 
 
-async def test_objects_of_kept_points_are_restored_from_a_copy(power: Power) -> None:
-    """They lie before the first retained txg. A point that was dropped does not come back."""
+async def test_objects_of_kept_points_are_restored_from_copies(power: Power) -> None:
+    """Objects of kept points may be older than the first retained txg."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files: Files = {}

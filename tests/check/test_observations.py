@@ -1,19 +1,19 @@
-"""Observations: rows of a survey in temporary tables."""
+"""Observations: results of a survey in temporary tables."""
 
 from s3fs_meta.check.observations import Evidence, SeenLocation
 from s3fs_meta.model import BlockId
 from tests.check.healthy import Healthy
 
 
-def test_duplicate_keys_in_a_listing_count_once(healthy: Healthy) -> None:
-    """A listing may have a key twice at a page border; the last size counts."""
+def test_key_that_a_listing_contains_twice_counts_once(healthy: Healthy) -> None:
+    """A listing may repeat a key at a page border; the last size is used."""
     evidence = Evidence(healthy.db)
     evidence.note_objects([("a", 1), ("b", 2), ("a", 3)])
     rows = healthy.db.all("SELECT * FROM temp.seen_objects ORDER BY object_key")
     assert rows == [("a", 3), ("b", 2)]
 
 
-def test_new_run_has_no_observations(healthy: Healthy) -> None:
+def test_new_run_begins_without_observations(healthy: Healthy) -> None:
     """A new run deletes the observations of an earlier run on the same connection."""
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
@@ -42,15 +42,15 @@ def test_new_run_has_no_observations(healthy: Healthy) -> None:
     assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 18
 
 
-def test_observations_are_not_in_the_database(healthy: Healthy) -> None:
-    """Observations are rows of temporary tables, and not in the database file."""
+def test_observations_are_not_stored_in_the_database_file(healthy: Healthy) -> None:
+    """Observations are rows of temporary tables."""
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
     assert healthy.check().lines() == ["clean"]
 
 
-def test_refuted_location_is_not_noted_again(healthy: Healthy) -> None:
-    """The location of an unreadable block is not recorded again from the index of its pack."""
+def test_location_of_an_unreadable_block_is_not_recorded_again(healthy: Healthy) -> None:
+    """The index of the pack still contains the location, but the block is unreadable."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

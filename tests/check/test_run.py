@@ -1,4 +1,4 @@
-"""A complete check, as the command runs it."""
+"""A complete check, as the fsck command runs it."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from tests.check.random_damage import Vandal
 
 
 async def test_check_without_a_cache_directory_is_clean(healthy: Healthy) -> None:
-    """Without a cache directory fsck reports no cached block as missing."""
+    """Without a cache directory, fsck reports no cached block as missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
     report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
     assert report.lines() == ["clean"]
 
 
-async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy) -> None:
+async def test_mounted_filesystem_can_be_checked(healthy: Healthy) -> None:
     """The check opens the database read-only, and ignores the open group of the daemon."""
     healthy.db.begin()
     healthy.create(healthy.inner, b"not committed")
@@ -34,8 +34,8 @@ async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy)
     healthy.db.rollback()
 
 
-async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None:
-    """A run with -p removes empty directories of the cache; no run reports them."""
+async def test_empty_directories_left_by_a_crash_are_removed(healthy: Healthy) -> None:
+    """fsck -p removes empty directories of the cache, and no run reports them."""
     left = healthy.files.root / "ee"
     left.mkdir()
 
@@ -45,7 +45,7 @@ async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None
     assert not left.exists()
 
 
-async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) -> None:
+async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) -> None:
     """Rows, cached blocks and a pack row are damaged; all names and content are restored."""
     one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"intact copy")
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
@@ -65,19 +65,19 @@ async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# Invariants that repairs leave broken: a lost image needs a mount, and a deletion an option.
+# Damage that fsck alone cannot repair: a lost image needs a mount, a deletion an option.
 NOT_REPAIRED = {"I48", "I49"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
-async def test_random_damage_is_repaired(tmp_path: Path, seed: int) -> None:
-    """Two runs with -y succeed, and leave nothing that a third run could repair."""
+async def test_random_damage_is_repaired_by_two_runs(tmp_path: Path, seed: int) -> None:
+    """After two runs of fsck -y, a third run finds nothing to repair."""
     healthy = Healthy(tmp_path, seed % 7)
     healthy.add_lease()
     Vandal(healthy, seed).rage()
 
-    for _ in range(2):  # the second run also reads lost+found
+    for _ in range(2):  # The second run also reads lost+found.
         assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
 
     assert set((await healthy.check_all(deep=True)).broken) <= NOT_REPAIRED

@@ -1,4 +1,4 @@
-"""Temporary tables of sums that queries of invariants join."""
+"""Temporary tables of sums, which queries of invariants join."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.meta.tables import inodes
@@ -15,7 +15,7 @@ def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
     return row
 
 
-def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
+def test_names_are_counted_by_inode_and_directory(healthy: Healthy) -> None:
     """A file with two names in one directory and one in another has three names."""
     ino, parent = healthy.linked, healthy.directory
     assert _row(healthy, f"SELECT * FROM temp.check_names WHERE ino = {ino}") == (
@@ -30,8 +30,8 @@ def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
     ]
 
 
-def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
-    """A directory has its type and size; all directories are reachable from the root."""
+def test_sums_contain_directories_and_their_reachability(healthy: Healthy) -> None:
+    """The sums contain the type and size of each directory; the root reaches all directories."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, sums.DIRECTORY, size, 1)
@@ -40,21 +40,21 @@ def test_directories_are_counted_and_reachable(healthy: Healthy) -> None:
     assert reached == directories
 
 
-def test_blocks_are_counted_with_their_end(healthy: Healthy) -> None:
-    """The sums have the number of blocks of a file and the end of its last block."""
+def test_sums_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Healthy) -> None:
+    """The sums contain the number of blocks of a file and the end of its last block."""
     row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
 
-def test_tables_of_sums_are_dropped(healthy: Healthy) -> None:
-    """The temporary tables of sums are removed after a run."""
+def test_temporary_tables_of_sums_are_dropped_after_a_run(healthy: Healthy) -> None:
+    """After a run, no temporary table of sums remains in the connection."""
     sums.make_tables(healthy.db)
     sums.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
-def test_sorted_sums_equal_inserted_sums(healthy: Healthy) -> None:
-    """Sums of large filesystems use a sort, those of small ones inserts, with equal results."""
+def test_sums_of_large_and_small_filesystems_are_equal(healthy: Healthy) -> None:
+    """Sums of large filesystems are computed with a sort, and small ones with inserts."""
     sums.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (sums.NAMES_AS_THEY_COME, sums.NAMES_SORTED)),

@@ -8,7 +8,10 @@ from tests.check.healthy import Healthy
 
 
 def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
-    """I18: the symlink keeps its name, and its new target names the inode and does not exist."""
+    """The symlink keeps its name. Its new target does not exist and contains the inode number.
+
+    Invariant I18.
+    """
     healthy.sql("DELETE FROM symlinks WHERE ino = ?", healthy.symlink)
 
     healthy.assert_mended("I18", concerns={healthy.symlink})
@@ -22,13 +25,19 @@ def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
     "target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"]
 )
 def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> None:
-    """I19: fsck replaces text, NUL bytes, an empty target and a target of 5,000 bytes."""
+    """fsck replaces symlink targets that are text, empty, 5,000 bytes long or contain NUL bytes.
+
+    Invariant I19.
+    """
     healthy.sql(f"UPDATE symlinks SET target = {target} WHERE ino = ?", healthy.symlink)
     healthy.assert_mended("I19", concerns={healthy.symlink})
 
 
 def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
-    """I20: fsck removes attributes without a name or with too large a value, and no others."""
+    """fsck removes extended attributes without a name or with too large a value, and no others.
+
+    Invariant I20.
+    """
     healthy.sql("INSERT INTO xattrs VALUES (?, x'', x'61')", healthy.attributed)
     healthy.sql("INSERT INTO xattrs VALUES (?, x'62', zeroblob(70000))", healthy.attributed)
 
@@ -38,7 +47,7 @@ def test_impossible_attributes_are_removed(healthy: Healthy) -> None:
 
 
 def test_text_in_an_attribute_becomes_bytes(healthy: Healthy) -> None:
-    """I20: fsck converts text in the BLOB column ``value``, and keeps the attribute."""
+    """fsck converts text in the BLOB column ``value``, and keeps the extended attribute."""
     healthy.sql("UPDATE xattrs SET value = 'blue' WHERE value = x'626c7565'")
 
     healthy.assert_mended("I20")
@@ -46,8 +55,11 @@ def test_text_in_an_attribute_becomes_bytes(healthy: Healthy) -> None:
     assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
 
 
-def test_size_of_a_symlink_becomes_the_length_of_its_target(healthy: Healthy) -> None:
-    """I57: the size of a symbolic link is the length of its target."""
+def test_size_of_a_symlink_is_corrected_to_the_length_of_its_target(healthy: Healthy) -> None:
+    """The size of a symlink is the length of its target.
+
+    Invariant I57.
+    """
     healthy.sql("UPDATE inodes SET size_bytes = 3 WHERE ino = ?", healthy.symlink)
     healthy.assert_mended("I57")
     assert healthy.check(Mode.REPORT).lines() == ["clean"]

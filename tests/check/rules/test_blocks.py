@@ -32,8 +32,13 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
         "hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL",
     ],
 )
-async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change: str) -> None:
-    """I31, I32, I33, I35, I37: fsck takes the location from the index of the pack."""
+async def test_wrong_location_is_corrected_from_the_pack_index(
+    healthy: Healthy, change: str
+) -> None:
+    """fsck takes the location of a block from the index of its pack.
+
+    Invariants I31, I33 and I35.
+    """
     block = healthy.block_of(healthy.uploaded, 1)
     if cached_blocks.get(healthy.db, block) is not None:
         healthy.db.begin()
@@ -52,10 +57,10 @@ async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change:
 
 
 @pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
-def test_wrong_location_stays_while_the_bucket_is_not_checked(
+def test_wrong_location_is_not_repaired_without_a_check_of_the_bucket(
     healthy: Healthy, change: str
 ) -> None:
-    """I31, I32, I33: fsck declares no block lost while a pack may contain it."""
+    """fsck declares no block lost while a pack may contain it (I31, I32, I33)."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
     damaged = healthy.dump()["block_map"]
@@ -67,15 +72,18 @@ def test_wrong_location_stays_while_the_bucket_is_not_checked(
 
 
 def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
-    """I31: fsck removes the column, because the cached block is the only copy."""
+    """fsck clears the partial location, because the cached block is the only copy."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")
     assert healthy.dump() == healthy.before
 
 
-async def test_blocks_of_a_lost_pack_row_are_found_again(healthy: Healthy) -> None:
-    """I32: a pack in the bucket without a row gets a new row, and its blocks refer to it."""
+async def test_pack_in_the_bucket_without_a_row_gets_a_new_row(healthy: Healthy) -> None:
+    """A pack that is found in the bucket gets a new row, to which its blocks refer.
+
+    Invariant I32.
+    """
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
@@ -87,12 +95,15 @@ async def test_blocks_of_a_lost_pack_row_are_found_again(healthy: Healthy) -> No
     new = healthy.pack_of(healthy.uploaded, 1)
     assert packs.object_key(healthy.db, new) == key
     assert healthy.changed_inodes() == set()
-    # Kept points learn that this number does not show when the pack was made.
+    # Kept points must not deduce the age of a pack from its new number.
     assert properties.renumbered_packs(healthy.db) == (healthy.db.counters.txg, new + 1)
 
 
 async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) -> None:
-    """I34: two different blocks cannot have the same bytes of a pack."""
+    """Two different blocks cannot have the same bytes of a pack.
+
+    Invariant I34.
+    """
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     offset = blocks.get(healthy.db, first).pack_offset
     assert offset is not None
@@ -103,8 +114,8 @@ async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) 
     assert healthy.dump() == healthy.before
 
 
-def test_equal_blocks_may_share_their_bytes_in_a_pack(healthy: Healthy) -> None:
-    """I34: an older database may have two equal blocks at one offset of a pack."""
+def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> None:
+    """An older database may have two equal blocks at one offset of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     row = blocks.get(healthy.db, first)
     healthy.db.begin()
@@ -121,8 +132,11 @@ def test_equal_blocks_may_share_their_bytes_in_a_pack(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("state", [1, 3])
-def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
-    """I36: the state of a pack with live blocks is neither uploading nor condemned."""
+def test_pack_with_live_blocks_becomes_stored(healthy: Healthy, state: int) -> None:
+    """A pack with live blocks is neither being uploaded nor condemned.
+
+    Invariant I36.
+    """
     pack = healthy.pack_of(healthy.uploaded, 1)
     size = packs.object_bytes(healthy.db, pack)
     healthy.sql("UPDATE packs SET state = ? WHERE pack = ?", state, pack)
@@ -136,7 +150,10 @@ def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
 
 
 async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> None:
-    """I37: fsck -y makes the block a hole and records the lost range as an attribute."""
+    """fsck -y replaces the block with a hole and records the lost range as an attribute.
+
+    Invariant I37.
+    """
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     healthy.forget_copy(block)
@@ -153,7 +170,7 @@ async def test_block_without_any_copy_is_reported_as_lost(healthy: Healthy) -> N
 
 
 async def test_missing_row_of_a_cached_block_is_recreated(healthy: Healthy) -> None:
-    """I37: a cache file without a row in ``cached_blocks`` may be the only copy of a block."""
+    """A cache file without a row in ``cached_blocks`` may be the only copy of a block."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
 
@@ -162,8 +179,8 @@ async def test_missing_row_of_a_cached_block_is_recreated(healthy: Healthy) -> N
     assert healthy.dump() == healthy.before
 
 
-async def test_intact_cached_block_is_uploaded_again(healthy: Healthy) -> None:
-    """I32: if no pack has a block, its cached copy becomes dirty, once for each position."""
+async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Healthy) -> None:
+    """A cached block that no pack contains becomes dirty, once for each of its positions."""
     healthy.db.begin()
     block = healthy.write(healthy.dirty, 5, b"shared content")
     healthy.upload()
@@ -190,14 +207,20 @@ async def test_intact_cached_block_is_uploaded_again(healthy: Healthy) -> None:
 
 
 def test_reference_counts_are_corrected(healthy: Healthy) -> None:
-    """I61: a reference count that is too small would free a block that a file has."""
+    """With too small a reference count, a block of a file would be freed.
+
+    Invariant I61.
+    """
     healthy.sql("UPDATE blocks SET refs = refs + 1 WHERE block % 2 = 0")
     healthy.assert_mended("I61")
     assert healthy.dump() == healthy.before
 
 
-def test_block_that_no_file_refers_to_is_freed(healthy: Healthy) -> None:
-    """I62: fsck removes an unreferenced block and subtracts its bytes from its pack."""
+def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
+    """fsck deletes an unreferenced block and subtracts its bytes from its pack.
+
+    Invariant I62.
+    """
     healthy.db.begin()
     healthy.write(healthy.dirty, 7, b"soon unnamed")
     healthy.upload()
@@ -218,8 +241,8 @@ def test_block_that_no_file_refers_to_is_freed(healthy: Healthy) -> None:
     assert packs.get(healthy.db, pack).live_bytes < healthy.db.counters.stored_bytes
 
 
-def test_sealed_block_that_no_file_refers_to_is_kept(healthy: Healthy) -> None:
-    """I62: fsck keeps an unreferenced block whose upload has begun."""
+def test_sealed_block_without_a_file_is_kept(healthy: Healthy) -> None:
+    """fsck keeps an unreferenced block whose upload has begun (I62)."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     cached_blocks.set_state(healthy.db, block, BlockState.SEALED)

@@ -25,8 +25,8 @@ def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
     return packs.object_key(healthy.db, healthy.pack_of(ino, index))
 
 
-async def test_missing_pack_is_uploaded_again_from_cached_blocks(healthy: Healthy) -> None:
-    """I46: blocks of a missing pack that are cached become dirty."""
+async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
+    """Cached blocks of the missing pack become dirty."""
     healthy.write_uploaded(healthy.attributed, b"still in the cache")
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -37,8 +37,11 @@ async def test_missing_pack_is_uploaded_again_from_cached_blocks(healthy: Health
     assert row.state is BlockState.DIRTY
 
 
-async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
-    """I46: the report has the paths of damaged files; -y records their lost ranges."""
+async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy) -> None:
+    """The report contains the paths of damaged files; -y records their lost ranges.
+
+    Invariant I46.
+    """
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -57,10 +60,10 @@ async def test_missing_pack_lists_every_damaged_file(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
 @pytest.mark.parametrize("damage", ["missing", "unreadable"])
-async def test_block_number_proves_nothing_about_its_content(
+async def test_equal_block_number_does_not_prove_equal_content(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
-    """After a fork a pack may have other content under the number of a block."""
+    """After a fork, a pack may contain other content under the number of a block."""
     [block] = healthy.write_uploaded(healthy.attributed, b"ours")
     key = _key_of(healthy, healthy.attributed, 0)
     if not cached:
@@ -69,7 +72,7 @@ async def test_block_number_proves_nothing_about_its_content(
         del healthy.store.objects[key]
     else:
         healthy.store.objects[key] = flipped(healthy.store.objects[key], 1)
-    for number in range(5):  # repeated, because fsck may read packs in any order
+    for number in range(5):  # fsck may read packs in any order.
         random = bytes([number * 50]) * 16
         other, data = stray_pack(healthy.keyring, 1, random, block=block, content=b"theirs")
         healthy.store.objects[other] = data
@@ -81,11 +84,11 @@ async def test_block_number_proves_nothing_about_its_content(
         " WHERE m.ino = ? AND m.block_index = 0",
         (healthy.attributed,),
     )
-    assert row == ((None, None) if cached else None)  # dirty, so that a mount uploads it; or a hole
+    assert row == ((None, None) if cached else None)  # a hole, or dirty, so that a mount uploads it
 
 
 async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None:
-    """I46: fsck does not use a cached block that differs from its hash."""
+    """fsck does not use a cached block that differs from its hash (I46)."""
     [block] = healthy.write_uploaded(healthy.attributed, b"torn in the cache")
     healthy.files.write_within(block, 0, b"T", 0)
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
@@ -96,7 +99,10 @@ async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None
 
 
 async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy) -> None:
-    """I47: fsck reads the blocks before the end, and stores them in another pack."""
+    """fsck reads the blocks before the end of the pack, and stores them in another pack.
+
+    Invariant I47.
+    """
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack, key = healthy.pack_of(healthy.attributed, 0), _key_of(healthy, healthy.attributed, 0)
     [offset] = healthy.db.all(
@@ -127,7 +133,7 @@ async def test_truncated_pack_loses_only_blocks_beyond_its_end(healthy: Healthy)
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """I47: neither pack matches its row. All of their blocks are cached and become dirty."""
+    """Neither pack matches its row. All their blocks are cached and become dirty."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -152,8 +158,8 @@ async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Health
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_wrong_row_of_an_intact_pack_is_corrected(healthy: Healthy) -> None:
-    """I47: fsck corrects the size in the row, because the pack itself is intact."""
+async def test_wrong_pack_size_in_a_row_is_corrected(healthy: Healthy) -> None:
+    """fsck corrects a wrong size in the row of a pack, because the pack itself is intact."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     pack = healthy.pack_of(healthy.attributed, 0)
     size_bytes = packs.get(healthy.db, pack).object_bytes
@@ -169,8 +175,8 @@ async def test_wrong_row_of_an_intact_pack_is_corrected(healthy: Healthy) -> Non
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_wrong_size_in_a_listing_is_checked_against_the_object(healthy: Healthy) -> None:
-    """I47: fsck requests the object, which has the right size, and repairs nothing."""
+async def test_wrong_pack_size_in_a_listing_is_compared_with_the_object(healthy: Healthy) -> None:
+    """fsck requests a pack with a wrong listed size, whose real size is right (I47)."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
 
@@ -181,7 +187,7 @@ async def test_wrong_size_in_a_listing_is_checked_against_the_object(healthy: He
 
 
 class _WrongListing(FaultyStore):
-    """A store whose listing shows one object as larger than it is."""
+    """A store whose listing shows a wrong size for one object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
         super().__init__(inner)
@@ -197,7 +203,10 @@ class _WrongListing(FaultyStore):
 
 
 async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
-    """I48: fsck requests a new image, because the local state is complete."""
+    """fsck requests a new image if the last one is missing: the local state is complete.
+
+    Invariant I48.
+    """
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     head = Head(Txg(1), manifest, "0" * 64)
     lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head, nonce="00" * 16)
@@ -214,13 +223,16 @@ async def test_missing_image_is_replaced_by_a_new_one(healthy: Healthy) -> None:
 
 
 async def test_missing_lease_is_reported(healthy: Healthy) -> None:
-    """I48: a bucket without a lease object cannot be mounted."""
+    """A bucket without a lease object cannot be mounted."""
     del healthy.store.objects[lease_codec.KEY]
     assert (await healthy.check_all()).broken == ["I48"]
 
 
 async def test_unreferenced_packs_are_deleted_only_on_request(healthy: Healthy) -> None:
-    """I49: quarantined state may need such packs; only -y --delete-unknown deletes them."""
+    """Quarantined state may need unreferenced packs; only -y --delete-unknown deletes them.
+
+    Invariant I49.
+    """
     unnamed, data = stray_pack(healthy.keyring, 3)
     healthy.store.objects[unnamed] = data
 
@@ -238,7 +250,7 @@ async def test_unreferenced_packs_are_deleted_only_on_request(healthy: Healthy) 
 
 
 async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
-    """I49: fsck deletes no files of users, of other filesystems, or with a key like a pack's."""
+    """fsck deletes no objects of users or other filesystems, even with the key of a pack (I49)."""
     other = Keyring.from_master(bytes(32))
     stranger, of_another = stray_pack(other, 3)
     later, of_later = stray_pack(healthy.keyring, healthy.epoch, bytes(range(16)))
@@ -263,8 +275,10 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
     assert {*foreign, later} <= healthy.store.objects.keys()
 
 
-async def test_changelogs_and_their_parts_are_no_unknown_objects(healthy: Healthy) -> None:
-    """I49: fsck does not report changelogs and their parts as unknown objects."""
+async def test_changelogs_and_their_parts_are_not_reported_as_unknown_objects(
+    healthy: Healthy,
+) -> None:
+    """Changelogs and their parts belong to the filesystem, although no row lists them (I49)."""
     prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
     for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
         healthy.store.objects[key] = b"content"
@@ -273,7 +287,10 @@ async def test_changelogs_and_their_parts_are_no_unknown_objects(healthy: Health
 
 
 async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
-    """I50: fsck reads the blocks of the pack and makes them dirty."""
+    """fsck reads the blocks of a pack with a damaged index and makes them dirty.
+
+    Invariant I50.
+    """
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"readable"))
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], -12)
@@ -288,8 +305,11 @@ async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
     assert healthy.files.read(block, 0, 8) == b"readable"
 
 
-async def test_unreadable_block_is_found_by_deep_check(healthy: Healthy) -> None:
-    """I51: a flipped bit in a pack damages one block only."""
+async def test_deep_check_finds_an_unreadable_block(healthy: Healthy) -> None:
+    """A flipped bit in a pack damages only one block.
+
+    Invariant I51.
+    """
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], 2)
@@ -301,7 +321,7 @@ async def test_unreadable_block_is_found_by_deep_check(healthy: Healthy) -> None
 
 
 async def test_unreadable_block_is_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """I51: an intact cached block becomes dirty, to replace the damaged record."""
+    """An intact cached block becomes dirty and replaces the damaged record."""
     healthy.write_uploaded(healthy.attributed, b"sound in the cache")
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]

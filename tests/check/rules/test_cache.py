@@ -30,8 +30,13 @@ def clean(healthy: Healthy) -> BlockId:
 
 
 @pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
-def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, state: int) -> None:
-    """I40: the state of an uploaded block with a cached copy is CLEAN or UPLOADED."""
+def test_state_of_an_uploaded_block_in_the_cache_is_corrected(
+    healthy: Healthy, clean: BlockId, state: int
+) -> None:
+    """An uploaded block with a cached copy must have the state CLEAN or UPLOADED.
+
+    Invariant I40.
+    """
     healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", int(state), clean)
 
     healthy.assert_mended("I40")
@@ -42,21 +47,21 @@ def test_cached_uploaded_block_is_not_dirty(healthy: Healthy, clean: BlockId, st
 
 
 def test_sealed_block_with_a_location_is_valid(healthy: Healthy, clean: BlockId) -> None:
-    """I40: a block that compaction moves is SEALED, and has its old location until the end."""
+    """A block that compaction moves is SEALED and keeps its old location until the end (I40)."""
     healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
     assert healthy.check().lines() == ["clean"]
 
 
-def test_cached_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
-    """I40: a cached block that is in no pack must not be evicted."""
+def test_cached_block_without_a_location_becomes_dirty(healthy: Healthy, clean: BlockId) -> None:
+    """A cached block that is in no pack must not be evicted."""
     pending = healthy.block_of(healthy.attributed, 1)
     healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", pending)
     healthy.assert_mended("I40")
     assert healthy.dump() == healthy.before
 
 
-def test_cached_copy_without_a_block_is_doomed(healthy: Healthy) -> None:
-    """I40: the next mount removes a cached copy whose block has no row."""
+def test_cached_copy_without_a_block_row_is_doomed(healthy: Healthy) -> None:
+    """The next mount deletes a cached copy whose block has no row."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
     cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
@@ -70,15 +75,21 @@ def test_cached_copy_without_a_block_is_doomed(healthy: Healthy) -> None:
 
 
 def test_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
-    """I41: the uploader reads the position of a block in its file from this row."""
+    """The uploader reads the position of a pending block from the row in ``cached_blocks``.
+
+    Invariant I41.
+    """
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("UPDATE cached_blocks SET block_index = 5 WHERE block = ?", block)
     healthy.assert_mended("I41")
     assert healthy.dump() == healthy.before
 
 
-async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None:
-    """I42: each position gets a block of its own, because a write must change only one of them."""
+async def test_pending_block_at_two_positions_is_split(healthy: Healthy) -> None:
+    """Each position gets its own block, because a write must change only one of them.
+
+    Invariant I42.
+    """
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(4), block)
@@ -86,7 +97,7 @@ async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    assert healthy.check(Mode.ALL).exit_status == 4  # fsck did not check the cache directory
+    assert healthy.check(Mode.ALL).exit_status == 4  # The cache directory was not checked.
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
     other = healthy.block_of(healthy.dirty, 4)
@@ -94,8 +105,8 @@ async def test_pending_block_of_two_positions_is_split(healthy: Healthy) -> None
     assert healthy.files.read(other, 0, 2001) == healthy.files.read(block, 0, 2001)
 
 
-async def test_missing_file_of_a_pending_block_loses_it(healthy: Healthy) -> None:
-    """I43: the missing cache file was the only copy of the block."""
+async def test_pending_block_with_a_missing_cache_file_is_lost(healthy: Healthy) -> None:
+    """The missing cache file was the only copy of the pending block."""
     healthy.files.remove(healthy.block_of(healthy.dirty, 1))
 
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
@@ -104,8 +115,11 @@ async def test_missing_file_of_a_pending_block_loses_it(healthy: Healthy) -> Non
     assert b"%d-" % BLOCK_BYTES in xattrs.get(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE)
 
 
-async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -> None:
-    """I43: fsck records the missing bytes at the end of the block as lost."""
+async def test_pending_block_with_a_short_cache_file_keeps_its_bytes(healthy: Healthy) -> None:
+    """fsck records the missing bytes at the end of the block as lost.
+
+    Invariant I43.
+    """
     block = healthy.block_of(healthy.dirty, 0)
     kept = healthy.files.read(block, 0, 500)
     healthy.shorten(block, 500)
@@ -118,8 +132,8 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
     assert lost == b"500-%d\n" % (BLOCK_BYTES - 1)
 
 
-async def test_long_file_of_a_pending_block_is_valid(healthy: Healthy) -> None:
-    """I43: a crash between a write and its commit leaves more bytes in the file than in its row."""
+async def test_pending_block_with_a_long_cache_file_is_valid(healthy: Healthy) -> None:
+    """After a crash between a write and its commit, the file is longer than recorded (I43)."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 
@@ -127,7 +141,10 @@ async def test_long_file_of_a_pending_block_is_valid(healthy: Healthy) -> None:
 async def test_row_of_a_cached_block_without_its_file_is_removed(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """I44: fsck removes the row; a crash between eviction and commit leaves such a row."""
+    """fsck removes the row that a crash between an eviction and its commit leaves.
+
+    Invariant I44.
+    """
     healthy.files.remove(clean)
 
     await healthy.assert_all_mended("I44")
@@ -136,7 +153,10 @@ async def test_row_of_a_cached_block_without_its_file_is_removed(
 
 
 async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
-    """I45: files of unknown blocks and unknown files are quarantined, unfinished files removed."""
+    """fsck quarantines files of unknown blocks and unknown files, and deletes unfinished files.
+
+    Invariant I45.
+    """
     stray = healthy.db.counters.next_block + 5
     healthy.files.create(BlockId(stray), 0, b"undone")
     (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
@@ -154,7 +174,7 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
 
 
 async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: Healthy) -> None:
-    """I42, I45: a restored older database would assign the numbers of existing cache files."""
+    """A restored older database would assign the numbers of existing files (I42, I45)."""
     block = healthy.block_of(healthy.dirty, 0)
     stray = BlockId(healthy.db.counters.next_block)
     healthy.files.create(stray, 0, b"only copy")
@@ -169,7 +189,7 @@ async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: 
 
 
 async def test_cache_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
-    """I45: fsck -p keeps cache files without a row that -y uses for its repairs."""
+    """fsck -p keeps cache files without a row, which -y uses for repairs (I45)."""
     first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
     healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
     healthy.sql("DELETE FROM blocks WHERE block = ?", second)
@@ -190,10 +210,10 @@ async def test_cache_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == set()
 
 
-async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
+async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """I45: a crash after a fetch leaves such a file; fsck removes it, as the pack has the block."""
+    """A crash after a fetch leaves a cache file without a row."""
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", clean)
 
     await healthy.assert_all_mended("I45")
@@ -202,7 +222,10 @@ async def test_cached_block_without_a_row_of_an_uploaded_block_is_a_stray(
 
 
 def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
-    """I66: after a power cut such a row would restore old content. A valid row stays."""
+    """After a power cut, an origin row of an uploaded block would restore old content.
+
+    Invariant I66.
+    """
     pending = healthy.block_of(healthy.attributed, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, pending, 5)
@@ -218,8 +241,8 @@ def test_origin_row_of_an_uploaded_block_is_removed(healthy: Healthy, clean: Blo
     assert healthy.dump() == healthy.before
 
 
-def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -> None:
-    """I66: the number of a block that is not cached may be reused for other content."""
+def test_origin_row_of_an_uncached_block_is_removed(healthy: Healthy) -> None:
+    """The number of an uncached block may be reused for other content."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()
@@ -229,8 +252,8 @@ def test_origin_row_of_a_block_that_is_not_cached_is_removed(healthy: Healthy) -
     assert block_origins.blocks(healthy.db) == []
 
 
-async def test_origin_row_is_removed_with_a_lost_block(healthy: Healthy) -> None:
-    """I66: the run of fsck that declares a block lost removes its origin row."""
+async def test_origin_row_of_a_lost_block_is_removed(healthy: Healthy) -> None:
+    """The fsck run that declares a block lost also deletes its origin row."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, block, 5)

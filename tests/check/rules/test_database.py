@@ -29,7 +29,7 @@ KEYS: Final = {
 
 
 def _edit_schema(db: Database, sql: str) -> None:
-    """Execute SQL that changes the table ``sqlite_schema``, which SQLite refuses by default."""
+    """Change the table ``sqlite_schema`` with SQL, which SQLite refuses by default."""
     version = db.connection.pragma("schema_version")
     db.connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     db.connection.execute("PRAGMA writable_schema = ON")
@@ -39,7 +39,7 @@ def _edit_schema(db: Database, sql: str) -> None:
 
 
 def _leave_index_behind(healthy: Healthy, change: str) -> None:
-    """Change a hash without its index entry: the index is removed from the schema meanwhile."""
+    """Change a hash but not its index entry: hide the index from the schema meanwhile."""
     db = healthy.db
     [(block, digest)] = db.all("SELECT block, hash FROM blocks WHERE hash IS NOT NULL LIMIT 1")
     healthy.sql(f"UPDATE blocks SET hash = {change} WHERE block = ?", block)
@@ -51,7 +51,7 @@ def _leave_index_behind(healthy: Healthy, change: str) -> None:
 
 
 def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: str) -> None:
-    """Set a NOT NULL column to NULL while the schema declares it without NOT NULL."""
+    """Set a NOT NULL column to NULL while the schema temporarily permits it."""
     required, optional = f"{column:<12} {declared} NOT NULL", f"{column:<12} {declared}"
     for before, after in ((required, optional), (optional, required)):
         change = f"sql = replace(sql, '{before}', '{after}') WHERE name = '{table}'"
@@ -61,7 +61,10 @@ def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: s
 
 
 async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
-    """I1: fsck fills the column, and the repair of another invariant corrects the value."""
+    """fsck replaces the NULL, and the repair of another invariant corrects the value.
+
+    Invariant I1.
+    """
     _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
     assert (await healthy.check_all()).broken == ["I1"]
 
@@ -72,8 +75,8 @@ async def test_null_in_a_not_null_column_is_found(healthy: Healthy) -> None:
     assert healthy.dump()["block_map"] == healthy.before["block_map"]
 
 
-def test_damage_that_no_repair_covers_stops_all_repairs(healthy: Healthy) -> None:
-    """I1: damage that only SQLite detects is left to the administrator."""
+def test_damage_without_a_repair_stops_all_repairs(healthy: Healthy) -> None:
+    """Damage that only SQLite detects is left to the administrator."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
 
@@ -84,20 +87,29 @@ def test_damage_that_no_repair_covers_stops_all_repairs(healthy: Healthy) -> Non
 
 
 def test_index_with_missing_entries_is_rebuilt(healthy: Healthy) -> None:
-    """I3: fsck rebuilds an index that has fewer entries than its table has rows."""
+    """fsck rebuilds an index that has fewer entries than its table has rows.
+
+    Invariant I3.
+    """
     _leave_index_behind(healthy, "NULL")
     healthy.assert_mended("I3")
 
 
-async def test_wrong_index_entries_are_found_by_a_deep_check(healthy: Healthy) -> None:
-    """I4: an index has the right number of entries, one with a wrong value; fsck rebuilds it."""
+async def test_deep_check_finds_wrong_index_entries(healthy: Healthy) -> None:
+    """fsck rebuilds an index with the right number of entries but a wrong value.
+
+    Invariant I4.
+    """
     _leave_index_behind(healthy, "zeroblob(32)")
     assert healthy.check().lines() == ["clean"]
     await healthy.assert_all_mended("I4", deep=True)
 
 
 def test_missing_index_is_created(healthy: Healthy) -> None:
-    """I2: an index has no data of its own, so fsck creates it again."""
+    """An index contains no data of its own, so fsck creates it again.
+
+    Invariant I2.
+    """
     healthy.sql("DROP INDEX blocks_by_pack")
     healthy.assert_mended("I2")
 
@@ -112,7 +124,7 @@ def test_missing_index_is_created(healthy: Healthy) -> None:
     ],
 )
 def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, statement: str) -> None:
-    """I2: fsck drops unknown indexes, triggers and views, which hold no data."""
+    """fsck drops unknown indexes, triggers and views, which contain no data."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")
@@ -121,7 +133,7 @@ def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, state
 
 
 def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
-    """I2: fsck deletes no unknown table, because another program may need it."""
+    """fsck keeps an unknown table, because another program may need it."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
 
     report = healthy.check(Mode.ALL)
@@ -133,7 +145,10 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
 async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, name: str) -> None:
-    """I5: fsck reads the property from the superblock, and without one leaves it missing."""
+    """fsck reads the property from the superblock; without a superblock it stays missing.
+
+    Invariant I5.
+    """
     healthy.sql("DELETE FROM properties WHERE name = ?", name)
     report = healthy.check(Mode.ALL)
     assert (report.exit_status, report.broken) == (4, ["I5"])
@@ -143,8 +158,8 @@ async def test_missing_property_is_taken_from_the_superblock(healthy: Healthy, n
     assert healthy.dump() == healthy.before
 
 
-async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy) -> None:
-    """I5: fsck makes a new cookie key and gives every name the position of its hash."""
+async def test_names_get_new_cookies_if_the_cookie_key_is_missing(healthy: Healthy) -> None:
+    """fsck makes a new cookie key and gives every name the cookie of its hash."""
     healthy.sql("UPDATE properties SET value = x'' WHERE name = 'cookie_key'")
     names = {row[2] for row in healthy.before["dentries"]}
     assert (await healthy.check_all()).broken == ["I5"]
@@ -162,8 +177,11 @@ async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy)
 
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
-def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) -> None:
-    """I6: each counter of numbers is above all numbers in use, so that none is assigned twice."""
+def test_next_number_is_raised_above_all_numbers_in_use(healthy: Healthy, counter: str) -> None:
+    """Each next number must be above all numbers in use, so that none is assigned twice.
+
+    Invariant I6.
+    """
     before = getattr(healthy.db.counters, counter)
     healthy.db.begin()
     setattr(healthy.db.counters, counter, before - 1)
@@ -176,7 +194,10 @@ def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) 
 
 @pytest.mark.parametrize("counter", COUNTED)
 def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> None:
-    """I65: fsck sets each counter to the value found by a scan."""
+    """fsck sets each counter to the value that a scan finds.
+
+    Invariant I65.
+    """
     healthy.db.begin()
     setattr(healthy.db.counters, counter, getattr(healthy.db.counters, counter) + 5)
     healthy.db.commit()
@@ -188,7 +209,7 @@ def test_counters_are_corrected_by_a_scan(healthy: Healthy, counter: str) -> Non
 
 @pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
 def test_negative_capacity_or_txg_is_reset(healthy: Healthy, counter: str) -> None:
-    """I65: fsck resets a negative capacity or txg number."""
+    """fsck sets a negative capacity or txg number to a valid value."""
     healthy.sql(f"UPDATE counters SET {counter} = -1")
 
     assert "I65" in healthy.check().broken
@@ -208,29 +229,32 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "column", "value"),
-    [  # fast tests use one value for each column, slow tests all values
+    [  # Fast tests use one value for each column, and slow tests use all values.
         pytest.param(*one, value, marks=() if (at + row) % 3 == 0 else pytest.mark.slow)
         for row, one in enumerate(TYPED)
         for at, value in enumerate(VALUES)
     ],
 )
-async def test_value_of_another_type_is_found_and_repaired(
+async def test_value_of_the_wrong_type_is_found_and_repaired(
     healthy: Healthy, table: str, column: str, value: str
 ) -> None:
-    """I70: fsck -n reports the value; -y repairs it before all other invariants."""
+    """fsck -n reports the value; -y repairs it before all other invariants.
+
+    Invariant I70.
+    """
     healthy.add_lease()
     spoil(healthy, table, column, value)
 
     assert "I70" in (await healthy.check_all()).broken
     await healthy.check_all(Mode.ALL)
-    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads lost+found, too
+    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # Also reads lost+found.
 
     assert set((await healthy.check_all()).broken) <= {"I48"}
 
 
 @pytest.mark.thorough
-async def test_block_of_a_position_without_an_inode_number_is_kept(healthy: Healthy) -> None:
-    """I70: no block is freed when the column ``ino`` of its position is text."""
+async def test_block_whose_position_has_no_inode_number_is_kept(healthy: Healthy) -> None:
+    """No block is freed if the column ``ino`` of its position contains text (I70)."""
     healthy.add_lease()
     before = healthy.db.one("SELECT count(*) FROM blocks")
     spoil(healthy, "block_map", "ino", "'x'")
@@ -241,8 +265,8 @@ async def test_block_of_a_position_without_an_inode_number_is_kept(healthy: Heal
 
 
 @pytest.mark.thorough
-def test_database_with_invalid_counters_is_opened_for_repair(healthy: Healthy) -> None:
-    """A mount refuses invalid counters with a message that names them; fsck opens the database."""
+def test_database_with_invalid_counters_can_be_opened_for_repair(healthy: Healthy) -> None:
+    """A mount refuses invalid counters and names them; fsck opens the database."""
     spoil(healthy, "counters", "next_ino", "x'ff'")
     path = healthy.db.path
     healthy.db.close()

@@ -9,8 +9,13 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 
 
 @pytest.mark.parametrize("index", [-1, 1 << 50])
-def test_block_at_an_impossible_index_gets_a_separate_file(healthy: Healthy, index: int) -> None:
-    """I29: fsck moves the content of the block to a file in lost+found."""
+def test_block_at_an_impossible_index_is_moved_to_a_separate_file(
+    healthy: Healthy, index: int
+) -> None:
+    """fsck moves a block at an impossible index to a file in lost+found.
+
+    Invariant I29.
+    """
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("UPDATE block_map SET block_index = ? WHERE block = ?", index, block)
 
@@ -26,7 +31,10 @@ def test_block_at_an_impossible_index_gets_a_separate_file(healthy: Healthy, ind
 
 
 async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
-    """I30: fsck records the lost range as an attribute, and keeps the other blocks of the file."""
+    """fsck records the lost range as an attribute, and keeps the other blocks of the file.
+
+    Invariant I30.
+    """
     healthy.db.begin()
     gone = healthy.db.counters.take_block()
     block = healthy.block_of(healthy.uploaded, 1)
@@ -48,8 +56,8 @@ async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == {healthy.uploaded}
 
 
-async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> None:
-    """I30: fsck takes the row from the index of the pack."""
+async def test_missing_row_of_a_block_is_recreated_from_its_pack(healthy: Healthy) -> None:
+    """fsck recreates the row of a block from the index of its pack."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.db.begin()
     healthy.forget_copy(block)
@@ -64,8 +72,10 @@ async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> 
     assert healthy.dump() == healthy.before
 
 
-async def test_missing_row_of_a_block_is_recreated_from_its_file(healthy: Healthy) -> None:
-    """I30: fsck recreates the row of a dirty block from its cache file."""
+async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(
+    healthy: Healthy,
+) -> None:
+    """fsck recreates the row of a dirty block from its cache file."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM blocks WHERE block = ?", block)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
@@ -77,8 +87,11 @@ async def test_missing_row_of_a_block_is_recreated_from_its_file(healthy: Health
     assert healthy.dump() == healthy.before
 
 
-def test_size_of_a_file_becomes_the_end_of_its_last_block(healthy: Healthy) -> None:
-    """I59: fsck extends the size of a file, so that its last block can be read."""
+def test_size_of_a_file_is_extended_to_the_end_of_its_last_block(healthy: Healthy) -> None:
+    """Without the correction, the end of the file could not be read.
+
+    Invariant I59.
+    """
     healthy.sql("UPDATE inodes SET size_bytes = 10 WHERE ino = ?", healthy.uploaded)
     counters = healthy.db.counters
     healthy.db.begin()
@@ -91,8 +104,11 @@ def test_size_of_a_file_becomes_the_end_of_its_last_block(healthy: Healthy) -> N
     assert inodes.get(healthy.db, healthy.uploaded).size_bytes == 3 * BLOCK_BYTES + 3003
 
 
-def test_mapped_blocks_are_counted(healthy: Healthy) -> None:
-    """I60: ``mapped_blocks`` counts the blocks of a file without its holes."""
+def test_number_of_mapped_blocks_is_corrected(healthy: Healthy) -> None:
+    """``mapped_blocks`` counts the blocks of a file without its holes.
+
+    Invariant I60.
+    """
     healthy.sql("UPDATE inodes SET mapped_blocks = 7 WHERE ino = ?", healthy.uploaded)
     healthy.assert_mended("I60")
     assert healthy.dump() == healthy.before

@@ -18,8 +18,11 @@ def _lost_and_found(healthy: Healthy) -> Ino:
 
 
 @pytest.mark.parametrize("change", ["mode = 33188", "nlink = 0", "parent = 77"])
-def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
-    """I7: fsck corrects the row of the root, and keeps all of its entries."""
+def test_root_inode_of_the_wrong_type_becomes_a_directory(healthy: Healthy, change: str) -> None:
+    """fsck corrects the row of the root directory, and keeps all of its entries.
+
+    Invariant I7.
+    """
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
@@ -29,8 +32,8 @@ def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
     assert stat.S_ISDIR(inodes.get(healthy.db, ROOT_INO).mode)
 
 
-def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
-    """I7: fsck recreates the row of the root, and keeps all of its entries."""
+def test_root_directory_without_a_row_is_recreated(healthy: Healthy) -> None:
+    """fsck recreates the row of the root directory, and keeps all of its entries."""
     healthy.sql("DELETE FROM inodes WHERE ino = 1")
 
     assert "I7" in healthy.check().broken
@@ -41,14 +44,19 @@ def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "rdev = -1"])
-def test_values_are_corrected_into_range(healthy: Healthy, change: str) -> None:
-    """I8: an impossible owner becomes the owner of the root."""
+def test_impossible_owner_is_replaced_by_the_owner_of_the_root_directory(
+    healthy: Healthy, change: str
+) -> None:
+    """fsck replaces an impossible owner with the owner of the root directory.
+
+    Invariant I8.
+    """
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I8", concerns={healthy.fifo})
 
 
 def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
-    """I8: a negative size becomes the end of the last block."""
+    """A negative size of a file becomes the end of its last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes
     healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
 
@@ -64,7 +72,7 @@ def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
 def test_impossible_inode_number_is_replaced_by_a_new_one(
     healthy: Healthy, known: str, with_row: bool
 ) -> None:
-    """I8, I14, I15, I16: fsck renumbers the inode in every table; it keeps its name."""
+    """fsck renumbers an inode with an impossible number in every table, but keeps its name."""
     ino, new = getattr(healthy, known), healthy.db.counters.next_ino
     for table in ("inodes", "dentries", "symlinks", "xattrs", "block_map", "cached_blocks"):
         healthy.sql(f"UPDATE {table} SET ino = -5 WHERE ino = ?", ino)
@@ -81,8 +89,11 @@ def test_impossible_inode_number_is_replaced_by_a_new_one(
 
 
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
-def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> None:
-    """I9: an inode with entries becomes a directory, with a target a symlink, otherwise a file."""
+def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known: str) -> None:
+    """Entries make the inode a directory, a target makes it a symlink; else it becomes a file.
+
+    Invariant I9.
+    """
     ino = getattr(healthy, known)
     healthy.sql("UPDATE inodes SET mode = 7 << 12 | 420 WHERE ino = ?", ino)
 
@@ -96,20 +107,23 @@ def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> 
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
-LAST = (1 << 63) - 1  # the largest integer of SQLite, which wraps for 1 << 63
+LAST = (1 << 63) - 1  # The largest integer that SQLite stores.
 
 
 @pytest.mark.parametrize(
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
 def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
-    """I10: a time out of range becomes the time of the last change."""
+    """A time out of range becomes the time of the last change.
+
+    Invariant I10.
+    """
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I10", concerns={healthy.fifo})
 
 
-def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
-    """I11: an inode with entries and without blocks becomes a directory."""
+def test_file_with_entries_becomes_a_directory(healthy: Healthy) -> None:
+    """An inode with entries and without blocks becomes a directory."""
     mode = stat.S_IFIFO | 0o755
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
 
@@ -120,8 +134,11 @@ def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == set()
 
 
-def test_entries_of_a_file_with_blocks_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I11: a file with blocks stays a file; a directory in lost+found gets its entries."""
+def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Healthy) -> None:
+    """A file with blocks stays a file; a directory in lost+found gets its entries.
+
+    Invariant I11.
+    """
     healthy.sql("UPDATE dentries SET parent = ? WHERE parent = ?", healthy.uploaded, healthy.inner)
 
     broken = healthy.check().broken
@@ -134,8 +151,8 @@ def test_entries_of_a_file_with_blocks_move_to_lost_and_found(healthy: Healthy) 
     assert inodes.get(healthy.db, healthy.uploaded).mapped_blocks == 3
 
 
-def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
-    """I12: a FIFO with blocks becomes a regular file."""
+def test_fifo_with_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
+    """A FIFO cannot have blocks."""
     mode = inodes.get(healthy.db, healthy.dirty).mode
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", stat.S_IFIFO | 0o644, healthy.dirty)
 
@@ -147,8 +164,11 @@ def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == set()
 
 
-def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
-    """I12: a directory with entries stays a directory; a file in lost+found gets its blocks."""
+def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> None:
+    """A directory with entries stays a directory; a file in lost+found gets its blocks.
+
+    Invariant I12.
+    """
     healthy.sql("UPDATE block_map SET ino = ? WHERE ino = ?", healthy.inner, healthy.dirty)
 
     assert "I12" in healthy.check().broken
@@ -160,8 +180,11 @@ def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
 
-def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) -> None:
-    """I13: the file keeps its blocks; a new symlink in lost+found gets the target."""
+def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy: Healthy) -> None:
+    """The file keeps its blocks; a new symlink in lost+found gets the target.
+
+    Invariant I13.
+    """
     healthy.sql("INSERT INTO symlinks VALUES (?, x'61')", healthy.uploaded)
 
     assert healthy.check().broken == ["I13"]
@@ -172,8 +195,11 @@ def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) 
     assert stat.S_ISLNK(moved.mode)
 
 
-def test_directory_without_an_inode_is_recreated(healthy: Healthy) -> None:
-    """I14: the directory keeps its name and its entries."""
+def test_entries_of_a_missing_inode_make_it_a_directory_again(healthy: Healthy) -> None:
+    """A directory without an inode is recreated with its old name and entries.
+
+    Invariant I14.
+    """
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
 
     assert "I14" in healthy.check().broken
@@ -185,8 +211,11 @@ def test_directory_without_an_inode_is_recreated(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
 
-def test_file_without_an_inode_is_recreated(healthy: Healthy) -> None:
-    """I15: fsck makes a file of its blocks under the old inode number, to which its name refers."""
+def test_blocks_of_a_missing_inode_make_it_a_file_again(healthy: Healthy) -> None:
+    """A file is recreated from its blocks, with the inode number to which its name refers.
+
+    Invariant I15.
+    """
     before = inodes.get(healthy.db, healthy.uploaded)
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.uploaded)
 
@@ -199,8 +228,11 @@ def test_file_without_an_inode_is_recreated(healthy: Healthy) -> None:
     assert (after.size_bytes, after.mapped_blocks) == (before.size_bytes, before.mapped_blocks)
 
 
-def test_symlink_without_an_inode_is_recreated(healthy: Healthy) -> None:
-    """I16: fsck makes a symlink of the target under the old inode number."""
+def test_target_of_a_missing_inode_makes_it_a_symlink_again(healthy: Healthy) -> None:
+    """A symlink is recreated from its target, with the old inode number.
+
+    Invariant I16.
+    """
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.symlink)
 
     assert "I16" in healthy.check().broken
@@ -210,15 +242,18 @@ def test_symlink_without_an_inode_is_recreated(healthy: Healthy) -> None:
     assert healthy.changed_inodes() == {healthy.symlink}
 
 
-def test_attributes_without_an_inode_are_removed(healthy: Healthy) -> None:
-    """I17: fsck removes attributes of an inode to which no other row refers."""
+def test_attributes_of_a_missing_inode_are_removed(healthy: Healthy) -> None:
+    """fsck removes attributes of a missing inode to which no other row refers.
+
+    Invariant I17.
+    """
     healthy.sql("INSERT INTO xattrs VALUES (?, x'61', x'62')", healthy.db.counters.next_ino - 1)
     healthy.sql("UPDATE xattrs SET ino = 0 WHERE name = x'61'")
     healthy.assert_mended("I17")
 
 
-def test_attributes_and_name_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
-    """I17: fsck recreates an empty file for an inode that still has a name and attributes."""
+def test_attributes_of_a_missing_inode_with_a_name_are_kept(healthy: Healthy) -> None:
+    """fsck recreates a missing inode with a name as an empty file with the same attributes."""
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
 
     assert "I17" in healthy.check().broken
@@ -230,8 +265,11 @@ def test_attributes_and_name_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
     assert healthy.dump()["xattrs"] == healthy.before["xattrs"]
 
 
-def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> None:
-    """I28: a file may have no name while a process has it open, and afterwards is a leftover."""
+def test_orphan_left_by_a_crash_is_purged_only_if_not_mounted(healthy: Healthy) -> None:
+    """On a mounted filesystem, a process may have a file without a name open.
+
+    Invariant I28.
+    """
     healthy.db.begin()
     orphan = inodes.create(healthy.db, stat.S_IFREG | 0o600, 0, 0, ROOT_INO, NOW_NS, nlink=0).ino
     healthy.write(orphan, 0, b"unlinked but open")
@@ -243,8 +281,11 @@ def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> No
 
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
-def test_attribute_flag_is_corrected(healthy: Healthy, known: str) -> None:
-    """I58: the flag is set for inodes with extended attributes, and only for them."""
+def test_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
+    """The xattr flag is set for inodes with extended attributes, and only for them.
+
+    Invariant I58.
+    """
     ino = getattr(healthy, known)
     healthy.sql("UPDATE inodes SET flags = 1 - flags WHERE ino = ?", ino)
     healthy.assert_mended("I58")
@@ -252,7 +293,7 @@ def test_attribute_flag_is_corrected(healthy: Healthy, known: str) -> None:
 
 
 def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
-    """Remove a tree like ``s3fs-meta rm``, without the background task that purges its inodes."""
+    """Remove a tree as ``s3fs-meta rm`` does, without the task that purges its inodes."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, name)
@@ -261,8 +302,11 @@ def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
     db.commit()
 
 
-def test_removed_tree_is_purged_only_when_unmounted(healthy: Healthy) -> None:
-    """I69: fsck keeps an inode of the tree that has a name elsewhere, and purges all others."""
+def test_removed_tree_is_purged_only_if_not_mounted(healthy: Healthy) -> None:
+    """fsck keeps inodes that have a name outside the removed tree, and purges all others.
+
+    Invariant I69.
+    """
     _remove(healthy, b"directory", healthy.directory)
 
     assert healthy.check(mounted=True).lines() == ["clean"]
@@ -278,8 +322,8 @@ def test_removed_tree_is_purged_only_when_unmounted(healthy: Healthy) -> None:
     assert not healthy.db.all("SELECT * FROM hard_links WHERE ino = ?", (healthy.linked,))
 
 
-def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
-    """I26: a directory without a name that is not flagged as removed moves to lost+found."""
+def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
+    """A directory without a name that is not flagged as removed is moved to lost+found."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")
@@ -294,7 +338,7 @@ def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
 
 
 def test_removed_flag_of_a_named_directory_is_cleared(healthy: Healthy) -> None:
-    """I58: a directory that has a name was not removed."""
+    """A directory that has a name was not removed."""
     healthy.sql(
         f"UPDATE inodes SET flags = flags | {InodeFlag.REMOVED:d} WHERE ino = ?", healthy.directory
     )

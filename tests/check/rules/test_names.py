@@ -12,7 +12,7 @@ from tests.check.healthy import NOW_NS, Healthy
 
 
 def _count_dentries(healthy: Healthy, parent: Ino, added: int) -> None:
-    """Correct the size of a directory and the counter after a test added or removed entries."""
+    """Update the directory size and the counter after a test added or removed entries."""
     healthy.db.begin()
     inodes.change_directory(healthy.db, parent, NOW_NS, entries=added)
     healthy.db.counters.dentries += added
@@ -25,8 +25,11 @@ def _lost_and_found(healthy: Healthy) -> Ino:
     return found
 
 
-def test_name_without_an_inode_is_removed(healthy: Healthy) -> None:
-    """I21: fsck removes a name whose inode and data are missing."""
+def test_name_of_a_missing_inode_is_removed(healthy: Healthy) -> None:
+    """fsck removes a name if the inode and all of its data are missing.
+
+    Invariant I21.
+    """
     nowhere = healthy.db.counters.take_ino()
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"nowhere", nowhere)
@@ -39,8 +42,11 @@ def test_name_without_an_inode_is_removed(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"a\0b", b"n" * 256, "text"])
-def test_invalid_name_is_changed_in_place(healthy: Healthy, name: bytes | str) -> None:
-    """I22: fsck replaces the name by a valid one in the same directory."""
+def test_invalid_name_is_replaced_in_its_directory(healthy: Healthy, name: bytes | str) -> None:
+    """fsck replaces an invalid name with a valid one in the same directory.
+
+    Invariant I22.
+    """
     raw = name if isinstance(name, bytes) else name.encode()
     cookie = healthy.db.name_hash(raw) << COOKIE_COLLISION_BITS
     healthy.sql(
@@ -55,8 +61,8 @@ def test_invalid_name_is_changed_in_place(healthy: Healthy, name: bytes | str) -
     assert dentries.find(healthy.db, healthy.inner, new) == healthy.fifo
 
 
-def test_invalid_name_does_not_take_an_existing_one(healthy: Healthy) -> None:
-    """I22: if the nearest valid name exists, fsck appends a number."""
+def test_invalid_name_does_not_replace_an_existing_name(healthy: Healthy) -> None:
+    """If the nearest valid name already exists, fsck appends a number."""
     for old, new in ((b"fifo", b"a/b"), (b"attributed", b"a_b")):
         cookie = healthy.db.name_hash(new) << COOKIE_COLLISION_BITS
         healthy.sql("UPDATE dentries SET name = ?, cookie = ? WHERE name = ?", new, cookie, old)
@@ -67,8 +73,11 @@ def test_invalid_name_does_not_take_an_existing_one(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, healthy.inner, b"a_b~1") == healthy.fifo
 
 
-def test_misplaced_name_is_found_again(healthy: Healthy) -> None:
-    """I23: fsck moves a name to the position of its hash, where lookups expect it."""
+def test_name_at_a_wrong_position_is_found_after_the_repair(healthy: Healthy) -> None:
+    """fsck moves a name to the position of its hash, where lookups search for it.
+
+    Invariant I23.
+    """
     healthy.sql("UPDATE dentries SET cookie = cookie + 256 WHERE ino = ?", healthy.fifo)
     assert dentries.find(healthy.db, healthy.inner, b"fifo") is None
 
@@ -78,8 +87,11 @@ def test_misplaced_name_is_found_again(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("same_inode", [False, True])
-def test_second_of_two_equal_names_is_changed(healthy: Healthy, same_inode: bool) -> None:
-    """I24: fsck renames the second name, or removes it if both refer to one inode."""
+def test_second_of_two_equal_names_is_renamed(healthy: Healthy, same_inode: bool) -> None:
+    """fsck renames the second name, or removes it if both names refer to one inode.
+
+    Invariant I24.
+    """
     second = healthy.fifo if same_inode else healthy.attributed
     first_cookie = healthy.db.name_hash(b"fifo") << COOKIE_COLLISION_BITS
     if same_inode:
@@ -107,8 +119,11 @@ def test_second_of_two_equal_names_is_changed(healthy: Healthy, same_inode: bool
     assert dentries.find(healthy.db, healthy.inner, b"fifo~1") == other
 
 
-def test_directory_with_two_names_keeps_the_one_of_its_parent(healthy: Healthy) -> None:
-    """I25: a directory has one name, in the directory that its column ``parent`` names."""
+def test_directory_with_two_names_keeps_the_name_in_its_parent(healthy: Healthy) -> None:
+    """A directory has one name, which is in its parent directory.
+
+    Invariant I25.
+    """
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"second name", healthy.inner)
     inodes.change_directory(healthy.db, ROOT_INO, NOW_NS, entries=1, subdirectories=1)
@@ -120,8 +135,8 @@ def test_directory_with_two_names_keeps_the_one_of_its_parent(healthy: Healthy) 
     assert dentries.find(healthy.db, ROOT_INO, b"second name") is None
 
 
-def test_name_of_the_root_is_removed(healthy: Healthy) -> None:
-    """I25: the root has no name."""
+def test_name_of_the_root_directory_is_removed(healthy: Healthy) -> None:
+    """The root directory has no name."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, b"root", ROOT_INO)
     inodes.change_directory(healthy.db, healthy.inner, NOW_NS, entries=1, subdirectories=1)
@@ -131,8 +146,11 @@ def test_name_of_the_root_is_removed(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("known", ["fifo", "inner", "uploaded"])
-def test_unnamed_inode_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
-    """I26: the inode gets its number as its name, and a directory keeps its entries."""
+def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
+    """In lost+found, the name of an inode is its number, and a directory keeps its entries.
+
+    Invariant I26.
+    """
     ino = getattr(healthy, known)
     parent = inodes.get(healthy.db, ino).parent
     healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
@@ -148,8 +166,8 @@ def test_unnamed_inode_is_moved_to_lost_and_found(healthy: Healthy, known: str) 
     assert stat.S_IMODE(inodes.get(healthy.db, home).mode) == 0o700
 
 
-def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
-    """I26: a second run of fsck uses the directory that the first run made."""
+def test_existing_lost_and_found_directory_is_used(healthy: Healthy) -> None:
+    """A second run of fsck uses the directory that the first run created (I26)."""
     for ino in (healthy.fifo, healthy.attributed):
         healthy.sql("DELETE FROM dentries WHERE ino = ?", ino)
         healthy.check(Mode.ALL)
@@ -159,8 +177,8 @@ def test_lost_and_found_is_used_again(healthy: Healthy) -> None:
     assert {row[0] for row in page} == {b"#%d" % healthy.fifo, b"#%d" % healthy.attributed}
 
 
-def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
-    """I26: if lost+found is a file, recovered inodes are moved to lost+found~1."""
+def test_file_named_lost_and_found_is_not_changed(healthy: Healthy) -> None:
+    """If lost+found is a file, recovered inodes are moved to lost+found~1 (I26)."""
     healthy.db.begin()
     healthy.create(ROOT_INO, b"lost+found")
     healthy.db.commit()
@@ -174,8 +192,8 @@ def test_file_named_lost_and_found_is_left_alone(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
-def test_unlinked_directory_with_entries_is_kept(healthy: Healthy) -> None:
-    """I26: a directory with entries was not removed by a user, so fsck keeps it."""
+def test_directory_with_entries_but_without_a_name_is_kept(healthy: Healthy) -> None:
+    """No user can have removed a directory that still has entries."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.inner)
 
@@ -186,8 +204,11 @@ def test_unlinked_directory_with_entries_is_kept(healthy: Healthy) -> None:
     assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
 
 
-def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
-    """I27: fsck cuts the cycle at one directory and moves it with all entries to lost+found."""
+def test_cycle_of_directories_is_moved_to_lost_and_found(healthy: Healthy) -> None:
+    """fsck cuts a cycle of directories at one directory, which keeps all of its entries.
+
+    Invariant I27.
+    """
     healthy.db.begin()
     outer = healthy.mkdir(healthy.inner, b"outer")
     healthy.db.commit()
@@ -208,7 +229,7 @@ def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
 
 
 def test_directory_that_contains_itself_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """I27: the shortest possible cycle is a directory that contains itself."""
+    """A directory that contains itself is the shortest possible cycle."""
     healthy.sql("UPDATE dentries SET parent = ?1 WHERE ino = ?1", healthy.inner)
 
     assert "I27" in healthy.check().broken

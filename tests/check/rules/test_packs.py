@@ -9,8 +9,11 @@ from tests.check.healthy import Healthy
 
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
-async def test_impossible_pack_row_is_corrected(healthy: Healthy, change: str) -> None:
-    """I38: live blocks prove that the pack is stored, and the listing shows its size."""
+async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: str) -> None:
+    """Live blocks prove that the pack is stored, and the listing shows its size.
+
+    Invariant I38.
+    """
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
 
@@ -22,7 +25,7 @@ async def test_impossible_pack_row_is_corrected(healthy: Healthy, change: str) -
 
 
 def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None:
-    """I38: fsck cannot compute the key of a pack from other rows, and reports it."""
+    """fsck cannot compute the key of a pack from other rows, so it only reports the pack."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
 
@@ -31,8 +34,8 @@ def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None
     assert (report.exit_status, report.broken) == (4, ["I38"])
 
 
-async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Healthy) -> None:
-    """I38: fsck reads the index of the object in the bucket, which lists the blocks."""
+async def test_blocks_of_a_pack_row_with_an_impossible_key_are_found(healthy: Healthy) -> None:
+    """fsck reads the index of the object in the bucket, which lists the blocks of the pack."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
@@ -46,7 +49,10 @@ async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Health
 
 
 def test_two_rows_of_one_pack_are_merged(healthy: Healthy) -> None:
-    """I39: the blocks of both rows are in one object."""
+    """fsck merges two rows of one pack, because the blocks of both are in the same object.
+
+    Invariant I39.
+    """
     pack = healthy.pack_of(healthy.uploaded, 1)
     row = packs.get(healthy.db, pack)
     moved = healthy.block_of(healthy.uploaded, 1)
@@ -67,22 +73,28 @@ def test_two_rows_of_one_pack_are_merged(healthy: Healthy) -> None:
     assert packs.get(healthy.db, pack) == row
 
 
-def test_live_bytes_are_corrected(healthy: Healthy) -> None:
-    """I63: with too small a sum, garbage collection would delete a pack with live blocks."""
+def test_live_bytes_of_a_pack_are_corrected(healthy: Healthy) -> None:
+    """With too few live bytes, garbage collection would delete a pack that is still needed.
+
+    Invariant I63.
+    """
     healthy.sql("UPDATE packs SET live_bytes = live_bytes - 1")
     healthy.assert_mended("I63")
     assert healthy.dump() == healthy.before
 
 
-def test_live_pack_loses_its_txg_of_death(healthy: Healthy) -> None:
-    """I64: reclaim would delete a live pack with a txg of death."""
+def test_txg_of_death_of_a_live_pack_is_removed(healthy: Healthy) -> None:
+    """Garbage collection would delete a live pack that has a txg of death.
+
+    Invariant I64.
+    """
     healthy.sql("UPDATE packs SET died_txg = 1")
     healthy.assert_mended("I64")
     assert healthy.dump() == healthy.before
 
 
-def test_pack_may_die_in_a_txg_above_the_counter(healthy: Healthy) -> None:
-    """I64: a fence raises the number of the next txg, but not ``txg`` in the table ``counters``."""
+def test_txg_of_death_above_the_counter_is_valid(healthy: Healthy) -> None:
+    """A fence raises the number of the next txg, but not ``txg`` in the table ``counters``."""
     healthy.sql(
         "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
     )
@@ -96,8 +108,8 @@ def test_pack_may_die_in_a_txg_above_the_counter(healthy: Healthy) -> None:
     assert "I64" in healthy.check().broken
 
 
-def test_dead_pack_gets_a_txg_of_death(healthy: Healthy) -> None:
-    """I64: a dead pack without a txg of death would never be reclaimed."""
+def test_dead_pack_without_a_txg_of_death_gets_one(healthy: Healthy) -> None:
+    """A dead pack without a txg of death would never be deleted."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
     dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)

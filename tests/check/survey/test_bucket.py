@@ -1,4 +1,4 @@
-"""Survey of the bucket."""
+"""The survey of the bucket by fsck."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -37,10 +37,10 @@ def exam(healthy: Healthy) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
-async def test_healthy_filesystem_costs_a_listing_and_the_lease(
+async def test_survey_of_a_healthy_bucket_requests_only_a_listing_and_the_lease(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """If all rows of blocks are consistent, the survey requests only the listing and the lease."""
+    """The survey reads no pack if all rows of blocks are consistent."""
     store = FaultyStore(healthy.store)
     reported: list[tuple[str, int, int]] = []
 
@@ -53,10 +53,10 @@ async def test_healthy_filesystem_costs_a_listing_and_the_lease(
     assert Need.OBJECTS in exam.evidence.surveyed
 
 
-async def test_unreachable_store_counts_no_object_as_missing(
+async def test_survey_of_an_unreachable_store_reports_no_missing_object(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey raises the error of the store, and objects count as not surveyed."""
+    """If the store fails, the survey raises its error, and objects count as not surveyed."""
     store = FaultyStore(healthy.store)
     store.down = TransientStoreError("key", "away")
 
@@ -66,10 +66,10 @@ async def test_unreachable_store_counts_no_object_as_missing(
     assert Need.OBJECTS not in exam.evidence.surveyed
 
 
-async def test_object_missing_in_a_listing_is_requested(
+async def test_object_missing_from_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey requests a pack that the listing lacks, and counts it as present."""
+    """The survey requests a pack that the listing lacks, and counts the pack as present."""
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
 
     class Forgetful(FaultyStore):
@@ -86,10 +86,10 @@ async def test_object_missing_in_a_listing_is_requested(
     assert healthy.db.one("SELECT 1 FROM temp.seen_objects WHERE object_key = ?", (key,))
 
 
-async def test_packs_are_searched_for_blocks_with_a_wrong_row(
+async def test_survey_searches_packs_for_blocks_with_a_wrong_row(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey records the location in the index of the pack, and each block that it searched."""
+    """The survey records each location in a pack's index, and each block that it searched."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
@@ -104,8 +104,10 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     assert healthy.db.all("SELECT block FROM temp.seen_intact_copies") == [(block,)]
 
 
-async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examination) -> None:
-    """An unreadable image that is not among the retained images is reported, but is no damage."""
+async def test_unreadable_older_image_is_reported_but_is_not_damage(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """An unreadable image that is not retained is reported, but does not count as damage."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 
@@ -116,10 +118,8 @@ async def test_older_unreadable_image_is_named(healthy: Healthy, exam: Examinati
     assert key in healthy.store.objects
 
 
-async def test_deletion_of_unknown_objects_works_in_batches(
-    healthy: Healthy, exam: Examination
-) -> None:
-    """1,500 unknown packs are deleted, and all known objects stay."""
+async def test_unknown_objects_are_deleted_in_batches(healthy: Healthy, exam: Examination) -> None:
+    """1,500 unknown packs are deleted, and all known objects are kept."""
     known = set(healthy.store.objects)
     for number in range(1500):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -130,10 +130,10 @@ async def test_deletion_of_unknown_objects_works_in_batches(
     assert set(healthy.store.objects) == known
 
 
-async def test_unreferenced_packs_are_checked_up_to_a_bound(
+async def test_unreferenced_packs_are_checked_up_to_a_maximum(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packs beyond the limit are counted as foreign objects and stay."""
+    """Packs beyond the maximum count as foreign objects and are kept."""
     monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
     for number in range(5):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -146,7 +146,7 @@ async def test_unreferenced_packs_are_checked_up_to_a_bound(
     assert exam.report.foreign_count == 2
 
 
-async def test_survey_fails_if_an_unreferenced_pack_cannot_be_read(
+async def test_survey_fails_if_an_unreferenced_pack_is_unreadable(
     healthy: Healthy, exam: Examination
 ) -> None:
     """A failed request for an unreferenced pack ends the survey with the store's error."""
@@ -159,8 +159,8 @@ async def test_survey_fails_if_an_unreferenced_pack_cannot_be_read(
         await bucket_survey.survey(exam, store, healthy.keyring, epoch=healthy.epoch)
 
 
-async def test_unreferenced_packs_are_not_checked_beside_a_mount(healthy: Healthy) -> None:
-    """The mount may have uploaded the packs and not yet committed their rows."""
+async def test_unreferenced_packs_of_a_mounted_filesystem_are_not_checked(healthy: Healthy) -> None:
+    """The mount may have uploaded the packs without having committed their rows."""
     key, data = stray_pack(healthy.keyring, 1)
     healthy.store.objects[key] = data
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
@@ -170,11 +170,11 @@ async def test_unreferenced_packs_are_not_checked_beside_a_mount(healthy: Health
     assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(0,)]
 
 
-# --- images that another host makes meanwhile ----------------------------------------------------
+# --- images that another host makes during a survey ----------------------------------------------
 
 
 class _Moving(FaultyStore):
-    """A bucket that another host changes after the first request of one kind."""
+    """A bucket that another host changes after the first request of a given kind."""
 
     def __init__(self, inner: MemoryStore, method: str, later: dict[ObjectKey, bytes]) -> None:
         super().__init__(inner)
@@ -204,7 +204,7 @@ def _image_faults(exam: Examination) -> list[list[object]]:
 async def _before_and_after(
     power: Power, session: Session
 ) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
-    """Return the objects of a bucket before and after its image was replaced and deleted."""
+    """Return the objects in the bucket before and after the image is replaced by newer ones."""
     write_file(session, b"one")
     await session.make_image()
     before = dict(power.store.objects)
@@ -219,10 +219,10 @@ async def _before_and_after(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_image_replaced_by_another_host_meanwhile_is_no_damage(
+async def test_image_that_another_host_replaces_during_the_survey_is_not_damage(
     power: Power, method: str, deep: bool
 ) -> None:
-    """Objects of the old image are missing because another host deleted them; this is no damage."""
+    """Another host has replaced the image, and deleted the objects of the old one."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -235,8 +235,10 @@ async def test_image_replaced_by_another_host_meanwhile_is_no_damage(
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
-async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> None:
-    """A missing piece of the current image is damage."""
+async def test_missing_piece_of_the_current_image_is_recorded_as_damage(
+    power: Power, deep: bool
+) -> None:
+    """Without the piece, no host could restore the current image."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring
@@ -251,10 +253,10 @@ async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> N
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
-async def test_hostile_manifest_costs_a_bounded_number_of_requests(
+async def test_survey_of_a_hostile_manifest_makes_a_bounded_number_of_requests(
     power: Power, deep: bool
 ) -> None:
-    """The manifest names 1,000 missing pieces; the survey stops after a few of them."""
+    """The manifest lists 1,000 missing pieces; the survey stops after a few of them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         head = await session.imager.make()

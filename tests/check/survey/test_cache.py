@@ -13,8 +13,8 @@ def _survey(healthy: Healthy) -> Examination:
     return exam
 
 
-def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
-    """The survey records the size of each block file, by the number in its name."""
+def test_survey_records_the_size_of_each_block_file(healthy: Healthy) -> None:
+    """The number in the name of a block file identifies its block."""
     exam = _survey(healthy)
     seen = {row[0]: row[1] for row in healthy.db.all("SELECT * FROM temp.seen_files")}
     assert seen[healthy.block_of(healthy.dirty, 1)] == 2001
@@ -23,8 +23,8 @@ def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
     assert exam.files is healthy.files
 
 
-def test_unexpected_files_are_strays(healthy: Healthy) -> None:
-    """Strays are files with other names, in wrong directories, or unfinished."""
+def test_unexpected_files_in_the_cache_are_strays(healthy: Healthy) -> None:
+    """Strays are unfinished files, files with other names and files in wrong directories."""
     root = healthy.files.root
     strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
@@ -38,7 +38,7 @@ def test_unexpected_files_are_strays(healthy: Healthy) -> None:
     assert seen == {str(path) for path in (*strays, misplaced)}
 
 
-def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> None:
+def test_cached_block_is_intact_if_it_matches_its_hash(healthy: Healthy) -> None:
     """A cached block with a changed byte or without its file is not intact."""
     blocks = healthy.write_uploaded(healthy.attributed, b"intact", b"torn!", b"gone")
     healthy.files.write_within(blocks[1], 0, b"T", 0)
@@ -51,8 +51,8 @@ def test_cached_blocks_are_intact_if_they_match_their_hash(healthy: Healthy) -> 
     assert intact & set(blocks) == {blocks[0]}
 
 
-def test_without_a_cache_directory_nothing_is_verified(healthy: Healthy) -> None:
-    """Without a cache directory the survey records no intact block."""
+def test_survey_without_a_cache_directory_records_no_intact_block(healthy: Healthy) -> None:
+    """Nothing can be verified without a cache directory."""
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
     assert healthy.db.all("SELECT * FROM temp.seen_intact_copies") == []

@@ -30,7 +30,7 @@ async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = Fals
 
 
 def put(session: Session, content: bytes) -> Ino:
-    """Make a file whose name is its inode number."""
+    """Create a file whose name is its inode number."""
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, b"%d" % ino, ino)
     inodes.change_directory(session.db, ROOT_INO, 0, entries=1)
@@ -55,17 +55,19 @@ def _damage(power: Power, txg: Txg) -> None:
     power.store.objects[key] = flipped(power.store.objects[key], -1)
 
 
-async def test_intact_chain_is_clean_with_and_without_deep(power: Power) -> None:
+async def test_intact_chain_is_clean_with_and_without_deep_check(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await _some_txgs(session)
         assert (await check(session)).lines() == ["clean"]
         assert (await check(session, deep=True)).lines() == ["clean"]
 
 
-async def test_gap_in_the_chain_after_the_last_image_causes_a_new_image(power: Power) -> None:
-    """I67: without an intact changelog no other host can restore the current state.
+async def test_gap_in_the_chain_after_the_last_image_requests_a_new_image(power: Power) -> None:
+    """fsck requests a new image of the local state, which is complete.
 
-    fsck requests a new image of the local state, which is complete.
+    Without intact changelogs no other host could restore the current state.
+
+    Invariant I67.
     """
     for harm in ("missing", "damaged", "another"):
         async with power.session("a", tasks=False, options=TAKEOVER) as session:
@@ -94,7 +96,10 @@ async def test_gap_in_the_chain_after_the_last_image_causes_a_new_image(power: P
 
 
 async def test_gap_in_the_chain_before_the_last_image_is_only_reported(power: Power) -> None:
-    """I68: fsck reports lost points in time, but its exit status stays 0."""
+    """fsck reports lost points in time, but its exit status stays 0.
+
+    Invariant I68.
+    """
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         del power.store.objects[key_of(numbers[1])]
@@ -103,8 +108,8 @@ async def test_gap_in_the_chain_before_the_last_image_is_only_reported(power: Po
         assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
 
 
-async def test_damaged_changelog_before_the_last_image_is_found_by_deep_check(power: Power) -> None:
-    """I68: only --deep reads changelogs before the last image."""
+async def test_deep_check_finds_a_damaged_changelog_before_the_last_image(power: Power) -> None:
+    """Only --deep reads changelogs before the last image."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         _damage(power, numbers[2])
@@ -112,8 +117,8 @@ async def test_damaged_changelog_before_the_last_image_is_found_by_deep_check(po
         assert (await check(session, deep=True)).broken == ["I68"]
 
 
-async def test_missing_part_of_a_changelog_is_found(power: Power) -> None:
-    """I67: a missing part makes its changelog unreadable."""
+async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
+    """A changelog of which one part is missing is unreadable."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
         for number in range(4):
             put(session, b"%d" % number)
@@ -130,11 +135,11 @@ async def test_missing_part_of_a_changelog_is_found(power: Power) -> None:
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
 async def test_repaired_chain_is_clean(power: Power, lost: str, deep: bool) -> None:
-    """I68: txgs that a repair abandoned are not reported as lost."""
+    """Txgs that a repair abandoned are not reported as lost."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         await session.close()
-    for txg in numbers[4:5]:  # the next changelog is readable
+    for txg in numbers[4:5]:  # The changelog after the lost one is readable.
         if lost == "missing":
             del power.store.objects[key_of(txg)]
         else:

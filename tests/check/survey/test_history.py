@@ -1,4 +1,4 @@
-"""The survey of the history index."""
+"""The survey of the history index by fsck."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = Tr
 
 
 async def make_index(session: Session) -> None:
-    """Ship files in the first txgs, and index two levels."""
+    """Ship files in the first txgs, and build two levels of the index."""
     for number in range(3):
         write_file(session, b"%d" % number)
         await session.shipper.ship(anyway=True)
@@ -44,7 +44,7 @@ async def make_index(session: Session) -> None:
 
 
 def hide(power: Power, session: Session, key: ObjectKey) -> None:
-    """Replace an index object by an authentic one that lacks all changed inodes."""
+    """Replace an index object with an authentic one that lacks all changed inodes."""
     keyring = session.volume.keyring
     index = history_index.decode(key, power.store.objects[key], keyring)
     assert len(index.inodes)
@@ -53,8 +53,11 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("harm", ["hidden", "hidden above", "damaged"])
-async def test_wrong_index_objects_are_found_and_made_anew(power: Power, harm: str) -> None:
-    """I71: a wrong and a damaged index object are deleted, and rebuilt by a mount."""
+async def test_wrong_index_objects_are_deleted_and_rebuilt(power: Power, harm: str) -> None:
+    """fsck deletes a wrong and a damaged index object, and the next mount rebuilds them.
+
+    Invariant I71.
+    """
     key = ABOVE if harm == "hidden above" else FIRST
     async with power.session("a", tasks=False) as session:
         await make_index(session)
@@ -80,7 +83,7 @@ async def test_wrong_index_objects_are_found_and_made_anew(power: Power, harm: s
 
 
 @pytest.mark.thorough
-async def test_foreign_object_under_the_name_of_an_index_object_stays(power: Power) -> None:
+async def test_foreign_object_under_the_name_of_an_index_object_is_kept(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[FIRST] = b"something else"
@@ -92,8 +95,8 @@ async def test_foreign_object_under_the_name_of_an_index_object_stays(power: Pow
 
 
 @pytest.mark.thorough
-async def test_index_of_unreadable_changelogs_is_not_judged(power: Power) -> None:
-    """An index object cannot be verified if its changelogs are unreadable."""
+async def test_index_object_with_unreadable_changelogs_is_not_checked(power: Power) -> None:
+    """An index object can only be compared with readable changelogs."""
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[key_of(Txg(5))] = flipped(power.store.objects[key_of(Txg(5))], -1)

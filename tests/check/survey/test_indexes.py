@@ -1,4 +1,4 @@
-"""Blocks whose own pack is damaged, and that another pack contains."""
+"""Search for blocks of a damaged pack in the indexes of other packs."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SAME = pytest.mark.parametrize("same", [True, False], ids=["same number", "other
 
 
 async def _lose(healthy: Healthy, damage: str) -> None:
-    """Upload a block in its own pack, evict it, and damage the pack."""
+    """Upload a block in its own pack, evict the block, and damage the pack."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, CONTENT))
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.attributed, 0))
     objects = healthy.store.objects
@@ -39,12 +39,12 @@ def _other_pack(healthy: Healthy, *, same: bool, content: bytes = CONTENT) -> Ob
 @pytest.mark.parametrize("named", [True, False], ids=["named", "no row"])
 @pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])
 @pytest.mark.parametrize("damage", ["missing", "torn", "unreadable"])
-async def test_block_is_found_in_another_pack(
+async def test_block_of_a_damaged_pack_is_found_in_another_pack(
     healthy: Healthy, damage: str, deep: bool, named: bool, same: bool
 ) -> None:
-    """Compaction, or a second upload of equal content, left a block in two packs.
+    """A compaction, or a second upload of equal content, left the block in two packs.
 
-    Without --deep fsck does not notice a flipped bit in the first pack.
+    Without --deep, fsck does not detect a flipped bit in the first pack.
     """
     await _lose(healthy, damage)
     key = _other_pack(healthy, same=same)
@@ -71,7 +71,7 @@ async def test_block_is_found_in_another_pack(
 async def test_block_of_a_condemned_pack_is_uploaded_again(
     healthy: Healthy, damage: str, same: bool
 ) -> None:
-    """A delayed request may still delete a condemned pack, so its block becomes dirty."""
+    """A delayed request may still delete the condemned pack, so its block becomes dirty."""
     await _lose(healthy, damage)
     key = _other_pack(healthy, same=same)
     healthy.db.begin()
@@ -90,7 +90,7 @@ async def test_block_of_a_condemned_pack_is_uploaded_again(
 
 
 @SAME
-async def test_unreadable_content_in_another_pack_is_not_used(healthy: Healthy, same: bool) -> None:
+async def test_damaged_record_in_another_pack_is_not_used(healthy: Healthy, same: bool) -> None:
     """The index of the other pack is intact, but its record is damaged."""
     await _lose(healthy, "unreadable")
     key = _other_pack(healthy, same=same)
@@ -104,8 +104,8 @@ async def test_unreadable_content_in_another_pack_is_not_used(healthy: Healthy, 
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_run_without_repairs_caches_no_block_of_a_condemned_pack(healthy: Healthy) -> None:
-    """A run without repairs copies no block of a condemned pack to the cache directory."""
+async def test_check_without_repairs_caches_no_block_of_a_condemned_pack(healthy: Healthy) -> None:
+    """Only a repair copies blocks of condemned packs to the cache directory."""
     await _lose(healthy, "missing")
     key = _other_pack(healthy, same=True)
     healthy.db.begin()

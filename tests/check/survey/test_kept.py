@@ -1,4 +1,4 @@
-"""The survey of kept points."""
+"""The survey of kept points by fsck."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def found_by(report: Report) -> list[str]:
 
 
 async def kept_below_the_floor(power: Power, session: Session) -> KeptPoint:
-    """Keep a point, remove its files and let the retention pass it."""
+    """Keep a point, remove its files, and let the retention floor pass the point."""
     await power.retain(0)
     files: Files = {}
     for number in range(3):
@@ -51,7 +51,7 @@ async def kept_below_the_floor(power: Power, session: Session) -> KeptPoint:
 
 
 def needed(session: Session, point: KeptPoint, kind: str) -> ObjectKey:
-    """Return the key of an object that a point needs."""
+    """Return the key of an object of a given kind that a kept point needs."""
     image = point.image.key.rpartition("/")[0]
     return {
         "point": point.key,
@@ -77,10 +77,13 @@ async def test_objects_of_kept_points_are_neither_foreign_nor_faults(power: Powe
 
 
 @pytest.mark.parametrize("kind", ["manifest", "piece", "changelog", "own changelog", "pack"])
-async def test_missing_object_of_a_kept_point_is_reported_with_its_name(
+async def test_missing_object_of_a_kept_point_is_reported_with_the_point(
     power: Power, kind: str
 ) -> None:
-    """I72: the point cannot be restored completely; a repair changes nothing about that."""
+    """A kept point with a missing object cannot be restored, even after a repair.
+
+    Invariant I72.
+    """
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         key = needed(session, point, kind)
@@ -97,9 +100,7 @@ async def test_missing_object_of_a_kept_point_is_reported_with_its_name(
 
 
 @pytest.mark.parametrize("kind", ["piece", "changelog", "own changelog"])
-async def test_damaged_object_of_a_kept_point_is_found_by_a_deep_check(
-    power: Power, kind: str
-) -> None:
+async def test_deep_check_finds_a_damaged_object_of_a_kept_point(power: Power, kind: str) -> None:
     async with power.session("a", tasks=False) as session:
         key = needed(session, await kept_below_the_floor(power, session), kind)
         power.store.objects[key] = flipped(power.store.objects[key], -1)
@@ -110,7 +111,7 @@ async def test_damaged_object_of_a_kept_point_is_found_by_a_deep_check(
 
 
 @pytest.mark.parametrize("deep", [False, True])
-async def test_unreadable_kept_point_is_reported_and_stays(power: Power, deep: bool) -> None:
+async def test_unreadable_kept_point_is_reported_and_not_deleted(power: Power, deep: bool) -> None:
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         damaged = flipped(power.store.objects[point.key], -1)
@@ -120,7 +121,7 @@ async def test_unreadable_kept_point_is_reported_and_stays(power: Power, deep: b
         assert power.store.objects[point.key] == damaged
 
 
-async def test_packs_that_a_point_may_need_are_not_deleted_as_unknown(power: Power) -> None:
+async def test_packs_that_a_kept_point_may_need_are_not_deleted_as_unknown(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         strays = [stray_pack(session.volume.keyring, epoch) for epoch in (point.epoch, 7)]
@@ -134,8 +135,8 @@ async def test_packs_that_a_point_may_need_are_not_deleted_as_unknown(power: Pow
         assert any("kept points may need" in note for note in report.notes)
 
 
-async def test_changelog_of_another_history_is_found_by_a_deep_check(power: Power) -> None:
-    """The bucket was restored to an older copy, and its txgs were written again."""
+async def test_deep_check_finds_a_changelog_of_another_history(power: Power) -> None:
+    """The bucket was restored to an older copy, and other txgs with the same numbers followed."""
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         volume, key = session.volume, changelog.key_of(point.txg)
@@ -145,7 +146,7 @@ async def test_changelog_of_another_history_is_found_by_a_deep_check(power: Powe
     assert "I72" in report.broken
 
 
-async def test_missing_pack_that_was_made_after_the_point_is_not_its_fault(power: Power) -> None:
+async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_it(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         files: Files = {}

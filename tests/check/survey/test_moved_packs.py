@@ -40,10 +40,10 @@ def _exchange(healthy: Healthy, one: ObjectKey, other: ObjectKey) -> None:
 
 @pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
-async def test_exchanged_packs_of_different_sizes_lose_nothing(
+async def test_exchanged_packs_of_different_sizes_lose_no_block(
     tmp_path: Path, key: bytes | None, deep: bool
 ) -> None:
-    """The sizes in the listing show the exchange; no block is cached."""
+    """The sizes in the listing show the exchange of two packs, of which no block is cached."""
     healthy = _made(tmp_path, key)
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
 
@@ -56,8 +56,10 @@ async def test_exchanged_packs_of_different_sizes_lose_nothing(
 
 
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
-async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: bytes | None) -> None:
-    """The sizes in the listing are right, so only --deep finds the exchange."""
+async def test_exchanged_packs_of_equal_size_lose_no_block(
+    tmp_path: Path, key: bytes | None
+) -> None:
+    """The listed sizes are right, so only --deep detects the exchange of two packs."""
     healthy = _made(tmp_path, key)
     one, other = _write(healthy, b"a first content", b"another content")
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
@@ -71,8 +73,8 @@ async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: byt
     assert (await healthy.check_all(deep=True)).exit_status == 0
 
 
-async def test_pack_under_the_key_of_another_pack_is_found(healthy: Healthy) -> None:
-    """A pack overwrote another one: its own blocks are found, and those of the other are lost."""
+async def test_blocks_of_a_pack_under_another_key_are_found(healthy: Healthy) -> None:
+    """A pack has overwritten another pack, whose blocks are lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
 
@@ -81,7 +83,7 @@ async def test_pack_under_the_key_of_another_pack_is_found(healthy: Healthy) -> 
     assert _content(healthy, healthy.linked) == b"kept"
 
 
-async def test_damaged_pack_matches_no_other_key(healthy: Healthy) -> None:
+async def test_damaged_pack_is_not_recognised_under_another_key(healthy: Healthy) -> None:
     """A pack with a flipped bit in its index is not found under any key."""
     one, other = _write(healthy, b"a first content", b"another content")
     healthy.store.objects[other] = flipped(healthy.store.objects[other], -20)
@@ -92,8 +94,8 @@ async def test_damaged_pack_matches_no_other_key(healthy: Healthy) -> None:
     assert one in healthy.store.objects
 
 
-async def test_check_without_repairs_caches_nothing(healthy: Healthy) -> None:
-    """A run without repairs reports the exchange and caches no block."""
+async def test_check_without_repairs_caches_no_block_of_exchanged_packs(healthy: Healthy) -> None:
+    """A check without repairs only reports the exchange of packs."""
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
     before = sorted(healthy.files.numbers())
 

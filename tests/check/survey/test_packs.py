@@ -22,15 +22,17 @@ from tests.damage import flipped
 
 @pytest.fixture
 async def exam(healthy: Healthy) -> Examination:
-    """Return an examination with surveys of the cache directory and the listing."""
+    """Return an examination after the surveys of the cache directory and the listing."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
     await bucket_survey.survey(made, healthy.store, healthy.keyring)
     return made
 
 
-async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Examination) -> None:
-    """The reported progress ends with the total size of all packs."""
+async def test_survey_reads_every_pack_once_and_reports_its_progress(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """The last progress report contains the total size of all packs."""
     store = FaultyStore(healthy.store)
     reported: list[tuple[str, int, int]] = []
 
@@ -43,8 +45,8 @@ async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Exam
     assert Need.CONTENT in exam.evidence.surveyed
 
 
-async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -> None:
-    """The survey raises the error of the store, and the content counts as not surveyed."""
+async def test_failing_store_is_not_reported_as_damage(healthy: Healthy, exam: Examination) -> None:
+    """If the store fails, the survey raises its error, and content counts as not surveyed."""
     store = FaultyStore(healthy.store)
     store.fail("get")
 
@@ -54,7 +56,7 @@ async def test_failing_store_is_no_damage(healthy: Healthy, exam: Examination) -
     assert Need.CONTENT not in exam.evidence.surveyed
 
 
-async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None:
+async def test_every_flipped_byte_of_a_pack_is_detected(healthy: Healthy) -> None:
     """Whichever byte is flipped, a block is unreadable or the index has a fault."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
@@ -66,7 +68,7 @@ async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None
         assert verdict.unreadable or verdict.index_fault, place
 
 
-async def test_oversized_pack_keeps_its_blocks(healthy: Healthy) -> None:
+async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> None:
     """The survey does not read an oversized pack completely: it verifies blocks, but no index."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
@@ -83,7 +85,7 @@ async def test_oversized_pack_keeps_its_blocks(healthy: Healthy) -> None:
 
 
 async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
-    """The verdict has the location from the index of the pack."""
+    """The verdict about a pack contains the locations in its index."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)
     assert row.pack is not None
@@ -97,8 +99,8 @@ async def test_wrong_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) 
     assert [(seen.block, seen.pack_offset) for seen in verdict.elsewhere] == [(one, 0)]
 
 
-async def test_wrong_offset_is_corrected_from_the_index(healthy: Healthy) -> None:
-    """I51: fsck corrects the row, because the record in the pack is intact."""
+async def test_wrong_offset_of_a_block_is_corrected_from_the_index(healthy: Healthy) -> None:
+    """fsck corrects the offset in the row of a block, because its record in the pack is intact."""
     one, _two, _three = healthy.write_uploaded(healthy.attributed, b"a" * 90, b"b", b"c")
     healthy.evict(one)
     healthy.sql("UPDATE blocks SET pack_offset = 1, stored_bytes = 5 WHERE block = ?", one)
@@ -120,8 +122,8 @@ def encrypted(tmp_path: Path) -> Iterator[Healthy]:
     made.db.close()
 
 
-async def test_encrypted_packs_are_verified(encrypted: Healthy) -> None:
-    """A deep check with the keys finds a flipped bit in an encrypted pack."""
+async def test_deep_check_verifies_encrypted_packs(encrypted: Healthy) -> None:
+    """With the keys, a flipped bit in an encrypted pack is detected."""
     assert (await encrypted.check_all(deep=True)).lines() == ["clean"]
     key = packs.object_key(encrypted.db, encrypted.pack_of(encrypted.uploaded, 1))
     encrypted.store.objects[key] = flipped(encrypted.store.objects[key], 10)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import datetime as dt
+import gc
 import importlib
 import inspect
 import json
@@ -227,6 +228,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
         scratch = Path(stack.enter_context(directory))
         scratch.chmod(disk.SEARCHABLE)
         yield scratch
+        gc.collect()  # a closed session of this process has files open until its memory is freed
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:

@@ -15,18 +15,11 @@ from typing import Final
 
 import trio
 
-from contrib.bench import fill, machine, samples, targets
+from contrib.bench import fill, local_bucket, machine, samples, targets
 from contrib.bench.subjects import S3fsSubject, call, program
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
-from s3fs_meta.objects.local import LocalStore
-from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.superblock.unlocking import Passphrase
-from s3fs_meta.sync.volume import OpenOptions
 
 NAME_BYTES: Final = 16
 FILE_MODE: Final = 0o100644
@@ -116,34 +109,24 @@ def _bytes(directory: Path) -> int:
 async def _work(writer: S3fsSubject, txgs: int) -> int:
     """Ship changelogs, with their levels and the index; return the last txg."""
     clock, rnd = SystemClock(), random.Random(1)
-    opened = await open_filesystem(
-        LocalStore(writer.bucket),
-        StateDir(writer.database().parent),
-        Passphrase(bytes),
-        clock,
-        OpenOptions(),
-    )
-    session = Session(opened, SessionOptions(), clock)
-    session.recover()
-    session.start()
-    await session.make_image()  # no changelog has the files that were filled in
-    session.db.begin()
-    watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
-    dentries.add(session.db, ROOT_INO, WATCHED, watched)
-    for txg in range(txgs):
+    async with local_bucket.session_of(writer) as session:
+        await session.make_image()  # no changelog has the files that were filled in
         session.db.begin()
-        now_ns = clock.now_ns()
-        for _ in range(FILES_PER_TXG):
-            ino = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, now_ns).ino
-            dentries.add(session.db, ROOT_INO, b"%032x" % rnd.getrandbits(128), ino)
-            inodes.change_directory(session.db, ROOT_INO, now_ns, entries=1)
-        if txg % WATCHED_EVERY == 0:
-            inodes.touch(session.db, watched, mtime_ns=now_ns)
-        await session.flush()
-        if txg % WATCHED_EVERY == 0:
-            await session.leveler.make_due()
-            await session.indexer.make_due()
-    await session.leveler.make_due()
-    await session.indexer.make_due()
-    await session.close()
+        watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
+        dentries.add(session.db, ROOT_INO, WATCHED, watched)
+        for txg in range(txgs):
+            session.db.begin()
+            now_ns = clock.now_ns()
+            for _ in range(FILES_PER_TXG):
+                ino = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, now_ns).ino
+                dentries.add(session.db, ROOT_INO, b"%032x" % rnd.getrandbits(128), ino)
+                inodes.change_directory(session.db, ROOT_INO, now_ns, entries=1)
+            if txg % WATCHED_EVERY == 0:
+                inodes.touch(session.db, watched, mtime_ns=now_ns)
+            await session.flush()
+            if txg % WATCHED_EVERY == 0:
+                await session.leveler.make_due()
+                await session.indexer.make_due()
+        await session.leveler.make_due()
+        await session.indexer.make_due()
     return int(session.link.txg)

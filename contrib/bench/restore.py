@@ -13,21 +13,15 @@ from typing import Final
 
 import trio
 
-from contrib.bench import fill, machine, samples
+from contrib.bench import fill, local_bucket, machine, samples
 from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
-from s3fs_meta.objects.local import LocalStore
-from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import levels
-from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
 from s3fs_meta.sync.superblock.unlocking import Passphrase
-from s3fs_meta.sync.volume import OpenOptions
 
 NAME_BYTES: Final = 16
 FILES_PER_TXG: Final = 20
@@ -63,37 +57,31 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object
 
 async def _work(writer: S3fsSubject, txgs: int) -> None:
     """Ship *txgs* changelogs of new files and their level objects; for 0 make an image."""
-    store = LocalStore(writer.bucket)
-    state_dir = StateDir(writer.database().parent)
     clock = SystemClock()
-    opened = await open_filesystem(store, state_dir, Passphrase(bytes), clock, OpenOptions())
-    session = Session(opened, SessionOptions(), clock)
-    session.recover()
-    session.start()
-    if not txgs:
-        await session.make_image()
-    for txg in range(txgs):
-        session.db.begin()
-        for number in range(FILES_PER_TXG):
-            now_ns = clock.now_ns()
-            ino = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, now_ns).ino
-            dentries.add(session.db, ROOT_INO, b"%010d-%05d" % (txg, number), ino)
-            inodes.change_directory(session.db, ROOT_INO, now_ns, entries=1)
-        await session.flush()
-    await session.leveler.make_due()
-    await session.close()
+    async with local_bucket.session_of(writer) as session:
+        if not txgs:
+            await session.make_image()
+        for txg in range(txgs):
+            session.db.begin()
+            for number in range(FILES_PER_TXG):
+                now_ns = clock.now_ns()
+                ino = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, now_ns).ino
+                dentries.add(session.db, ROOT_INO, b"%010d-%05d" % (txg, number), ino)
+                inodes.change_directory(session.db, ROOT_INO, now_ns, entries=1)
+            await session.flush()
+        await session.leveler.make_due()
 
 
 async def _objects(bucket: Path, by_levels: bool) -> int:
     """Return the number of objects that a restore reads after the newest image."""
-    store = LocalStore(bucket)
-    images = [info.key async for info in store.list("image/") if info.key.endswith("/manifest")]
-    start = max(int(key.split("/")[1].split("-")[0]) for key in images)
-    numbers = [int(info.key.split("/")[1]) async for info in store.list("changelog/")]
-    if not by_levels:
-        return max(numbers) - start
-    keys = await open_keys(store, Remembered(bucket), Passphrase(bytes))
-    ends = await levels.ends_by_first(store, keys.keyring, Txg(start))
+    async with local_bucket.opened(bucket) as store:
+        images = [info.key async for info in store.list("image/") if info.key.endswith("/manifest")]
+        start = max(int(key.split("/")[1].split("-")[0]) for key in images)
+        numbers = [int(info.key.split("/")[1]) async for info in store.list("changelog/")]
+        if not by_levels:
+            return max(numbers) - start
+        keys = await open_keys(store, Remembered(bucket), Passphrase(bytes))
+        ends = await levels.ends_by_first(store, keys.keyring, Txg(start))
     count, at, end = 0, start, max(numbers)
     while at < end:
         at = max((one for one in ends.get(Txg(at + 1), []) if one <= end), default=at + 1)

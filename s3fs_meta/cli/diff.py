@@ -154,11 +154,14 @@ async def _compare(
                 f"{points[0].text} is later than {points[1].text}: name the earlier one first"
             )
 
-        async def opened(link: Link, part: str) -> Volume:
+        async def opened(link: Link, part: str, earlier: Volume | None = None) -> Volume:
             exact = PointInTime(f"txg={link.txg}", txg=link.txg)
-            return await stack.enter_async_context(opened_snapshot(reading, bucket, exact, part))
+            return await stack.enter_async_context(
+                opened_snapshot(reading, bucket, exact, part, earlier)
+            )
 
-        earlier, later = await opened(before, "before"), await opened(after, "after")
+        earlier = await opened(before, "before")
+        later = await opened(after, "after", earlier)
         _require_path(earlier, later, top)
         search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, after)
         changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)

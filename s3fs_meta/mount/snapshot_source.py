@@ -64,7 +64,11 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
 
 @contextlib.asynccontextmanager
 async def opened_snapshot(
-    reading: Reading, bucket: Bucket, wanted: PointInTime, part: str = ""
+    reading: Reading,
+    bucket: Bucket,
+    wanted: PointInTime,
+    part: str = "",
+    earlier: Volume | None = None,
 ) -> AsyncIterator[Volume]:
     """Open a point in time for the duration of a context, then remove its database.
 
@@ -73,6 +77,7 @@ async def opened_snapshot(
         bucket: its bucket.
         wanted: the point in time.
         part: distinguishes points in time that one process has open.
+        earlier: as for ``open_snapshot``.
 
     Raises:
         As ``open_snapshot``.
@@ -80,7 +85,9 @@ async def opened_snapshot(
     own = locate_snapshot_state(reading.place.state, f"process {os.getpid()} {part}".rstrip())
     await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)
     options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
-    volume = await open_snapshot(bucket, StateDir(own), options, wanted, front.progress)
+    volume = await open_snapshot(
+        bucket, StateDir(own), options, wanted, front.progress, earlier=earlier
+    )
     try:
         for notice in volume.notices:
             front.notice(with_options(notice, reading.place.url, reading.options))

@@ -12,7 +12,7 @@ entries below a renamed directory did not change.
 
 import stat
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.limits import DIFF_NAMES_CACHED_MAX, DIRECTORY_DEPTH_MAX
@@ -121,15 +121,21 @@ class TreeDiff:
         removed: dict[_Name, Ino] = {}
         added: dict[_Name, Ino] = {}
         for directory in changed:
-            old, new = self._before.entries(directory), self._after.entries(directory)
-            self._before.note_names(directory, old, changed)
-            self._after.note_names(directory, new, changed)
-            for name in old.keys() | new.keys():
-                if old.get(name) != new.get(name):
-                    if name in old:
-                        removed[directory, name] = old[name]
-                    if name in new:
-                        added[directory, name] = new[name]
+            for old, new in _paired(
+                self._before.rows(directory), self._after.rows(directory)
+            ):
+                if old is not None and old.ino in changed:
+                    self._before.note_name(directory, old)
+                if new is not None and new.ino in changed:
+                    self._after.note_name(directory, new)
+                if old != new:
+                    if old is not None:
+                        removed[directory, old.name] = old.ino
+                    if new is not None:
+                        added[directory, new.name] = new.ino
+        # Of names with the same hash, one may have got the cookie of another.
+        for kept in [name for name in removed if added.get(name) == removed[name]]:
+            del removed[kept], added[kept]
         return removed, added
 
     def _replaced(self, name: _Name, old: Ino, new: Ino) -> Iterator[Difference]:
@@ -168,8 +174,9 @@ class TreeDiff:
 
     def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference]:
         """Yield changed files and directories that kept their names."""
-        both = ((self._before.find(ino), self._after.find(ino)) for ino in inos)
-        kept = [(one, other) for one, other in both if one is not None and other is not None]
+        existed = (one for one in map(self._before.find, inos) if one is not None)
+        both = ((one, self._after.find(one.ino)) for one in existed)
+        kept = [(one, other) for one, other in both if other is not None]
         # Sorted by directory, so that the names of each directory are read only once.
         for former, found in sorted(kept, key=lambda pair: pair[1].parent):
             if self._is_content_changed(former, found):
@@ -220,6 +227,29 @@ def _by_inode(names: dict[_Name, Ino]) -> dict[Ino, list[_Name]]:
     return found
 
 
+class _Row(NamedTuple):
+    """One name of a directory."""
+
+    cookie: int  # gives the order
+    name: bytes
+    ino: Ino
+
+
+def _paired(old: Iterator[_Row], new: Iterator[_Row]) -> Iterator[tuple[_Row | None, _Row | None]]:
+    """Yield the rows of two states of a directory, those with the same cookie together."""
+    row, other = next(old, None), next(new, None)
+    while row is not None or other is not None:
+        if row is None or (other is not None and other.cookie < row.cookie):
+            yield None, other
+            other = next(new, None)
+        elif other is None or row.cookie < other.cookie:
+            yield row, None
+            row = next(old, None)
+        else:
+            yield row, other
+            row, other = next(old, None), next(new, None)
+
+
 class _State:
     """One state of the filesystem, with a cache of the names of directories."""
 
@@ -238,13 +268,14 @@ class _State:
         """Return the names in a directory, or none if it does not exist."""
         return dict(self._db.all("SELECT name, ino FROM dentries WHERE parent = ?", (directory,)))
 
-    def note_names(
-        self, directory: Ino, entries: Mapping[bytes, Ino], wanted: Collection[Ino]
-    ) -> None:
-        """Cache one name of each wanted inode in a directory, so that it is read only once."""
-        self._noted.update(
-            {(directory, ino): name for name, ino in entries.items() if ino in wanted}
-        )
+    def rows(self, directory: Ino) -> Iterator[_Row]:
+        """Yield the names in a directory in the order of their cookies."""
+        query = "SELECT cookie, name, ino FROM dentries WHERE parent = ? ORDER BY cookie"
+        return map(_Row._make, self._db.connection.execute(query, (directory,)))
+
+    def note_name(self, directory: Ino, row: _Row) -> None:
+        """Keep a name of an inode, so that its directory is not read again."""
+        self._noted[directory, row.ino] = row.name
 
     def content(self, ino: Ino) -> list[Any]:
         """Return a value that identifies the content of a file."""

@@ -19,6 +19,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import PointInTime
 from s3fs_meta.objects.contract import ObjectStore
@@ -94,8 +95,11 @@ class Bucket:
         reserve: Reserve | None = None,
         *,
         apart: bool = False,
+        earlier: Volume | None = None,
     ) -> list[str]:
         """Restore the database of a link to the file *target*; return notices for the user.
+
+        Nothing is synced, because such a database is not used after a crash.
 
         Args:
             link: the link.
@@ -103,17 +107,26 @@ class Bucket:
             progress: called with the progress of the restore, unless it is *apart*.
             reserve: as for ``Restorer``.
             apart: restore it in a process of its own.
+            earlier: an open snapshot of this filesystem; if the changelogs after it lead to the
+                link, its database is copied instead of an image.
 
         Raises:
             As ``Restorer.restore``; if *apart*, as ``ProcessRestorer.restore``.
         """
         head = self.keeper.lease.head
         newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
-        restorer: Restorer | ProcessRestorer
+        here = Restorer(
+            self.store, self.keyring, self.uuid, progress, reserve=reserve, is_throwaway=True
+        )
+        if earlier is not None and earlier.link.txg <= link.txg:
+            source = earlier.state_dir.database
+            advanced = await here.advance(source, earlier.link, target, link.txg)
+            if advanced == link:
+                return here.notices
+            await trio.to_thread.run_sync(image_copy.remove, target)
+        restorer: Restorer | ProcessRestorer = here
         if apart:
             restorer = ProcessRestorer(self.store, self.keyring, self.uuid, reserve=reserve)
-        else:
-            restorer = Restorer(self.store, self.keyring, self.uuid, progress, reserve=reserve)
         restored = await restorer.restore(newest, target, upto=link.txg)
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
@@ -157,6 +170,7 @@ async def open_snapshot(
     *,
     reserve: Reserve | None = None,
     apart: bool = False,
+    earlier: Volume | None = None,
 ) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
@@ -169,6 +183,7 @@ async def open_snapshot(
         progress: called with the progress of the restore.
         reserve: called with the size of an image before it is downloaded, as by ``Restorer``.
         apart: restore the database in a process of its own.
+        earlier: as for ``Bucket.restore``.
 
     Raises:
         SettingsError: the point in time is unavailable; the message names the available ones.
@@ -183,7 +198,9 @@ async def open_snapshot(
         if options.at_least is not None:
             unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
-        notices = await bucket.restore(link, state_dir.database, progress, reserve, apart=apart)
+        notices = await bucket.restore(
+            link, state_dir.database, progress, reserve, apart=apart, earlier=earlier
+        )
         # Not syncing is safe: after a crash the snapshot's database is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)

@@ -7,6 +7,7 @@ Does not know: local state, leases.
 import errno
 import logging
 import os
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -60,14 +61,17 @@ class Restorer:
         progress: Progress,
         *,
         reserve: Reserve | None = None,
+        is_throwaway: bool = False,
     ) -> None:
         """Prepare a restore.
 
         Args:
             reserve: called with the size of each image before it is downloaded; raises
                 NoSpaceLeftError if the disk has no room for it.
+            is_throwaway: do not sync the database, because it is not used after a crash.
         """
         self._reserve = reserve
+        self._is_throwaway = is_throwaway
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -78,7 +82,9 @@ class Restorer:
     async def restore(
         self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
     ) -> Link:
-        """Restore a database to *target* atomically: the file appears complete and synced.
+        """Restore a database to *target* atomically: the file appears complete.
+
+        It is synced, unless the databases of this restorer are throwaway.
 
         Args:
             newest: the first image to try; None, or later than *upto*: only older images are tried.
@@ -96,12 +102,45 @@ class Restorer:
         unfinished = target.with_name(target.name + ".restoring")
         try:
             link = await self._restore_from_some_image(newest, unfinished, upto)
-            await trio.to_thread.run_sync(_finish, unfinished, target)
+            await trio.to_thread.run_sync(self._finish, unfinished, target)
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await trio.to_thread.run_sync(image_copy.remove, unfinished)
             raise
         return link
+
+    async def advance(self, earlier: Path, link: Link, target: Path, upto: Txg) -> Link | None:
+        """Restore a database like ``restore``, but from a database at an earlier txg.
+
+        Args:
+            earlier: a database that nothing changes meanwhile; it is copied.
+            link: the link of its state.
+            target: as for ``restore``.
+            upto: the wanted txg.
+
+        Returns:
+            None if the changelogs after the earlier txg do not lead to the wanted one: an image
+            replaces one of them, or an object is damaged. ``restore`` may succeed, or reports it.
+
+        Raises:
+            StoreError: an object is unavailable.
+            NoSpaceLeftError: as ``reserve``.
+            OSError: the database cannot be copied, for example because the disk is full.
+        """
+        unfinished = target.with_name(target.name + ".restoring")
+        try:
+            if self._reserve is not None:
+                await self._reserve(earlier.stat().st_size)
+            await trio.to_thread.run_sync(shutil.copyfile, earlier, unfinished)
+            advanced = await self._apply(link, unfinished, upto, by_levels=True)
+            await trio.to_thread.run_sync(self._finish, unfinished, target)
+        except (NeedsImageError, FormatError, ObjectMissingError) as exc:
+            _log.info("cannot restore txg %d from txg %d: %s", upto, link.txg, exc)
+            return None
+        finally:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await trio.to_thread.run_sync(image_copy.remove, unfinished)
+        return advanced
 
     async def _restore_from_some_image(
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
@@ -261,20 +300,37 @@ class Restorer:
         require_ours = partial(restored_schema.require_ours, authentic=authentic)
         await trio.to_thread.run_sync(require_ours, unfinished, ref.key)
         link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
+        try:
+            return await self._apply(link, unfinished, upto, by_levels=by_levels)
+        except NeedsImageError as exc:
+            before = self._take_last_level()
+            try:
+                return await self._restore_from(exc.image, unfinished, upto)
+            finally:
+                self._last_level = before or self._last_level
+
+    async def _apply(
+        self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool
+    ) -> Link:
+        """Apply the txgs after a link to its database; raises as ``Replayer.forward``."""
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
         try:
-            try:
-                link = await replayer.forward(link, self._progress, upto, by_levels=by_levels)
-            except NeedsImageError as exc:
-                db.close()
-                return await self._restore_from(exc.image, unfinished, upto)
+            link = await replayer.forward(link, self._progress, upto, by_levels=by_levels)
             await trio.to_thread.run_sync(_settle, db, link, self._uuid)
         finally:
             self.notices += replayer.notices
             self._last_level = replayer.last_level or self._last_level
             db.close()
         return link
+
+    def _finish(self, path: Path, target: Path) -> None:
+        """Rename a complete database, and sync it if it is used after a crash. Blocking."""
+        if not self._is_throwaway:
+            _sync(path)
+        path.rename(target)
+        if not self._is_throwaway:
+            _sync(target.parent)
 
 
 def _settle(db: Database, link: Link, uuid: str) -> None:
@@ -387,11 +443,8 @@ def write_piece(path: Path, number: int, content: bytes) -> None:
         file.write(content)
 
 
-def _finish(path: Path, target: Path) -> None:
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
-    path.rename(target)
-    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -317,3 +317,24 @@ def test_tree_diff_lists_a_replaced_file_under_its_former_path(
         earlier.close()
 
     assert found == {(REMOVED, b"before/x"), (ADDED, b"after/x"), (RENAMED, b"after")}
+
+
+def test_name_that_got_another_cookie_is_no_difference(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Of two names with one hash, the second gets a lower cookie if it is added again alone."""
+    db = make_database()
+    db.begin()
+    ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino
+    dentries.add(db, ROOT_INO, b"kept", ino)
+    db.commit()
+    earlier = copy_of(db, tmp_path)
+    db.begin()
+    assert db.run("UPDATE dentries SET cookie = cookie + 1") == 1
+    db.commit()
+    try:
+        found = list(TreeDiff(earlier, db).differences({*changed_inodes(earlier, db)}))
+    finally:
+        earlier.close()
+
+    assert found == []

@@ -28,9 +28,11 @@ async def bucket_of(power: Power) -> Bucket:
     return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
 
 
-async def open_at(power: Power, txg: int, state: Path) -> Volume:
-    """Open the filesystem at the point in time of a txg."""
-    return await open_snapshot(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
+async def open_at(power: Power, txg: int, state: Path, earlier: Volume | None = None) -> Volume:
+    """Open the filesystem at the point in time of a txg, from an earlier one if there is one."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="off"))
+    bucket = await bucket_of(power)
+    return await open_snapshot(bucket, StateDir(state), options, at(txg), earlier=earlier)
 
 
 async def concerning(

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError, HeldError, SettingsError
 from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import Txg
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import Volume
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.readers import open_at
@@ -69,3 +72,69 @@ async def test_unavailable_point_in_time_leaves_no_database(power: Power, tmp_pa
         await open_at(power, 2, tmp_path / "then")
 
     assert not (tmp_path / "then" / "meta.db").exists()
+
+
+def rows(volume: Volume) -> list[object]:
+    """Return the rows of the tables that hosts share."""
+    tables = ("inodes", "dentries", "block_map", "blocks", "packs", "totals")
+    return [volume.db.all(f"SELECT * FROM {table} ORDER BY 1, 2", ()) for table in tables]
+
+
+async def test_later_point_is_made_from_an_earlier_one_without_an_image(
+    power: Power, tmp_path: Path
+) -> None:
+    """The database is the same as the one that is restored from an image."""
+    async with power.session("a", tasks=False) as session:
+        first = await some_txgs(session)
+        await session.make_image()
+        last = await some_txgs(session)
+        await session.close()
+    restored = await open_at(power, last, tmp_path / "restored")
+    expected = rows(restored)
+    await close_filesystem(restored, release=False)
+    earlier = await open_at(power, first, tmp_path / "earlier")
+    for key in [key for key in power.store.objects if key.startswith("image/")]:
+        if not key.endswith("/manifest"):
+            del power.store.objects[key]
+
+    later = await open_at(power, last, tmp_path / "later", earlier)
+
+    assert rows(later) == expected
+    assert later.link.txg == last
+    assert earlier.link.txg == first
+    for volume in (earlier, later):
+        await close_filesystem(volume, release=False)
+
+
+async def test_later_point_is_restored_from_an_image_if_a_changelog_before_it_is_damaged(
+    power: Power, tmp_path: Path
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        first = await some_txgs(session)
+        write_file(session, b"damaged")
+        damaged = await session.flush()
+        await session.make_image()
+        last = await some_txgs(session)
+        expected = session.db.all("SELECT * FROM inodes ORDER BY ino", ())
+        await session.close()
+    earlier = await open_at(power, first, tmp_path / "earlier")
+    assert damaged is not None
+    key = changelog_codec.key_of(damaged.txg)
+    power.store.objects[key] = flipped(power.store.objects[key], -1)
+
+    later = await open_at(power, last, tmp_path / "later", earlier)
+
+    assert later.db.all("SELECT * FROM inodes ORDER BY ino", ()) == expected
+    for volume in (earlier, later):
+        await close_filesystem(volume, release=False)
+
+
+async def some_txgs(session: Session, count: int = 40) -> Txg:
+    """Ship some txgs and the level objects that are due; return the last txg."""
+    for number in range(count):
+        ino = write_file(session, b"%d" % number)
+        if number % 3 == 0:
+            remove_file(session, ino)
+        await session.shipper.ship(anyway=True)
+    await session.leveler.make_due()
+    return session.link.txg

@@ -4,6 +4,7 @@ page server a server of ``mount.http_server`` on loopback, with headers that pro
 access      the one-time token in the URL, the cookie and the secret path that replace it
 source      one filesystem: points in time, files and their content, from the bucket alone
 site        which page or download a request gets
+pending     pages that take longer than a click should; the browser shows a page that waits for them
 time line   the retained txgs in runs, with the number of changed files; ``time_plot`` places them
 archive     a folder as tar or zip, made while it is sent
 sizes       the folders of a point in time, added up; ``tree_map`` places them

@@ -12,6 +12,7 @@ from s3fs_meta.browse import access, page_server, source, templates
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import shell_word
+from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.wanted import target_words
 from s3fs_meta.model import Address
@@ -41,7 +42,8 @@ async def serve(reading: Reading, address: Address, announce: Callable[[str], No
             with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 if watch is not None:
                     nursery.start_soon(watch.run)
-                nursery.start_soon(server.serve, Site(opened, secrets, render, watch).answer)
+                site = Site(opened, secrets, render, PendingPages(nursery), watch)
+                nursery.start_soon(server.serve, site.answer)
                 announce(secrets.url)
                 async for _ in signals:
                     break

@@ -19,6 +19,7 @@ from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changed_between import changed_between
 from s3fs_meta.sync.progress import no_progress
 
+_PIECE_INODES: Final = 100  # inodes that are looked up without a pause
 # Texts that were chosen to be slow to compare leave the interpreter to other pages.
 _ONE: Final = trio.CapacityLimiter(1)
 
@@ -49,16 +50,23 @@ async def differences(source: Source, before: Txg, top: bytes) -> list[Differenc
     if changed is None or len(changed) > BROWSE_CHANGED_MAX:
         return None
     async with source.used(before) as old, source.used(newest.txg) as new:
-        if max(names_in(old, changed), names_in(new, changed)) > BROWSE_COMPARED_NAMES_MAX:
+        names = [await names_in(point, changed) for point in (old, new)]
+        if max(names) > BROWSE_COMPARED_NAMES_MAX:
             return None
-        found = list(TreeDiff(old.db, new.db).differences(changed))
-    return sorted(one for one in found if _is_at(one.path, top) or _is_at(one.former_path, top))
+        found: list[Difference] = []
+        for one in TreeDiff(old.db, new.db).steps(changed):
+            if one is not None and (_is_at(one.path, top) or _is_at(one.former_path, top)):
+                found.append(one)
+            await trio.lowlevel.checkpoint()
+    return sorted(found)
 
 
-def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
+async def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
     """Return how many names the directories of some inodes have, which are compared in memory."""
     directories: dict[Ino, int] = {}
-    for ino in changed:
+    for number, ino in enumerate(changed):
+        if number % _PIECE_INODES == 0:
+            await trio.lowlevel.checkpoint()
         found = inodes.find(point.db, ino)
         if found is not None and not stat.S_ISDIR(found.mode):
             found = inodes.find(point.db, found.parent)

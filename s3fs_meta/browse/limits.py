@@ -11,6 +11,10 @@ BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB  # a path of PATH_MAX bytes, escaped,
 BROWSE_REQUEST_S_MAX: Final = 30.0  # browsers open connections before they need them
 BROWSE_SEND_S_MAX: Final = 120.0  # a client that reads nothing for this time is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # time that a page waits for a bucket that does not answer
+BROWSE_ANSWER_S: Final = 0.2  # after this time a click gets a page that says to wait
+BROWSE_PENDING_S: Final = 10.0  # longest request of a browser that waits for a page
+BROWSE_ABANDONED_S: Final = 10.0  # time after which a page for which no request waits is cancelled
+BROWSE_PENDING_MAX: Final = 16  # pages that are made at the same time, each some 100 KB
 BROWSE_FRESH_S: Final = 2.0  # the newest txg is cached for this time, so a click costs no request
 
 # --- directories, files and archives -----------------------------------------------------------

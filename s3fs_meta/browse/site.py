@@ -22,6 +22,7 @@ never a page of this site.
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -42,6 +43,7 @@ from s3fs_meta.browse.limits import BROWSE_OUTAGE_S_MAX
 from s3fs_meta.browse.mount_watch import MountWatch
 from s3fs_meta.browse.names import from_url, to_url
 from s3fs_meta.browse.page_server import page
+from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.source import Source
 from s3fs_meta.browse.templates import Render
 from s3fs_meta.browse.wanted import Wanted, WrongAddressError
@@ -81,6 +83,8 @@ _OF_PATH: Final[dict[bytes, _Page]] = {
     b"compare": history_pages.compare,
     b"": history_pages.time_line,
 }
+# Pages whose content may take seconds. Downloads and pictures are not pages, so they are waited for.
+_PATIENT: Final = {b"at", b"find", b"changes", b"space", b"inode", b"go", *_OF_PATH}
 _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     WrongAddressError: (http_server.NOT_FOUND, "Not found"),
     NoSpaceLeftError: (http_server.NOT_NOW, "The disk is full"),
@@ -97,12 +101,18 @@ class Site:
     """The pages of one filesystem."""
 
     def __init__(
-        self, source: Source, access: Access, render: Render, watch: MountWatch | None = None
+        self,
+        source: Source,
+        access: Access,
+        render: Render,
+        pending: PendingPages,
+        watch: MountWatch | None = None,
     ) -> None:
         """Store the arguments; *watch* is None if the filesystem is not mounted on this host."""
         self._source = source
         self._access = access
         self._render = render
+        self._pending = pending
         self._watch = watch
 
     async def answer(self, request: Request) -> Reply:
@@ -114,11 +124,25 @@ class Site:
         if refused is not None:
             return refused
         root = self._access.root
-        reply = await self._answer(request.target[len(root) :])
+        target = request.target[len(root) :]
+        # A program such as curl would take the page that says to wait for the wanted one.
+        is_browser = b"text/html" in request.headers.get(b"accept", b"")
+        reply = await (self._promptly(target) if is_browser else self._answer(target))
         location = reply.headers.get("location")
         if location is None:
             return reply
         return reply._replace(headers={**reply.headers, "location": root + location})
+
+    async def _promptly(self, target: bytes) -> Reply:
+        """Return a reply, or a page that says to wait and then loads the wanted one."""
+        kind = target.partition(b"?")[0].removeprefix(b"/").partition(b"/")[0]
+        if kind not in _PATIENT:
+            return await self._answer(target)
+        try:
+            reply = await self._pending.get(target, partial(self._answer, target))
+        except BusyError as exc:
+            return self._error(http_server.NOT_NOW, _ERRORS[BusyError][1], str(exc))
+        return reply or page(self._render("waiting.html"), http_server.ACCEPTED)
 
     async def _answer(self, target: bytes) -> Reply:
         try:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
+from s3fs_meta.mount.http_server import ACCEPTED
 from tests.browse.serving import Served
 
 PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -30,11 +31,12 @@ class Browser:
         self._numbers = itertools.count(1)
         self._session: str | None = None
         self.messages: list[str] = []  # of the console, such as violations of the policy
-        self.loads = 0  # complete pages since the start
+        self.loads = 0  # complete pages since the start, without those that wait for another
+        self._waits = False  # the page waits for another one
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def _receive(self) -> dict[str, Any]:
@@ -43,7 +45,10 @@ class Browser:
             text += byte
         found = json.loads(text)
         assert isinstance(found, dict)
-        if found.get("method") == "Page.loadEventFired":
+        params = found.get("params", {})
+        if found.get("method") == "Network.responseReceived" and params["type"] == "Document":
+            self._waits = params["response"]["status"] == ACCEPTED
+        if found.get("method") == "Page.loadEventFired" and not self._waits:
             self.loads += 1
         if found.get("method") == "Log.entryAdded":
             entry = found["params"]["entry"]

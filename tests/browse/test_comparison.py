@@ -45,6 +45,6 @@ async def test_names_of_directories_above_count_to_the_bound(tmp_path: Path, mos
         inodes.replace(db, inodes.get(db, ino)._replace(size_bytes=most))
     db.commit()
     point = points.point_of(db)
-    assert comparison.names_in(point, [file]) == 2 * most
-    assert comparison.names_in(point, [file, folder, ROOT_INO, Ino(999)]) == 2 * most
+    assert await comparison.names_in(point, [file]) == 2 * most
+    assert await comparison.names_in(point, [file, folder, ROOT_INO, Ino(999)]) == 2 * most
     db.close()

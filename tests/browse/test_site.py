@@ -10,12 +10,14 @@ from typing_extensions import override
 
 from s3fs_meta.browse import templates
 from s3fs_meta.browse.access import Access, new_path
-from s3fs_meta.browse.limits import BROWSE_OUTAGE_S_MAX
+from s3fs_meta.browse.limits import BROWSE_ANSWER_S, BROWSE_OUTAGE_S_MAX
+from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.source import Source
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.model import Address
-from s3fs_meta.mount.http_server import Request
+from s3fs_meta.mount import http_server
+from s3fs_meta.mount.http_server import Reply, Request
 from s3fs_meta.objects.contact import Outage
 from tests.browse.conftest import SECOND
 from tests.browse.serving import Served
@@ -122,29 +124,51 @@ class _Away:
         await trio.sleep_forever()
 
 
+async def _made(site: Site, request: Request) -> Reply:
+    """Return a page as a browser gets it, which asks again while the page is made."""
+    while (reply := await site.answer(request)).status == http_server.ACCEPTED:
+        assert b'<meta http-equiv="refresh" content="0">' in reply.content
+    return reply
+
+
 async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
     """Exchange the token; return the headers of later requests."""
     host = {b"host": b"127.0.0.1:8080"}
     token = access.url.partition("8080")[2].encode()
     reply = await site.answer(Request("GET", token, host))
-    return {**host, b"cookie": reply.headers["set-cookie"].partition(";")[0].encode()}
+    return {**host, b"accept": b"text/html", b"cookie": reply.headers["set-cookie"].partition(";")[0].encode()}
 
 
 @pytest.mark.parametrize("fails_after_s", [0.0, 20.0])
 async def test_page_does_not_wait_for_a_bucket_that_is_out(
-    autojump_clock: trio.testing.MockClock, fails_after_s: float
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, fails_after_s: float
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
     render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Away(fails_after_s)), access, render)
+    site = Site(cast("Source", _Away(fails_after_s)), access, render, PendingPages(nursery))
     headers = await _entered(site, access)
     began_s = trio.current_time()
     request = Request("GET", access.root.encode(), headers)
-    reply = await site.answer(request)
+    first = await site.answer(request)
+    assert trio.current_time() - began_s == pytest.approx(BROWSE_ANSWER_S)
+    assert first.status == http_server.ACCEPTED
+    assert b"Please wait" in first.content
+    reply = await _made(site, request)
     waited_s = trio.current_time() - began_s
     assert reply.status == 502
     assert b"s3://away has not answered for" in reply.content
     assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
+
+
+async def test_program_that_is_no_browser_waits_for_the_page(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    access = Access(Address("127.0.0.1", 8080), new_path())
+    render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
+    site = Site(cast("Source", _Away(0.0)), access, render, PendingPages(nursery))
+    headers = {**await _entered(site, access), b"accept": b"*/*"}
+    reply = await site.answer(Request("GET", access.root.encode(), headers))
+    assert reply.status == 502
 
 
 class _Failing(_Away):
@@ -163,11 +187,14 @@ class _Failing(_Away):
             nursery.start_soon(fail)
 
 
-async def test_several_failed_requests_are_one_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_several_failed_requests_are_one_error(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
     render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
-    site = Site(cast("Source", _Failing(0.0)), access, render)
-    reply = await site.answer(Request("GET", access.root.encode(), await _entered(site, access)))
+    site = Site(cast("Source", _Failing(0.0)), access, render, PendingPages(nursery))
+    headers = await _entered(site, access)
+    reply = await _made(site, Request("GET", access.root.encode(), headers))
     assert reply.status == 502
     assert b"The bucket cannot be read" in reply.content
     assert b"SlowDown" in reply.content

@@ -32,6 +32,7 @@ _CONTENT: Final = (
     "SELECT m.block_index, b.plain_bytes, coalesce(b.hash, m.block) FROM block_map m"
     " LEFT JOIN blocks b ON b.block = m.block WHERE m.ino = ? ORDER BY m.block_index"
 )
+_PIECE_ROWS: Final = 500  # rows that are compared without a pause: a millisecond
 # The columns of the primary keys, of which the first is an inode number.
 _TABLES: Final = {
     "inodes": "ino",
@@ -89,12 +90,18 @@ class TreeDiff:
         self._after = _State(after)
 
     def differences(self, changed: Collection[Ino]) -> Iterator[Difference]:
-        """Yield the differences, in no order.
+        """Yield the differences, in no order; as ``steps`` without its pauses."""
+        return (one for one in self.steps(changed) if one is not None)
+
+    def steps(self, changed: Collection[Ino]) -> Iterator[Difference | None]:
+        """Yield the differences, in no order, and None after each short piece of work.
 
         Args:
             changed: every inode whose rows may differ, and every directory whose entries may.
         """
-        removed, added = self._names(changed)
+        removed: dict[_Name, Ino] = {}
+        added: dict[_Name, Ino] = {}
+        yield from self._compare_names(changed, removed, added)
         taken = set(removed) & set(added)
         replaced = {
             name
@@ -116,27 +123,30 @@ class TreeDiff:
                 yield from self._one(self._after, ADDED, ino, new)
         yield from self._in_place([ino for ino in changed if ino not in shown])
 
-    def _names(self, changed: Collection[Ino]) -> tuple[dict[_Name, Ino], dict[_Name, Ino]]:
-        """Return the names that exist only in the earlier or only in the later state."""
-        removed: dict[_Name, Ino] = {}
-        added: dict[_Name, Ino] = {}
-        for directory in changed:
-            for old, new in _paired(
-                self._before.rows(directory), self._after.rows(directory)
-            ):
+    def _compare_names(
+        self, changed: Collection[Ino], removed: dict[_Name, Ino], added: dict[_Name, Ino]
+    ) -> Iterator[None]:
+        """Add the names that exist only in the earlier or only in the later state."""
+        for number, directory in enumerate(changed):
+            if number % _PIECE_ROWS == 0:
+                yield None
+            pairs = _paired(self._before.rows(directory), self._after.rows(directory))
+            for at, (old, new) in enumerate(pairs, 1):
+                if at % _PIECE_ROWS == 0:
+                    yield None
                 if old is not None and old.ino in changed:
                     self._before.note_name(directory, old)
                 if new is not None and new.ino in changed:
                     self._after.note_name(directory, new)
-                if old != new:
-                    if old is not None:
-                        removed[directory, old.name] = old.ino
-                    if new is not None:
-                        added[directory, new.name] = new.ino
+                if old == new:
+                    continue
+                if old is not None:
+                    removed[directory, old.name] = old.ino
+                if new is not None:
+                    added[directory, new.name] = new.ino
         # Of names with the same hash, one may have got the cookie of another.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
-        return removed, added
 
     def _replaced(self, name: _Name, old: Ino, new: Ino) -> Iterator[Difference]:
         former, found = self._before.find(old), self._after.find(new)
@@ -172,11 +182,16 @@ class TreeDiff:
             before, after = (size, None) if kind == REMOVED else (None, size)
             yield Difference(path, kind, None, found.mode, before, after, False)
 
-    def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference]:
+    def _in_place(self, inos: Iterable[Ino]) -> Iterator[Difference | None]:
         """Yield changed files and directories that kept their names."""
-        existed = (one for one in map(self._before.find, inos) if one is not None)
-        both = ((one, self._after.find(one.ino)) for one in existed)
-        kept = [(one, other) for one, other in both if other is not None]
+        kept: list[tuple[Attributes, Attributes]] = []
+        for number, ino in enumerate(inos):
+            if number % _PIECE_ROWS == 0:
+                yield None
+            former = self._before.find(ino)
+            found = None if former is None else self._after.find(ino)
+            if former is not None and found is not None:
+                kept.append((former, found))
         # Sorted by directory, so that the names of each directory are read only once.
         for former, found in sorted(kept, key=lambda pair: pair[1].parent):
             if self._is_content_changed(former, found):

@@ -1,0 +1,72 @@
+"""Pages that take longer than a click should: made in the background, while the browser waits.
+
+Owns: the pages that are being made, and their bounds. Does not know: URLs, HTML.
+Keeps: a page that no request asks for any more is cancelled; its memory is freed.
+Tasks: one for each page that is being made.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from s3fs_meta.browse.limits import (
+    BROWSE_ABANDONED_S,
+    BROWSE_ANSWER_S,
+    BROWSE_PENDING_MAX,
+    BROWSE_PENDING_S,
+)
+from s3fs_meta.errors import BusyError
+from s3fs_meta.mount.http_server import Reply
+
+Make = Callable[[], Awaitable[Reply]]
+
+
+class _Pending:
+    """One page that is being made, or that no request has fetched yet."""
+
+    def __init__(self) -> None:
+        self.reply: Reply | None = None
+        self.made = trio.Event()
+        self.scope = trio.CancelScope()
+
+
+class PendingPages:
+    """The pages that are being made."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        """Store the nursery, in which pages are made."""
+        self._nursery = nursery
+        self._pages: dict[bytes, _Pending] = {}
+
+    async def get(self, target: bytes, make: Make) -> Reply | None:
+        """Return a page, or None if it is not made in time; the next call waits for the same page.
+
+        Args:
+            target: the address of the page.
+            make: makes the page; raises nothing but Cancelled.
+
+        Raises:
+            BusyError: too many pages are being made.
+        """
+        page, wait_s = self._pages.get(target), BROWSE_PENDING_S
+        if page is None:
+            if len(self._pages) >= BROWSE_PENDING_MAX:
+                raise BusyError(len(self._pages))
+            page, wait_s = _Pending(), BROWSE_ANSWER_S
+            self._pages[target] = page
+            self._nursery.start_soon(self._make, target, page, make)
+        page.scope.deadline = trio.current_time() + wait_s + BROWSE_ABANDONED_S
+        with trio.move_on_after(wait_s):
+            await page.made.wait()
+        if page.reply is not None:
+            page.scope.cancel()
+        return page.reply
+
+    async def _make(self, target: bytes, page: _Pending, make: Make) -> None:
+        try:
+            with page.scope:
+                page.reply = await make()
+                page.made.set()
+                await trio.sleep_forever()  # until a request fetches it, or none does in time
+        finally:
+            del self._pages[target]

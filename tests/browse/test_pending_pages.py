@@ -1,0 +1,83 @@
+"""Pages that are made while the browser waits."""
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.browse.limits import (
+    BROWSE_ABANDONED_S,
+    BROWSE_ANSWER_S,
+    BROWSE_PENDING_MAX,
+    BROWSE_PENDING_S,
+)
+from s3fs_meta.browse.pending_pages import PendingPages
+from s3fs_meta.errors import BusyError
+from s3fs_meta.mount.http_server import OK, Reply
+
+
+class Slow:
+    """Makes a page that takes some time, and counts the pages."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.begun = self.made = 0
+
+    async def __call__(self) -> Reply:
+        """Make one page."""
+        self.begun += 1
+        await trio.sleep(self.seconds)
+        self.made += 1
+        return Reply(OK, b"%d" % self.made)
+
+
+async def test_fast_page_is_returned_and_not_kept(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    pages, make = PendingPages(nursery), Slow(BROWSE_ANSWER_S / 2)
+    assert await pages.get(b"/a", make) == Reply(OK, b"1")
+    await trio.testing.wait_all_tasks_blocked()
+    assert await pages.get(b"/a", make) == Reply(OK, b"2")
+
+
+async def test_slow_page_is_made_once_while_the_browser_asks_again(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """The first request gets its answer at once, the second when the page is made."""
+    pages, make = PendingPages(nursery), Slow(BROWSE_PENDING_S / 2)
+    began_s = trio.current_time()
+
+    assert await pages.get(b"/a", make) is None
+    assert trio.current_time() - began_s == pytest.approx(BROWSE_ANSWER_S)
+    assert await pages.get(b"/a", make) == Reply(OK, b"1")
+    assert trio.current_time() - began_s == pytest.approx(make.seconds)
+    assert make.begun == 1
+
+
+async def test_page_for_which_no_request_waits_is_cancelled(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    pages, make = PendingPages(nursery), Slow(1e6)
+    assert await pages.get(b"/a", make) is None
+    await trio.sleep(2 * BROWSE_ABANDONED_S)
+    assert make.made == 0
+    assert await pages.get(b"/a", make) is None
+    assert make.begun == 2  # the first one was dropped
+
+
+async def test_long_page_is_not_cancelled_while_a_browser_waits(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    pages, make = PendingPages(nursery), Slow(10 * (BROWSE_PENDING_S + BROWSE_ABANDONED_S))
+    while (reply := await pages.get(b"/a", make)) is None:
+        pass
+    assert reply == Reply(OK, b"1")
+
+
+async def test_one_page_too_many_is_refused(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    pages, make = PendingPages(nursery), Slow(1e6)
+    for number in range(BROWSE_PENDING_MAX):
+        assert await pages.get(b"/%d" % number, make) is None
+    with pytest.raises(BusyError):
+        await pages.get(b"/one more", make)

@@ -1,5 +1,6 @@
 """``s3fs-meta versions``: the versions of a file."""
 
+import stat
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -13,6 +14,7 @@ from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount.history_requests import Shape, found_by, request_versions
@@ -153,10 +155,17 @@ def _line(version: Mapping[str, Any], shown: str) -> str:
     why = version["unknown"]
     if why is not None and version["created_ns"] is None:
         return f"{number:>6}  unknown: {why}"
-    size = "" if version["size_bytes"] is None else output.human_bytes(version["size_bytes"])
     changes = ", ".join(version["changes"]) + (f": {why}" if why else "")
     name = "" if version["name"] in {None, shown} else f" ({_printable(version['name'])})"
-    return f"{number:>6}  {when:<{_TIME_CHARS}}  {size:>8}  {changes}{name}"
+    return f"{number:>6}  {when:<{_TIME_CHARS}}  {_size(version):>8}  {changes}{name}"
+
+
+def _size(version: Mapping[str, Any]) -> str:
+    """Return the size of a file, or the number of names in a directory."""
+    size, mode = version["size_bytes"], version["mode"]
+    if size is None:
+        return ""
+    return counted(size, "name") if mode and stat.S_ISDIR(mode) else output.human_bytes(size)
 
 
 def _printable(name: str) -> str:

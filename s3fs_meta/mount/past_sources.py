@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from s3fs_meta.control.protocol import Message, Report
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_clone import Find, PastClone
 from s3fs_meta.fs.past.past_tree import PastTree
@@ -47,7 +47,8 @@ class PastSources:
         """Return the txg of a source, and a function that finds its inode at that time.
 
         Raises:
-            UsageError: the source is malformed, or its point in time is not available.
+            UsageError: the source is malformed.
+            SettingsError: its point in time is not available.
             NoInodeError: no inode of the past has the number.
             StoreError, BrokenChainError: the bucket cannot be reached or read.
             As ``Session.flush``.
@@ -75,16 +76,16 @@ class PastSources:
         return session.link.txg
 
     async def _retained(self, at: Message) -> Txg:
-        """Return the last txg at a point in time."""
+        """Return the last txg at a point in time. Raises as ``find``."""
         try:
             wanted = PointInTime(**at)
         except TypeError as exc:
             raise UsageError("the point in time of a copy is malformed") from exc
         link = await self._points.find(wanted)
         if link is None and wanted.kept is not None:
-            raise UsageError(kept_points.no_such_point(wanted.kept))
+            raise SettingsError(kept_points.no_such_point(wanted.kept))
         if link is None:
-            raise UsageError(
+            raise SettingsError(
                 f"{wanted.text} is in the future, or is not retained; s3fs-meta log lists the points"
                 " in time"
             )

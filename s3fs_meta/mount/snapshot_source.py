@@ -89,7 +89,8 @@ async def opened_snapshot(
         bucket, StateDir(own), options, wanted, front.progress, earlier=earlier
     )
     try:
-        for notice in volume.notices:
+        shown = () if earlier is None else earlier.notices
+        for notice in [one for one in volume.notices if one not in shown]:
             front.notice(with_options(notice, reading.place.url, reading.options))
         yield volume
     finally:

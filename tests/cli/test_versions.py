@@ -82,7 +82,9 @@ def test_mounted_file_is_named_by_its_path(program: Program, mounted: Place) -> 
     printed = program.ok("versions", path).splitlines()
     program.ok("flush", mounted.mountpoint)
     after = json.loads(program.ok("versions", "--json", path))
+    of_directory = program.ok("versions", path.parent)
 
+    assert " 1 name " in of_directory
     assert [one["uploaded"] for one in before["versions"]] == [False, True]
     assert [one["size_bytes"] for one in before["versions"]] == [14, 5]
     assert "not uploaded yet" in printed[0]

@@ -136,7 +136,11 @@ async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
     host = {b"host": b"127.0.0.1:8080"}
     token = access.url.partition("8080")[2].encode()
     reply = await site.answer(Request("GET", token, host))
-    return {**host, b"accept": b"text/html", b"cookie": reply.headers["set-cookie"].partition(";")[0].encode()}
+    return {
+        **host,
+        b"accept": b"text/html",
+        b"cookie": reply.headers["set-cookie"].partition(";")[0].encode(),
+    }
 
 
 @pytest.mark.parametrize("fails_after_s", [0.0, 20.0])

@@ -37,7 +37,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
-from s3fs_meta.sync.history.snapshot_mount import Bucket, open_snapshot
+from s3fs_meta.sync.history.snapshot_mount import Bucket, Restoring, open_snapshot
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
@@ -204,11 +204,10 @@ class OpenPoints:
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
                 apart = self._may_spawn and size_bytes >= RESTORE_APART_BYTES_MIN
+                how = Restoring(reserve=reserve, apart=apart)
                 try:
                     with self._disk.holding(state.database, size_bytes):
-                        volume = await open_snapshot(
-                            self._bucket(), state, _OPTIONS, wanted, reserve=reserve, apart=apart
-                        )
+                        volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted, how)
                 except BaseException:
                     with contextlib.suppress(OSError):
                         state.path.rmdir()  # a directory that another part removed is not an error

@@ -127,22 +127,18 @@ class TreeDiff:
         self, changed: Collection[Ino], removed: dict[_Name, Ino], added: dict[_Name, Ino]
     ) -> Iterator[None]:
         """Add the names that exist only in the earlier or only in the later state."""
-        for number, directory in enumerate(changed):
-            if number % _PIECE_ROWS == 0:
-                yield None
-            pairs = _paired(self._before.rows(directory), self._after.rows(directory))
-            for at, (old, new) in enumerate(pairs, 1):
-                if at % _PIECE_ROWS == 0:
+        count = 0
+        for directory in changed:
+            yield None
+            for old, new in _paired(self._before.rows(directory), self._after.rows(directory)):
+                count += 1
+                if count % _PIECE_ROWS == 0:
                     yield None
-                if old is not None and old.ino in changed:
-                    self._before.note_name(directory, old)
-                if new is not None and new.ino in changed:
-                    self._after.note_name(directory, new)
-                if old == new:
-                    continue
-                if old is not None:
+                self._before.note_name(directory, old, changed)
+                self._after.note_name(directory, new, changed)
+                if old is not None and old != new:
                     removed[directory, old.name] = old.ino
-                if new is not None:
+                if new is not None and old != new:
                     added[directory, new.name] = new.ino
         # Of names with the same hash, one may have got the cookie of another.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
@@ -288,9 +284,10 @@ class _State:
         query = "SELECT cookie, name, ino FROM dentries WHERE parent = ? ORDER BY cookie"
         return map(_Row._make, self._db.connection.execute(query, (directory,)))
 
-    def note_name(self, directory: Ino, row: _Row) -> None:
-        """Keep a name of an inode, so that its directory is not read again."""
-        self._noted[directory, row.ino] = row.name
+    def note_name(self, directory: Ino, row: _Row | None, wanted: Collection[Ino]) -> None:
+        """Keep a name of a wanted inode, so that its directory is not read again."""
+        if row is not None and row.ino in wanted:
+            self._noted[directory, row.ino] = row.name
 
     def content(self, ino: Ino) -> list[Any]:
         """Return a value that identifies the content of a file."""

@@ -9,6 +9,7 @@ closed.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import trio
 
@@ -36,6 +37,19 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
+
+
+class Restoring(NamedTuple):
+    """The options of restoring one point in time."""
+
+    progress: Progress = no_progress  # called with the progress, unless it is restored apart
+    reserve: Reserve | None = None  # as for ``Restorer``
+    apart: bool = False  # restore it in a process of its own
+    # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
+    earlier: Volume | None = None
+
+
+RESTORED_HERE: Final = Restoring()
 
 
 @dataclass(slots=True)
@@ -91,32 +105,25 @@ class Bucket:
         self,
         link: Link,
         target: Path,
-        progress: Progress = no_progress,
-        reserve: Reserve | None = None,
-        *,
-        apart: bool = False,
-        earlier: Volume | None = None,
+        how: Restoring = RESTORED_HERE,
     ) -> list[str]:
         """Restore the database of a link to the file *target*; return notices for the user.
 
-        Nothing is synced, because such a database is not used after a crash.
+        The database is not synced, because it is not used after a crash.
 
         Args:
             link: the link.
             target: a path at which no file exists.
-            progress: called with the progress of the restore, unless it is *apart*.
-            reserve: as for ``Restorer``.
-            apart: restore it in a process of its own.
-            earlier: an open snapshot of this filesystem; if the changelogs after it lead to the
-                link, its database is copied instead of an image.
+            how: the options of the restore.
 
         Raises:
-            As ``Restorer.restore``; if *apart*, as ``ProcessRestorer.restore``.
+            As ``Restorer.restore``; if *how* is apart, as ``ProcessRestorer.restore``.
         """
         head = self.keeper.lease.head
         newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+        reserve, earlier = how.reserve, how.earlier
         here = Restorer(
-            self.store, self.keyring, self.uuid, progress, reserve=reserve, is_throwaway=True
+            self.store, self.keyring, self.uuid, how.progress, reserve=reserve, is_throwaway=True
         )
         if earlier is not None and earlier.link.txg <= link.txg:
             source = earlier.state_dir.database
@@ -125,7 +132,7 @@ class Bucket:
                 return here.notices
             await trio.to_thread.run_sync(image_copy.remove, target)
         restorer: Restorer | ProcessRestorer = here
-        if apart:
+        if how.apart:
             restorer = ProcessRestorer(self.store, self.keyring, self.uuid, reserve=reserve)
         restored = await restorer.restore(newest, target, upto=link.txg)
         if restored.hash != link.hash:
@@ -166,11 +173,7 @@ async def open_snapshot(
     state_dir: StateDir,
     options: OpenOptions,
     wanted: PointInTime,
-    progress: Progress = no_progress,
-    *,
-    reserve: Reserve | None = None,
-    apart: bool = False,
-    earlier: Volume | None = None,
+    how: Restoring = RESTORED_HERE,
 ) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
@@ -180,10 +183,7 @@ async def open_snapshot(
             removed.
         options: only the pragmas, ``at_least`` and the timeout of the lock are used.
         wanted: the snapshot is the last txg that is not later than this point in time.
-        progress: called with the progress of the restore.
-        reserve: called with the size of an image before it is downloaded, as by ``Restorer``.
-        apart: restore the database in a process of its own.
-        earlier: as for ``Bucket.restore``.
+        how: the options of the restore.
 
     Raises:
         SettingsError: the point in time is unavailable; the message names the available ones.
@@ -198,9 +198,7 @@ async def open_snapshot(
         if options.at_least is not None:
             unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
-        notices = await bucket.restore(
-            link, state_dir.database, progress, reserve, apart=apart, earlier=earlier
-        )
+        notices = await bucket.restore(link, state_dir.database, how)
         # Not syncing is safe: after a crash the snapshot's database is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)

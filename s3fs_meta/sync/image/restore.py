@@ -130,7 +130,8 @@ class Restorer:
         unfinished = target.with_name(target.name + ".restoring")
         try:
             if self._reserve is not None:
-                await self._reserve(earlier.stat().st_size)
+                size_bytes = await trio.to_thread.run_sync(os.path.getsize, earlier)
+                await self._reserve(size_bytes)
             await trio.to_thread.run_sync(shutil.copyfile, earlier, unfinished)
             advanced = await self._apply(link, unfinished, upto, by_levels=True)
             await trio.to_thread.run_sync(self._finish, unfinished, target)

@@ -1,0 +1,96 @@
+"""Clicks in ``s3fs-meta browse``: when the browser gets an answer, and when it gets the page.
+
+A page that takes long is made while the browser shows one that says to wait, and asks again. Each
+page is asked for twice; the first time its point in time may have to be restored.
+"""
+
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any, Final
+
+from contrib.bench import targets
+from contrib.bench.subjects import TERMINATE_S_MAX, SubjectError, begin
+
+ANSWER_S_MAX: Final = 0.3
+_REQUEST_S_MAX: Final = 120.0
+_OK: Final = 200
+_ACCEPTED: Final = 202
+
+Figures = dict[str, dict[str, float]]
+
+
+class _Pages:
+    """The pages of a running command, as a browser asks for them."""
+
+    def __init__(self, printed: str) -> None:
+        self._host = printed.partition("//")[2].partition("/")[0]
+        reply = self._ask(printed.partition(self._host)[2], {})
+        given = reply.headers["Set-Cookie"]
+        self._root = given.partition("Path=")[2]
+        self._headers = {"Cookie": given.partition(";")[0], "Accept": "text/html"}
+
+    def _ask(self, path: str, headers: dict[str, str]) -> HTTPResponse:
+        with closing(HTTPConnection(self._host, timeout=_REQUEST_S_MAX)) as connection:
+            connection.request("GET", path, headers=headers)
+            reply = connection.getresponse()
+            reply.read()
+            return reply
+
+    def click(self, path: str) -> tuple[float, float]:
+        """Return the seconds until the first answer, and until the page."""
+        start = time.perf_counter()
+        reply = self._ask(self._root + path, self._headers)
+        answered_s = time.perf_counter() - start
+        while reply.status == _ACCEPTED:
+            reply = self._ask(self._root + path, self._headers)
+        if reply.status != _OK:
+            raise SubjectError(f"{path} has the status {reply.status}")
+        return answered_s, time.perf_counter() - start
+
+
+def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
+    """Return the seconds of some pages.
+
+    Args:
+        command: a command that reads the bucket, with ``{}`` in place of its name.
+        earlier: a txg a day before the last one.
+        name: a file with versions in the root directory.
+    """
+    paths = {
+        "time line": "/",
+        "a folder a day ago": f"/at/{earlier}/",
+        "find from the root": f"/find/{earlier}/?name={name}",
+        "versions": f"/versions/{name}",
+        "changes since a day": f"/changes/{earlier}/",
+        "space": f"/space/{earlier}/",
+    }
+    process = begin(*(word.format("browse") for word in command))
+    try:
+        assert process.stdout is not None, "its output is a pipe"
+        pages = _Pages(process.stdout.readline().strip())
+        figures: Figures = {}
+        for title, path in paths.items():
+            (first_answer_s, first_s), (answer_s, page_s) = pages.click(path), pages.click(path)
+            figures[title] = {
+                "first answer, s": max(first_answer_s, answer_s),
+                "page at first, s": first_s,
+                "page again, s": page_s,
+            }
+        return figures
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(TERMINATE_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wanted(figures: Figures) -> list[Any]:
+    """Return the target for the answers to clicks."""
+    slowest_s = max(one["first answer, s"] for one in figures.values())
+    return [targets.at_most("answer to a click", slowest_s, ANSWER_S_MAX, "s")]

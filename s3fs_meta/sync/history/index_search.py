@@ -4,6 +4,8 @@ Owns: which index objects a search reads, and the check that they describe this 
 Does not know: how a txg changed an inode, paths.
 Keeps: the result has every txg of the range that matches the search, and every txg whose changes the
 index lacks. An index object that cannot be used only costs more requests.
+An index object is used only if its last changelog has the hash that this chain records for it. An object
+of another history, which a bucket may have if it lost its last changelogs, would hide changes.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -18,6 +20,7 @@ import trio
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
+from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
 from s3fs_meta.limits import (
@@ -28,12 +31,17 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 
 _log = logging.getLogger(__name__)
 
 # Returns a mask: the parts of a run that match a search.
 Match = Callable[[HistoryIndex], int]
+
+
+class TooManyError(Exception):
+    """A search found more than its caller can use. Nothing is damaged."""
 
 
 class Candidate(NamedTuple):
@@ -69,8 +77,10 @@ class HistorySearch:
         self._uuid = uuid
         self._end = end
         self._stored: set[ObjectKey] | None = None
-        # Hashes of changelogs that this search has read; an object that contradicts them is not used.
+        # Hashes of changelogs by the objects that this search uses; an object that contradicts them is
+        # not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
+        self._used: set[ObjectKey] = set()  # index objects that are of this chain
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
     def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":
@@ -85,7 +95,11 @@ class HistorySearch:
         return Walk(self, match, first, last)
 
     async def collect(
-        self, first: Txg, last: Txg, take: Callable[[HistoryIndex, int], None]
+        self,
+        first: Txg,
+        last: Txg,
+        take: Callable[[HistoryIndex, int], None],
+        most: int | None = None,
     ) -> list[Txg]:
         """Pass the changes of a range of txgs to a function, and return the txgs that lack them.
 
@@ -93,19 +107,24 @@ class HistorySearch:
             first: the first txg of the range.
             last: the last one.
             take: called with an index object, and the mask of the parts that are in the range.
+            most: the maximum number of txgs to return; None: any number.
 
         Returns:
             The txgs whose changes no index object has, in any order.
 
         Raises:
+            TooManyError: the index lacks more than *most* txgs.
             StoreError: the bucket cannot be read.
         """
         missing: list[Txg] = []
-        waiting = list(_covering(first, last))
+        # The latest first, because a run has the hash of the changelog before it.
+        waiting = list(_covering(first, last))[::-1]
         while waiting:
             run = waiting.pop()
             if run.level == 0:
                 missing.append(run.last)
+                if most is not None and len(missing) > most:
+                    raise TooManyError
                 continue
             index = await self._index(run)
             parts = list(enumerate(run.parts()))
@@ -164,7 +183,7 @@ class HistorySearch:
             return None
         if key not in self._cached:
             found = await self._read(key)
-            if found is not None and not self._is_of_chain(found):
+            if found is not None and not await self._is_of_chain(found):
                 _log.warning("ignoring %s, which does not describe its changelogs", key)
                 found = None
             self._cached[key] = found
@@ -185,13 +204,43 @@ class HistorySearch:
             return None
         return found if found.uuid == self._uuid else None
 
-    def _is_of_chain(self, index: HistoryIndex) -> bool:
-        """Return whether an index object agrees with the objects that were read before it."""
+    async def _is_of_chain(self, index: HistoryIndex) -> bool:
+        """Return whether an index object describes changelogs of this chain.
+
+        The hash of its last changelog proves that, because it depends on all changelogs before. The
+        object above was made of its parts, whose hashes were compared, so it proves them, too.
+        """
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
+        is_proven = index.last in self._hashes or self._is_part_of_used(index)
+        if not is_proven:
+            found = await self._hash_of(index.last)
+            if found is None:
+                return False
+            self._hashes[index.last] = found
         if any(self._hashes.get(txg, text) != text for txg, text in ends.items()):
             return False
         self._hashes |= ends
+        self._used.add(index.key)
         return True
+
+    def _is_part_of_used(self, index: HistoryIndex) -> bool:
+        above = index.level + 1
+        if above > HISTORY_LEVELS_MAX:
+            return False
+        return RUNS.key_of(above, RUNS.end_of(above, index.last)) in self._used
+
+    async def _hash_of(self, txg: Txg) -> str | None:
+        """Return the hash of a changelog: as the next one records it, or of its own bytes."""
+        for number in (Txg(txg + 1), txg):
+            try:
+                found = await chain.fetch(self._store, self._keyring, self._uuid, number)
+            except (FormatError, ObjectMissingError):
+                continue
+            if number == txg:
+                return found.link.hash
+            if found.changelog.previous != NO_HASH:
+                return found.changelog.previous
+        return None
 
     def _bound(self, newest: ObjectKey) -> None:
         while self._rows() > HISTORY_CACHED_ROWS_MAX and len(self._cached) > 1:

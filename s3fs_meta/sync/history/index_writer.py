@@ -90,7 +90,7 @@ class Indexer:
         """
         end = self._position.link.txg
         if self.done is None:
-            self._stored = await self._list()
+            self._stored = await self._list(end)
             self.older = self.done = Txg(end // HISTORY_FAN_OUT * HISTORY_FAN_OUT)
         for last in range(self.done + HISTORY_FAN_OUT, end + 1, HISTORY_FAN_OUT):
             for level in RUNS.ends_at(Txg(last)):
@@ -116,11 +116,13 @@ class Indexer:
                     await self._make(level, end)
             self.older = Txg(first - 1)
 
-    async def _list(self) -> set[ObjectKey]:
+    async def _list(self, end: Txg) -> set[ObjectKey]:
+        """Return the index objects of runs up to a txg; later ones are of another history."""
         found: set[ObjectKey] = set()
         async with aclosing(self._store.list(history_index.PREFIX)) as listing:
             async for info in listing:
-                if RUNS.parse_key(info.key) is not None:
+                name = RUNS.parse_key(info.key)
+                if name is not None and name[1] <= end:
                     found.add(info.key)
         return found
 
@@ -139,11 +141,25 @@ class Indexer:
             _log.info("the index object %s is not made: %s", key, exc)
             return True
         data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
-        with contextlib.suppress(PreconditionError):  # an earlier mount made it
+        try:
             await self._store.create(key, data)
+        except PreconditionError:
+            await self._replace_other(made, data)
         self._stored.add(key)
         self._hook("history put")
         return True
+
+    async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
+        """Replace an index object of another history; one that an earlier mount made stays.
+
+        A bucket that lost its last changelogs, as an incomplete replica has, may have such an object.
+        """
+        with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
+            stored = await self._store.get(made.key, ENCODED_BYTES_MAX)
+            found = history_index.decode(made.key, stored.data, self._keyring)
+            if found.uuid == self._uuid and found.hash != made.hash:
+                await self._store.replace(made.key, data, stored.etag)
+                _log.info("replaced %s, which described changelogs that are lost", made.key)
 
     async def _of_txgs(self, last: Txg) -> HistoryIndex:
         txgs = [await self._changes(Txg(txg)) for txg in range(RUNS.first_of(1, last), last + 1)]

@@ -1,9 +1,11 @@
 """Searches of the history index find the txgs that changed an inode or removed a name."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from s3fs_meta.codec import history_index
 from s3fs_meta.codec.history_index import RUNS, HistoryIndex
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.meta.tables import dentries, inodes
@@ -171,3 +173,59 @@ async def test_range_of_a_search_is_kept(power: Power) -> None:
         for first in (1, 5, RUN, RUN + 1, 2 * RUN + 2):
             found = [txg for txg, _ in await found_by(search, everything, first)]
             assert found == list(range(session.link.txg, first - 1, -1))
+
+
+async def lose_last_changelogs(power: Power) -> bytes:
+    """Return to an older bucket that has a later index object, as a replica may; return this object."""
+    objects, key = power.store.objects, RUNS.key_of(1, Txg(2 * RUN))
+    async with power.session("a", tasks=False) as session:
+        await work(session, 2 * RUN - 10 - session.link.txg)
+        await session.close()
+    older = dict(objects)
+    async with power.session("a", tasks=False) as session:
+        await work(session, 20)
+        await index_all(session)
+        await session.close()
+    lost = objects[key]
+    objects.clear()
+    objects.update({**older, key: lost})
+    return lost
+
+
+@pytest.mark.parametrize("indexes", [False, True])
+async def test_index_object_of_lost_changelogs_hides_nothing(power: Power, indexes: bool) -> None:
+    """Later txgs get the numbers of the lost ones; their writer replaces the index object."""
+    lost = await lose_last_changelogs(power)
+    async with power.session("b", tasks=False) as session:
+        await session.indexer.make_due()  # as each mount does soon
+        write_file(session, b"one more, so that the inodes differ")
+        files = await work(session, 20, seed=2)
+        if indexes:
+            await index_all(session)
+            assert power.store.objects[RUNS.key_of(1, Txg(2 * RUN))] != lost
+        assert session.link.txg > 2 * RUN
+        for ino in files:
+            wanted = {txg for txg, _ in await changing(session, ino)}
+            found = await found_by(search_of(power, session), of_inode(ino))
+            assert wanted <= {txg for txg, _ in found}
+
+
+async def test_range_of_changes_does_not_use_an_index_object_of_lost_changelogs(
+    power: Power,
+) -> None:
+    """The object before it is of this chain, which proves nothing about the later one."""
+    async with power.session("a", tasks=False) as session:
+        await append_empty_changelogs(session, 3 * RUN)
+        await index_all(session)
+        key = RUNS.key_of(1, Txg(2 * RUN))
+        keyring = session.volume.keyring
+        index = history_index.decode(key, power.store.objects[key], keyring)
+        power.store.objects[key] = history_index.encode(replace(index, hash="00" * 32), keyring)
+        taken: list[Txg] = []
+
+        def take(index: HistoryIndex, _mask: int) -> None:
+            taken.append(index.last)
+
+        missing = await search_of(power, session).collect(Txg(1), Txg(2 * RUN), take)
+    assert taken == [RUN]
+    assert sorted(missing) == list(range(RUN + 1, 2 * RUN + 1))

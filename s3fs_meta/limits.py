@@ -206,6 +206,8 @@ HISTORY_CACHED_ROWS_MAX: Final = 1_000_000
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB
 DIFF_NAMES_CACHED_MAX: Final = 100_000  # names in memory while two points in time are compared
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
+# Maximum number of changelogs read to find the changed inodes; with more, comparing all is faster.
+DIFF_CHANGELOGS_MAX: Final = 4_096
 # Maximum number of inodes that had one name in a search for versions.
 HISTORY_STAYS_MAX: Final = 1_000
 

@@ -6,12 +6,12 @@ Owns: reading the index, and changelogs of txgs that the index lacks. Does not k
 from collections.abc import Iterable
 
 from s3fs_meta.codec.history_index import HistoryIndex
-from s3fs_meta.limits import DIFF_CHANGES_MAX, HISTORY_FETCHES_MAX
+from s3fs_meta.limits import DIFF_CHANGELOGS_MAX, DIFF_CHANGES_MAX, HISTORY_FETCHES_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.row_history import ChangedRows
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Unreadable
-from s3fs_meta.sync.history.index_search import HistorySearch
+from s3fs_meta.sync.history.index_search import HistorySearch, TooManyError
 from s3fs_meta.sync.progress import Progress
 
 
@@ -32,7 +32,9 @@ async def changed_between(
         progress: called with the number of changelogs that were read.
 
     Returns:
-        None if the changes of a txg are unknown, or if there are more than DIFF_CHANGES_MAX.
+        None if the changes of a txg are unknown, if there are more than DIFF_CHANGES_MAX, or if the
+        index lacks more than DIFF_CHANGELOGS_MAX txgs. So it lacks all txgs between a kept point and
+        the retention floor.
 
     Raises:
         StoreError: the bucket cannot be read.
@@ -42,8 +44,13 @@ async def changed_between(
     def take(index: HistoryIndex, mask: int) -> None:
         found.update(row.ino for row in index.inodes if (row.content | row.other) & mask)
         found.update(row.parent for row in index.names if row.mask & mask)
+        if len(found) > DIFF_CHANGES_MAX:
+            raise TooManyError
 
-    missing = await search.collect(Txg(after + 1), last, take)
+    try:
+        missing = await search.collect(Txg(after + 1), last, take, DIFF_CHANGELOGS_MAX)
+    except TooManyError:
+        return None
     for at in range(0, len(missing), HISTORY_FETCHES_MAX):
         for one in await changelogs.scan(missing[at : at + HISTORY_FETCHES_MAX], _changed):
             if isinstance(one, Unreadable):

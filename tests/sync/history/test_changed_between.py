@@ -13,6 +13,7 @@ from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.index_matches import index_all
 
@@ -54,7 +55,7 @@ async def test_changed_inodes_are_exactly_those_of_the_range(power: Power) -> No
         await between(session, power, 0, 2 * RUN, meter)
 
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    assert sent == 3  # a listing and two index objects
+    assert sent == 4  # a listing, two index objects, and the changelog after the later one
 
 
 async def test_unknown_and_too_many_changes_give_no_result(
@@ -70,3 +71,24 @@ async def test_unknown_and_too_many_changes_give_no_result(
         assert await between(session, power, 0, shipped) is not None
         monkeypatch.setattr(module, "DIFF_CHANGES_MAX", 1)
         assert await between(session, power, 0, shipped) is None
+
+
+async def test_bounds_hold_for_changes_that_the_index_has_or_lacks(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a kept point years ago the index lacks millions of txgs up to the retention floor."""
+    async with power.session("a", tasks=False) as session:
+        for _ in range(2):
+            write_file(session, b"x")
+            await session.shipper.ship(anyway=True)
+        await append_empty_changelogs(session, 2 * RUN)
+        assert await between(session, power, 0, RUN) is not None
+        monkeypatch.setattr(module, "DIFF_CHANGELOGS_MAX", RUN - 1)
+        meter = Meter()
+        assert await between(session, power, 0, RUN, meter) is None
+        sent = sum(one.requests for counts in meter.take().values() for one in counts.values())
+        assert sent == 1  # a listing
+        await index_all(session)
+        assert await between(session, power, 0, RUN) is not None
+        monkeypatch.setattr(module, "DIFF_CHANGES_MAX", 1)
+        assert await between(session, power, 0, RUN) is None

@@ -22,12 +22,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import TXG_DIGITS, Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import (
-    FormatError,
-    NewerFormatError,
-    ObjectMissingError,
-    ObjectTooLargeError,
-)
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, ObjectTooLargeError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import packs, properties
@@ -115,16 +110,19 @@ class StoredImages:
         # by prefix of their names: whether this filesystem wrote the image
         self._ours: dict[str, bool] = {}
 
-    async def list_images(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
+    async def list_images(
+        self, named: Sequence[ManifestRef] = (), claimed: Sequence[ManifestRef] = ()
+    ) -> list[Image]:
         """Return the images from which a restore can begin: complete, and in the chain.
 
         Args:
             named: references to manifests with the hashes that this host knows.
+            claimed: those in objects that anyone can write to a plain bucket: a hash that follows
+                from *named* is preferred.
 
         Raises:
             NewerFormatError: an authentic object names an image of an unknown version.
         """
-        named = list(named)
         self._manifests, self._pieces, self._newer = [], {}, {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -142,8 +140,8 @@ class StoredImages:
             if found is not None:
                 facts[info.key] = found
         self._facts = facts
-        self._compare_hashes(named)
-        await self._refuse_newer(named)
+        self._compare_hashes(named, claimed)
+        await self._refuse_newer([*named, *claimed])
         return sorted(
             one.image
             for key, one in facts.items()
@@ -171,18 +169,19 @@ class StoredImages:
         image = fetched.changelog.image
         return image is not None and image.key == manifest
 
-    def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
+    def _compare_hashes(self, named: Sequence[ManifestRef], claimed: Sequence[ManifestRef]) -> None:
         """Collect the manifests whose hash differs from the hash recorded for them."""
-        hashes = {one.key: one.hash for one in named}
+        hashes, claims = ({one.key: one.hash for one in refs} for refs in (named, claimed))
         exchanged: set[ObjectKey] = set()
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
-            named_hash = hashes.get(key)
+            known = hashes if key in hashes else claims
+            named_hash = known.get(key)
             if named_hash is None:
                 continue  # no hash is recorded: the next image was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
-                hashes.setdefault(facts.previous.key, facts.previous.hash)
+                known.setdefault(facts.previous.key, facts.previous.hash)
         for key in sorted(exchanged - self._exchanged):
             _log.warning(
                 "the manifest %s does not match the hash recorded for it and is ignored", key
@@ -384,7 +383,7 @@ class Finder:
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
-        images = await self.stored_images.list_images([*named, *kept])
+        images = await self.stored_images.list_images(named, kept)
         gone = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in gone]
 

@@ -78,6 +78,29 @@ async def test_image_whose_manifest_has_another_hash_does_not_count(
             power.store.objects[key] = honest
 
 
+@pytest.mark.parametrize("at", [3, 2])
+async def test_hash_in_an_object_of_a_kept_point_does_not_replace_the_recorded_one(
+    power: Power, at: int
+) -> None:
+    """Anyone who can write to a plain bucket can forge both; a forged image could drop pieces."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.imager.make()
+        opened = session.volume
+        finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+        images = await finder.images()
+        key = images[at].key
+        assert await finder.images([ManifestRef(key, "0" * 64)]) == images
+
+        manifest = image_codec.decode(key, power.store.objects[key], opened.keyring)
+        forged = replace(manifest, created_ns=manifest.created_ns + 1)
+        power.store.objects[key] = data = image_codec.encode(forged, key, opened.keyring)
+        fresh = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+        claim = ManifestRef(key, image_codec.content_hash(data))
+        assert key not in {one.key for one in await fresh.images([claim])}
+
+
 async def test_replaced_manifest_is_read_again(power: Power) -> None:
     """A manifest with another size or time is another object."""
     async with power.session("a", tasks=False) as session:

@@ -241,6 +241,7 @@ KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of the name of a kept point
 # Maximum content of a kept point's object; 700 bytes are usual.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
+KEPT_FAULTS_MAX: Final = 100  # maximum number of bad objects of kept points that are named
 KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, because latency dominates
 
 # --- object stores -----------------------------------------------------------------------------

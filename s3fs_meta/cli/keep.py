@@ -397,6 +397,10 @@ def _show(wanted: _Wanted, result: dict[str, Any]) -> None:
 def _show_list(result: dict[str, Any]) -> None:
     for one in result["unreadable"]:
         output.print_text(f"{one['key']} cannot be read: {one['why']}")
+    shown = len(result["unreadable"])
+    more = result.get("unreadable_count", shown) - shown
+    if more:
+        output.print_text(f"{more} more objects of kept points cannot be read")
     if not result["points"]:
         output.print_text("no point in time is kept")
         return

@@ -5,8 +5,10 @@ JSON. Does not know: how points are kept (``keep_handlers``, ``sync.keeping``).
 
     keep       {"name": text, "at": text or null, "auto": bool} → {"point": point}, with progress
     keep_drop  {"names": [text]} → {"objects": number}
-    keep_list  {} → {"points": [point], "unreadable": [{"key", "txg", "why"}], "held_bytes": number}
+    keep_list  {} → {"points": [point], "unreadable": [{"key", "txg", "why"}],
+               "unreadable_count": number, "held_bytes": number}
 
+At most KEPT_FAULTS_MAX unreadable points are listed; unreadable_count counts all of them.
 A point is {"name", "key", "txg", "created_ns", "kept_ns", "auto", "alone_bytes": number or null}.
 """
 
@@ -18,6 +20,7 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message
+from s3fs_meta.limits import KEPT_FAULTS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.targets import Target
@@ -86,6 +89,7 @@ async def listed(kept: KeptPoints, db: Database | None, floor: Txg) -> dict[str,
             message_of(point, None if costs is None else costs.alone[point.key])
             for point in kept.points
         ],
-        "unreadable": [one._asdict() for one in kept.unreadable],
+        "unreadable": [one._asdict() for one in kept.unreadable[:KEPT_FAULTS_MAX]],
+        "unreadable_count": len(kept.unreadable),
         "held_bytes": None if costs is None else costs.total,
     }

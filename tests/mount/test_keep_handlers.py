@@ -6,6 +6,7 @@ import pytest
 
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.errors import SettingsError, UsageError
+from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount import keep_handlers, keep_requests
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, plain
@@ -96,3 +97,15 @@ async def test_unreadable_points_are_listed(plain: Power) -> None:
         found = await call(session, keep_requests.LIST)
     assert found["points"] == []
     assert [(one["key"], one["txg"]) for one in found["unreadable"]] == [(made["key"], made["txg"])]
+
+
+async def test_listing_of_many_unreadable_points_fits_into_a_message(
+    plain: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user of a plain bucket can store thousands."""
+    monkeypatch.setattr(keep_requests, "KEPT_FAULTS_MAX", 2)
+    for number in range(5):
+        plain.store.objects[ObjectKey(f"kept/{7:012}-{0:032x}-{number:016x}")] = b"?"
+    async with plain.session(tasks=False) as session:
+        found = await call(session, keep_requests.LIST)
+    assert (len(found["unreadable"]), found["unreadable_count"]) == (2, 5)

@@ -20,6 +20,7 @@ from s3fs_meta.codec.image import Piece
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
+from s3fs_meta.limits import KEPT_FAULTS_MAX
 from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import Epoch, ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -114,7 +115,11 @@ class _Survey:
         self._changelogs: dict[Txg, _Read] = {}
 
     async def faults(self, point: KeptPoint) -> list[_Fault]:
-        """Return the faults of the image and the changelogs of a point."""
+        """Return the faults of the image and the changelogs of a point.
+
+        After KEPT_FAULTS_MAX bad changelogs the others are not examined: a wrong object may name a
+        txg far in the future.
+        """
         found: list[_Fault] = []
         try:
             manifest = await image_head.load_manifest(
@@ -127,13 +132,19 @@ class _Survey:
                 if piece.key not in self._pieces:
                     self._pieces[piece.key] = await self._piece_fault(piece)
                 found.append((piece.key, self._pieces[piece.key]))
-        before = ""
+        before, bad = "", 0
         for number in range(max(point.image_txg, 1), point.txg + 1):
             txg = Txg(number)
+            if bad == KEPT_FAULTS_MAX:
+                why = (
+                    f"of the changelogs that it needs, {bad} before this one are missing or damaged"
+                )
+                return [*(one for one in found if one[1]), (changelog_codec.key_of(txg), why)]
             if txg not in self._changelogs:
                 self._changelogs[txg] = await self._changelog(txg, point.uuid)
             read = self._changelogs[txg]
             found.append((changelog_codec.key_of(txg), read.why))
+            bad += bool(read.why)
             if before and read.hash and read.previous != before:
                 why = f"it does not record the hash of changelog {txg - 1}"
                 found.append((changelog_codec.key_of(txg), why))

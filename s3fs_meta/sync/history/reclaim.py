@@ -19,7 +19,12 @@ import trio
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, RECLAIM_IDLE_S, RECLAIM_KEYS_MAX
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    KEPT_FAULTS_MAX,
+    RECLAIM_IDLE_S,
+    RECLAIM_KEYS_MAX,
+)
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.billing import Cause, part
@@ -178,7 +183,8 @@ class Reclaimer:
                 for point in pins.broken
             },
         }
-        for key in why.keys() - self._reported:
+        new = sorted(why.keys() - self._reported)
+        for key in new[:KEPT_FAULTS_MAX]:
             _log.warning(
                 "%s: %s; objects that this kept point may need are not deleted. s3fs-meta fsck"
                 " --objects-from restores objects from a copy; s3fs-meta keep --drop gives the"
@@ -186,6 +192,8 @@ class Reclaimer:
                 key,
                 why[key],
             )
+        if len(new) > KEPT_FAULTS_MAX:
+            _log.warning("%d more kept points are damaged", len(new) - KEPT_FAULTS_MAX)
         self._reported = set(why)
         return pins
 

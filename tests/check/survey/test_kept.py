@@ -7,8 +7,9 @@ import pytest
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.codec import changelog
+from s3fs_meta.codec import changelog, kept_point
 from s3fs_meta.codec.kept_point import KeptPoint
+from s3fs_meta.limits import KEPT_FAULTS_MAX
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.keeping import PointKeeper
@@ -19,6 +20,8 @@ from tests.sync.conftest import Power, power
 from tests.sync.kept import Files, empty, fill, forget
 
 __all__ = ["power"]  # a fixture
+
+FAR = Txg(300_000)
 
 
 async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
@@ -144,6 +147,20 @@ async def test_deep_check_finds_a_changelog_of_another_history(power: Power) -> 
         power.store.objects[key] = changelog.encode(replace(found, nonce="00" * 16), volume.keyring)
         report = await checked(session, deep=True)
     assert "I72" in report.broken
+
+
+async def test_object_that_names_a_txg_far_in_the_future_does_not_occupy_fsck(power: Power) -> None:
+    """Only a few of the changelogs that it seems to need are named."""
+    async with power.session("a", tasks=False) as session:
+        point = await kept_below_the_floor(power, session)
+        keyring = session.volume.keyring
+        key = kept_point.new_key(FAR, point.name, keyring, bytes(8))
+        power.store.objects[key] = kept_point.encode(replace(point, key=key, txg=FAR), keyring)
+        report = await checked(session, deep=True)
+        [verdict] = [one for one in report.verdicts if one.invariant == "I72"]
+        assert 0 < verdict.found <= KEPT_FAULTS_MAX + 1
+        await PointKeeper(session).drop([key])
+        assert found_by(await checked(session)) == []
 
 
 async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_it(power: Power) -> None:

@@ -12,6 +12,7 @@ from s3fs_meta.limits import MIB
 from s3fs_meta.mount import targets
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
+from tests.outlived import outlive, stored_bytes
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
@@ -28,20 +29,6 @@ def completed(program: Program, url: str) -> tuple[str, ...]:
     known = known_points.read(targets.of_url(url, program.cachedir).state)
     assert known is not None
     return known.kept
-
-
-def outlive(program: Program, place: Place) -> None:
-    """Let the retention pass everything before, and reclaim."""
-    program.ok("retention", place.url, "0")
-    for number in range(3):
-        (place.mountpoint / f"later-{number}").write_bytes(os.urandom(100))
-        program.ok("flush", "--image", place.mountpoint)
-    program.ok("reclaim", place.mountpoint)
-
-
-def stored_bytes(place: Place) -> int:
-    """Return the size of all packs."""
-    return sum(path.stat().st_size for path in (place.bucket / "pack").rglob("*") if path.is_file())
 
 
 def test_kept_point_outlives_the_retention(

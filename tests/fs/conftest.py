@@ -74,6 +74,7 @@ class Volume:
         cache_bytes: int = 256 * MIB,
         notices: KernelNotices = NO_KERNEL,
         slices: Slices = DEFAULT_SLICES,
+        takes_over: bool = False,
     ) -> AsyncIterator[Filesystem]:
         """Mount the filesystem without background tasks; leaving the context acts like SIGKILL."""
         opened = await open_filesystem(
@@ -81,7 +82,7 @@ class Volume:
             StateDir(self.home / "a"),
             Passphrase(bytes),
             SystemClock(),
-            OpenOptions(pragmas=Pragmas(synchronous="off")),
+            OpenOptions(pragmas=Pragmas(synchronous="off"), force_takeover=takes_over),
         )
         session_options = SessionOptions(cache_bytes=cache_bytes, read_timeout_s=5)
         self.session = Session(opened, session_options, SystemClock())

@@ -16,6 +16,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.copying import points_of
 from tests.sync.conftest import Power, plain, read_file, remove_file, write_file
+from tests.sync.kills import KillAt, Killed
 
 __all__ = ["plain"]
 
@@ -163,3 +164,37 @@ async def test_pack_that_lives_again_after_the_cut_is_listed_in_the_next_changel
         assert pending.pack_news(session.db.connection) == [1]
         await ship(session)
         assert pending.pack_news(session.db.connection) == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["txg cut", "txg uploaded", "txg attempted", "changelog put", "lease read", "txg confirmed"],
+)
+async def test_kill_while_a_revival_is_shipped_loses_neither_pack_nor_news(
+    plain: Power, step: str
+) -> None:
+    """The next mount ships the copy; a host that restores through a level knows its second death."""
+    kill = KillAt(step)
+    async with plain.session("a", tasks=False, hook=kill) as session:
+        old = write_file(session, CONTENT)
+        past = await ship(session)
+        remove_file(session, old)
+        await ship(session)
+        await fill_run(session)
+        ino = await revive(session, past, old)
+        kill.armed = True
+        with pytest.raises(Killed):
+            await ship(session)
+    async with plain.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+        await ship(session)
+        remove_file(session, ino)
+        died = await ship(session)
+        await fill_run(session)
+        await session.leveler.make_due()
+        await session.close()
+    async with plain.session("b", tasks=False) as session:
+        (live, known), *_ = state_of(session)
+    assert live == 0
+    assert known is not None
+    assert known >= died

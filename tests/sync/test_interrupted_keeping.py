@@ -1,0 +1,120 @@
+"""Kills between the writes of keep and drop: a listed point is complete, and fsck is clean."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, ObjectStore
+from s3fs_meta.sync.keeping import PointKeeper
+from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import TAKEOVER, Power
+from tests.sync.kept import Files, empty, files_at, fill, forget
+from tests.sync.kills import Killed
+
+pytestmark = pytest.mark.thorough
+
+
+class KillingStore(FaultyStore):
+    """A store at one of whose writes the process is killed, before or after it."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.writes_left = -1  # -1: no kill
+        self.is_after = False
+
+    @asynccontextmanager
+    async def _write(self) -> AsyncIterator[None]:
+        self.writes_left -= 1
+        if self.writes_left == 0 and not self.is_after:
+            raise Killed
+        yield
+        if self.writes_left == 0:
+            raise Killed
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        async with self._write():
+            return await self.inner.create(key, data)
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        async with self._write():
+            return await self.inner.replace(key, data, etag)
+
+    @override
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        async with self._write():
+            await self.inner.delete(keys)
+
+
+async def require_clean(session: Session) -> None:
+    """Require that fsck --deep finds nothing, except that the files of these tests have no names."""
+    session.durability.commit()
+    opened = session.volume
+    examined = Examined(opened.db, opened.store, opened.keyring)
+    wanted = Wanted(repair=Mode.REPORT, deep=True)
+    report = await check_filesystem(examined, wanted, Report(), SystemClock())
+    assert set(report.broken) <= {"I26"}
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", [1, 2, 3], ids=["superblock", "its copy", "the point"])
+async def test_kill_at_a_write_of_keep_leaves_no_point_or_a_complete_one(
+    power: Power, number: int, is_after: bool
+) -> None:
+    """An older program cannot open a filesystem that has one."""
+    await power.retain(0)
+    store = KillingStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        files: Files = {}
+        fill(session, files, b"1" * 3000, b"2" * 3000)
+        await session.flush()
+        store.writes_left, store.is_after = number, is_after
+        with pytest.raises(Killed):
+            await PointKeeper(session).keep("a")
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        kept = await session.reclaimer.kept_points()
+        assert kept.unreadable == ()
+        assert len(kept.points) == int((number, is_after) == (3, True))
+        features = (await power.keys()).superblock.features
+        assert superblock_codec.KEPT_POINTS in features or not kept.points
+        if not kept.points:
+            await PointKeeper(session).keep("a")
+        state = dict(files)
+        empty(session, files)
+        await forget(session)
+        assert await files_at(power, "a") == state
+        await require_clean(session)
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+async def test_kill_at_the_deletion_of_drop_leaves_the_point_or_nothing(
+    power: Power, is_after: bool
+) -> None:
+    await power.retain(0)
+    store = KillingStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        files: Files = {}
+        fill(session, files, b"1" * 3000, b"2" * 3000)
+        await PointKeeper(session).keep("a")
+        state = dict(files)
+        empty(session, files)
+        await forget(session)
+        store.writes_left, store.is_after = 1, is_after
+        with pytest.raises(Killed):
+            await PointKeeper(session).drop(["a"])
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        if not is_after:
+            assert await files_at(power, "a") == state
+            await PointKeeper(session).drop(["a"])
+        await forget(session)
+        assert not any(key.startswith("kept/") for key in power.store.objects)
+        await require_clean(session)

@@ -65,13 +65,13 @@ class Durability:
         self._sync_lock = trio.Lock()
         self._last_record = last_record
         self.collect = collect
-        self.synced_mark = 0  # number of the last record of changes on the disk
-        # Number of the last change on the disk, and of the last change of only times.
+        self.synced_mark = 0  # number of the last change record that is on the disk
+        # Numbers of the last change on the disk, and of the last change of timestamps alone.
         self._synced = -1, -1
-        self._committed = -1, -1  # the same numbers at the last commit by ``sync``
+        self._committed = -1, -1  # the numbers of ``_synced`` at the last commit by ``sync``
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()
-        self._broken = ""  # reason why every later sync fails; never cleared
+        self._broken = ""  # why every later sync fails; "" before the first failure
         db.listeners.when_opened(self._group_opened)
         db.listeners.when_lost(LossStep.REFUSE, self._group_lost)
 
@@ -209,7 +209,8 @@ class Durability:
         """
         self._require_sound()
         try:
-            # Under WAL a commit takes as long as syncing a small file, and does not require the sync.
+            # With a WAL, the commit need not wait for the sync of the blocks.
+            # A commit takes as long as syncing a small file.
             is_wal = self._db.pragmas.is_wal
             await self._cache.sync_blocks(meanwhile=self._db.commit if is_wal else None)
             self._require_sound()

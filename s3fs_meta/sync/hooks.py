@@ -39,7 +39,7 @@ STEPS: Final = (
     "history put",
 )
 
-# The steps of a mount for writing before it serves. Only a promotion has the last step.
+# Steps of a mount that becomes the writer; only a promotion has the last step.
 TAKEOVER_STEPS: Final = (
     "nonce noted",
     "lease taken",
@@ -50,7 +50,7 @@ TAKEOVER_STEPS: Final = (
     "totals settled",
 )
 
-# The steps of a rollback. Between the first two are the steps of a txg of kind IMAGE.
+# Steps of a rollback; the steps of a txg of kind IMAGE follow the first step.
 ROLLBACK_STEPS: Final = (
     "past restored",
     "past published",
@@ -58,15 +58,15 @@ ROLLBACK_STEPS: Final = (
     "past in place",
 )
 
-# The steps of a change of the superblock. mkfs has the first two, as has a mount that stores a
-# missing copy again.
+# Steps of a change of the superblock. mkfs has the first two steps.
+# A mount that stores a missing copy again has the same two steps.
 SUPERBLOCK_STEPS: Final = (
     "superblock put",
     "superblock copy put",
     "superblock remembered",
 )
 
-# The steps of the command destroy.
+# Steps of the command destroy.
 REMOVAL_STEPS: Final = (
     "removal prepared",
     "removal noted",

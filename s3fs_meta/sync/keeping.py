@@ -97,7 +97,7 @@ class PointKeeper:
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
-            # A host that takes over later lists the object; one that took over before is found now.
+            # A later takeover lists the new object; an earlier takeover is detected by this call.
             await self._session.shipper.require_hold()
         _log.info("kept txg %d as %r", point.txg, name)
         return point
@@ -123,7 +123,7 @@ class PointKeeper:
                 found = [point.key for point in kept.points if name in {point.name, point.key}]
                 found += [one.key for one in kept.unreadable if one.key == name]
                 if not found:
-                    raise SettingsError(f"there is no kept point {name!r}{_advice(kept)}")
+                    raise SettingsError(f"no kept point has the name {name!r}{_advice(kept)}")
                 keys += found
             await self._store.delete(keys)
             self._reclaimer.note_kept([one for one in kept.points if one.key not in keys])
@@ -134,7 +134,7 @@ class PointKeeper:
 
     def _require_writer(self) -> None:
         if self._session.status.read_only:
-            raise ReadOnlyStateError("mounted read-only: only the writer keeps points in time")
+            raise ReadOnlyStateError("mounted read-only: only the writer can keep points in time")
 
     async def _described(
         self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool
@@ -144,14 +144,16 @@ class PointKeeper:
         if wanted is not None and wanted.kept is not None:
             others = kept.named(wanted.kept)
             if not others:
-                raise SettingsError(f"there is no kept point {wanted.kept!r}{_advice(kept)}")
+                raise SettingsError(f"no kept point has the name {wanted.kept!r}{_advice(kept)}")
             await self._require_complete(others[0], await self._reclaimer.images(kept))
             return self._renamed(others[0], name, auto=auto)
         link = await self._link(wanted)
         fetched = await self._fetch(link.txg, link.hash)
         image = retention.base_of(await self._reclaimer.images(kept), link.txg)
         if image is None:
-            raise SettingsError(f"no complete image leads to txg {link.txg}; {_MEND}")
+            raise SettingsError(
+                f"txg {link.txg} cannot be restored from any complete image; {_MEND}"
+            )
         await self._require_changelogs(image, link.txg)
         return KeptPoint(
             key=self._new_key(link.txg, name),
@@ -183,7 +185,8 @@ class PointKeeper:
         fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
         if fetched.link.hash != wanted_hash:
             raise FormatError(
-                changelog_codec.key_of(txg), "the changelog is not in the chain of this host"
+                changelog_codec.key_of(txg),
+                "the hash of the changelog differs from the chain that this host has read",
             )
         return fetched
 
@@ -237,7 +240,7 @@ class PointKeeper:
         changed = await change(self._store, remembered, HeldKeys(volume.keyring), _with_feature)
         volume.known.accept(changed.superblock)
         for one in changed.unreached:
-            _log.warning("a copy of the superblock was not reached: %s", one)
+            _log.warning("a copy of the superblock could not be changed: %s", one)
 
 
 def require_name(name: str) -> None:

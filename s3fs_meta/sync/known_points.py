@@ -36,7 +36,7 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NUMBER_MAX: Final = 1 << 63
 _HOUR_NS: Final = 3600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
-# For each maximum age, the time span of which one point is kept.
+# Pairs of maximum age and time span: up to that age, one point per span is kept.
 _SPANS: Final = ((2 * _DAY_NS, _HOUR_NS), (60 * _DAY_NS, _DAY_NS))
 _LONGEST_SPAN_NS: Final = 30 * _DAY_NS
 
@@ -45,7 +45,7 @@ class Point(NamedTuple):
     """The end of a transaction group."""
 
     txg: int
-    time_ns: int  # time by the writer's clock
+    time_ns: int  # time of the txg by the writer's clock
 
 
 class Known(NamedTuple):
@@ -53,7 +53,7 @@ class Known(NamedTuple):
 
     uuid: str
     points: tuple[Point, ...]
-    kept: tuple[str, ...] = ()  # names of kept points, the earliest txg first
+    kept: tuple[str, ...] = ()  # names of kept points, the point with the earliest txg first
 
 
 class NewerPointsError(Exception):
@@ -75,13 +75,17 @@ def read(state: Path) -> Known | None:
     try:
         return _decode(data)
     except (ValueError, TypeError, KeyError, RecursionError) as exc:
-        _log.info("the known points in time in %s are damaged, and begin anew: %s", state, exc)
+        _log.info(
+            "the list of known points in time in %s is damaged, and a new list is begun: %s",
+            state,
+            exc,
+        )
         return None
 
 
 def _decode(data: bytes) -> Known:
     if len(data) > KNOWN_POINTS_BYTES_MAX:
-        raise ValueError(f"larger than {KNOWN_POINTS_BYTES_MAX} bytes")
+        raise ValueError(f"the file is larger than {KNOWN_POINTS_BYTES_MAX} bytes")
     fields = json.loads(data)
     if _number(fields["version"]) > VERSION:
         raise NewerPointsError(f"version {fields['version']}")
@@ -92,13 +96,13 @@ def _decode(data: bytes) -> Known:
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
-        raise ValueError(f"not a number: {value!r}")
+        raise ValueError(f"a value is not a number: {value!r}")
     return value
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not is_kept_name(value):
-        raise ValueError(f"not a name: {value!r}")
+        raise ValueError(f"a value is not a name of a kept point: {value!r}")
     return value
 
 
@@ -183,7 +187,9 @@ class KnownPoints:
             try:
                 await trio.to_thread.run_sync(self._add, link, kept)
             except (OSError, NewerPointsError) as exc:
-                _log.warning("cannot save the known points in time in %s: %s", self._state, exc)
+                _log.warning(
+                    "cannot save the list of known points in time in %s: %s", self._state, exc
+                )
             else:
                 self._saved = link, kept
 

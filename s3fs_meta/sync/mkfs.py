@@ -44,7 +44,7 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 
-# Each of these objects proves that a filesystem exists.
+# One of these objects is enough to prove that a filesystem exists.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
@@ -56,7 +56,7 @@ class NewFilesystem:
     label: str
     block_bytes: int
     page_size: int
-    passphrase: bytes | None  # None: the filesystem is not encrypted
+    passphrase: bytes | None  # None: the new filesystem is not encrypted
     unsafe_single_writer: bool = False
     cost: KdfCost = STANDARD_COST
     retention_s: int = RETENTION_S_DEFAULT
@@ -86,7 +86,7 @@ async def make_filesystem(
         await store.create(superblock_codec.COPY_KEY, data)
         hook("superblock copy put")
     except PreconditionError as exc:
-        raise NotEmptyError(f"another process is making a filesystem at {store.url}") from exc
+        raise NotEmptyError(f"another process is creating a filesystem at {store.url}") from exc
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
@@ -122,7 +122,9 @@ async def _require_empty(store: ObjectStore) -> None:
         raise NotEmptyError(
             f"the filesystem {store.url}/{below} lies below {store.url}; choose another prefix"
         )
-    raise NotEmptyError(f"{store.url} is not empty (it holds {keys[0]!r}); choose another prefix")
+    raise NotEmptyError(
+        f"{store.url} is not empty: it contains the object {keys[0]!r}; choose another prefix"
+    )
 
 
 async def _is_being_removed(store: ObjectStore) -> bool:

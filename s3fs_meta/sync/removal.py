@@ -29,14 +29,15 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 
-LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})  # deleted after all other objects
+# keys of the objects that are deleted after all others
+LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})
 
 
 class Contents(NamedTuple):
     """The objects of a bucket, divided by the form of their names."""
 
-    named: list[ObjectInfo]  # objects whose names have the form of s3fs-meta
-    foreign: list[ObjectKey]  # the keys of all other objects
+    named: list[ObjectInfo]  # objects whose keys have a form that s3fs-meta uses
+    foreign: list[ObjectKey]  # keys of all other objects in the bucket
 
     @property
     def keys(self) -> list[ObjectKey]:
@@ -96,7 +97,7 @@ def require_own_superblock(keys: Keys) -> None:
         if copy.found is not None and copy.found.uuid != keys.superblock.uuid:
             raise UsageError(
                 f"{copy.key!r} is the superblock of another filesystem, {copy.found.uuid}; nothing "
-                "was removed. Move this object away, or use --by-name if it may be deleted, too"
+                "was removed. Move this object away, or use --by-name if it may also be deleted"
             )
 
 

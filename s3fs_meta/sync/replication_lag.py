@@ -24,16 +24,16 @@ _T = TypeVar("_T")
 class FileState(enum.Enum):
     """The durability of the newest data and names of a file."""
 
-    DIRTY = "dirty"  # a power cut may lose changes
-    LOCAL = "local"  # all changes are on this machine's disk
-    BUCKET = "bucket"  # all changes are in the bucket
+    DIRTY = "dirty"  # a power cut may lose changes of the file
+    LOCAL = "local"  # all changes of the file are on this machine's disk
+    BUCKET = "bucket"  # all changes of the file are in the bucket
 
 
 class Paths(NamedTuple):
     """Sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
-    complete: bool  # False if not all such paths are listed
+    complete: bool  # False if *paths* lists only a part of these files
 
 
 class Unshipped:
@@ -52,9 +52,9 @@ class Unshipped:
         self._db = db
         self._confirmed_seq = confirmed_seq
         self._synced_seq = synced_seq
-        self._last: dict[Ino, int] = {}  # number of the last record of each inode
+        self._last: dict[Ino, int] = {}  # number of the last change record of each inode
         self._read_seq = 0
-        # Up to this record any inode may have changed, because there were too many to list.
+        # Any inode may have changed up to this record, because there were too many to list.
         self._floor_seq = 0
         self._lock = trio.Lock()
 
@@ -81,7 +81,7 @@ class Unshipped:
         self._db.commit()
         self._read_seq = max(self._read_seq, confirmed)
         complete = False
-        while not complete:  # bounded reads: a long outage leaves many records
+        while not complete:  # read in bounded steps, because a long outage leaves many records
             new = await self._read(
                 pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
             )

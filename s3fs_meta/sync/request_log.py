@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _NAME: Final = "requests.json"
-_STATE: Final = ("meta.db", "superblock", _NAME)  # entries of a directory that has been in use
+# entries that exist only in a directory that has been used
+_STATE: Final = ("meta.db", "superblock", _NAME)
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -48,9 +49,9 @@ _NUMBER_MAX: Final = 1 << 63
 class Ledger(NamedTuple):
     """The counts of requests on this host."""
 
-    since_ns: int  # time of the first counted request
+    since_ns: int  # time at which this host counted the first request
     usage: Usage
-    stored_bytes: dict[int, int]  # size of all packs by day, as last seen by a mount
+    stored_bytes: dict[int, int]  # total bytes of all packs for each day, as last seen by a mount
 
 
 class NewerLogError(Exception):
@@ -72,7 +73,9 @@ def read(state: Path) -> Ledger | None:
     try:
         return _decode(data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-        _log.warning("the counts of requests in %s are damaged, and begin anew: %s", state, exc)
+        _log.warning(
+            "the counts of requests in %s are damaged, so counting begins at zero: %s", state, exc
+        )
         return None
 
 
@@ -84,7 +87,7 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
     """
     with _locked(state):
         ledger = read(state) or Ledger(now_ns, {}, {})
-        # The stored beginning is in the future if the clock was wrong then.
+        # If the clock was wrong when counting began, the stored time is in the future.
         ledger = ledger._replace(since_ns=min(ledger.since_ns, now_ns))
         billing.merge(ledger.usage, usage)
         ledger.stored_bytes.update(stored_bytes)
@@ -151,7 +154,7 @@ def _decode(data: bytes) -> Ledger:
         ValueError, TypeError, KeyError, AttributeError: the file is damaged.
     """
     if len(data) > REQUEST_LOG_BYTES_MAX:
-        raise ValueError(f"larger than {REQUEST_LOG_BYTES_MAX} bytes")
+        raise ValueError(f"the file is larger than {REQUEST_LOG_BYTES_MAX} bytes")
     fields = json.loads(data)
     if _number(fields["version"]) > VERSION:
         raise NewerLogError(f"version {fields['version']}")
@@ -180,7 +183,7 @@ def _billed(numbers: Any) -> Billed:
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
-        raise ValueError(f"not a count: {value!r}")
+        raise ValueError(f"a value is not a count: {value!r}")
     return value
 
 

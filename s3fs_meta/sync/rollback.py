@@ -42,9 +42,9 @@ from s3fs_meta.sync.volume import Position, Volume
 class RolledBack(NamedTuple):
     """The result of a rollback."""
 
-    before: Link  # the last link before the rollback; a rollback to this link undoes it
+    before: Link  # last position before the rollback; a rollback to it undoes this rollback
     now: Link
-    notices: list[str]  # lines to show to the user
+    notices: list[str]  # notices to show to the user, one line each
 
 
 async def roll_back(
@@ -71,7 +71,7 @@ async def roll_back(
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # name of the quarantine, if the bucket lacks blocks of the current state
+    stamp = ""  # name of the quarantined state; "": the bucket has all blocks
     aside: Session | None = None
     try:
         session.recover()
@@ -123,7 +123,9 @@ async def _require_kept(volume: Volume, past: Link, before: Link) -> None:
         return
     kept = await KeptPointReader(volume.store, volume.keyring, volume.uuid).all()
     if (past.txg, past.hash) not in {(point.txg, point.hash) for point in kept.points}:
-        raise SettingsError(f"txg {past.txg} is no longer retained")
+        raise SettingsError(
+            f"txg {past.txg} is no longer retained, so no rollback to it is possible"
+        )
 
 
 async def _restore_beside(
@@ -137,7 +139,7 @@ async def _restore_beside(
     if restored.hash != past.hash:
         raise FormatError(
             changelog_codec.key_of(past.txg),
-            "the restored state has another hash than the changelog",
+            "the restored state has a different hash than this changelog",
         )
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before)
     if lost:
@@ -193,7 +195,7 @@ def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> 
     Args:
         stamp: names the quarantine of the current database; "": the bucket has all of its data.
     """
-    if stamp:  # the bucket does not have all data of the current state
+    if stamp:  # the bucket lacks some data of the current state
         state_dir.quarantine_as(stamp)
     else:
         state_dir.drop_contents()

@@ -221,7 +221,7 @@ class Session:
     def start(self) -> None:
         """Begin to serve requests; accept changes from now on unless mounted read-only."""
         if self.status.state is not MountState.STARTING:
-            return  # a background task has already failed
+            return  # a background task failed before the start
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
         self.damage.wake()  # cached copies may heal damage that fsck marked
@@ -234,7 +234,8 @@ class Session:
         }
         if self.follower is not None:
             tasks["following"] = self._follow
-        elif self.cache.suspects:  # a follower verifies cached copies before their first use
+        # instead, a follower verifies each cached copy before its first use
+        elif self.cache.suspects:
             tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
             tasks["lost content"] = self.elsewhere.run
@@ -274,7 +275,7 @@ class Session:
         """Follow another writer; after a promotion, run the tasks of a writer."""
         assert self.follower is not None, "only a follower runs this task"
         await self.follower.run()
-        async with self.follower.paused():  # wait for a running promotion
+        async with self.follower.paused():  # the lock is free after any running promotion
             promoted = not self.status.read_only
         if promoted:
             await self._write()
@@ -307,7 +308,9 @@ class Session:
         self.volume.position.advance(link)
         self.status.promote()
         self.damage.wake()
-        _log.info("promoted to the writer; its first txg is %d", link.next_txg)
+        _log.info(
+            "promoted from follower to writer; the first txg of this writer is %d", link.next_txg
+        )
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         """Run a background task; if it fails, the mount turns read-only and keeps all changes."""
@@ -437,15 +440,15 @@ class Session:
         if image_head.is_image_wanted(self.db):
             try:
                 await self.make_image(progress)
-            except (S3fsError, OSError) as exc:  # the next mount makes the image
-                _log.warning("cannot make an image now; the next mount makes it: %s", exc)
+            except (S3fsError, OSError) as exc:  # the next mount creates the image
+                _log.warning("cannot create an image now, the next mount creates it: %s", exc)
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
         """Publish the local state as the next txg; see ``Imager.make_anew``."""
         head = await self.imager.make_anew(progress)
-        # Ship the locations that were recorded after the cut.
+        # Ship the block locations that were recorded after the cut.
         await self.shipper.ship(progress, anyway=True)
         return head
 
@@ -476,8 +479,8 @@ class Session:
             release = everything_there and not self.status.read_only
             await close_filesystem(self.volume, release=release)
         except (FencedError, LostLeaseError) as exc:
-            # Another host has the lease, or it is lost, so this host cannot release it.
-            _log.warning("lease already lost: %s", exc)
+            # The lease is lost or held by another host, so this host cannot release it.
+            _log.warning("cannot release the lease, which was already lost: %s", exc)
 
     async def _lead_at_end(self) -> None:
         """Make a follower's rows of cached blocks durable, for the next mount."""

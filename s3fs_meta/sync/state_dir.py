@@ -55,7 +55,7 @@ _LOCK_POLL_S: Final = 0.1
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-# Entries of an unused directory.
+# Entries that also exist in an unused state directory.
 _FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks", sync_failures.NAME})
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
 
@@ -176,8 +176,8 @@ class StateDir:
 
     def drop_contents(self) -> None:
         """Remove the database and its blocks; the bucket must have all of their data."""
-        # The blocks are removed first, so that after a crash the rows still name all remaining
-        # files.
+        # The blocks are removed first.
+        # After a crash the rows still name all remaining files.
         shutil.rmtree(self.blocks, ignore_errors=True)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
@@ -305,7 +305,8 @@ def remove_unused(path: Path) -> None:
         state_dir = StateDir(path)
         if state_dir.try_lock():
             try:
-                if is_unused(path):  # no process used it before it was locked
+                # True unless another process used the directory before it was locked
+                if is_unused(path):
                     state_dir.remove()
             finally:
                 state_dir.unlock()
@@ -331,12 +332,13 @@ def remove_stale_snapshots(state: Path, but: Path) -> None:
         but: the directory of the snapshot that is about to be mounted; it is not removed.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"):
-        # A directory without a lock file belongs to a mount that is just starting.
+        # A directory without a lock file belongs to a mount that is starting.
         if path != but and (path / "lock").exists():
             try:
                 remove_stale_snapshot(path)
-            except (OSError, SettingsError) as exc:  # it concerns no other mount
-                _log.warning("the directory %s of a killed mount stays: %s", path, exc)
+            # the mount continues, because the error affects no other directory
+            except (OSError, SettingsError) as exc:
+                _log.warning("the directory %s of a killed mount was not removed: %s", path, exc)
 
 
 def remove_stale_snapshot(path: Path) -> None:
@@ -360,9 +362,9 @@ def require_private(path: Path) -> None:
     """
     try:
         directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError as exc:  # also the error of open(2) for a symbolic link
+    except NotADirectoryError as exc:  # open(2) reports this error for a symbolic link, too
         raise SettingsError(
-            f"the state directory {str(path)!r} is a symbolic link or no directory; remove it or "
+            f"the state directory {str(path)!r} is a symbolic link or a file; remove it or "
             "choose another with --cachedir"
         ) from exc
     try:
@@ -388,7 +390,7 @@ def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -
     try:
         entry = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:
-        return  # another process of this user has just removed it
+        return  # another process of this user has just removed the entry
     what = f"{str(path / name)!r} in the state directory"
     _require_owner(what, entry)
     if not any(is_type(entry.st_mode) for is_type in _ENTRY_TYPES):

@@ -30,11 +30,11 @@ class StoreClock:
         """Use this host's clock until the first measurement."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # added to this host's time; 0 if the clocks agree
-        self._looked_ns = 0  # this host's time at the last measurement
-        self._looked_s = 0.0  # monotonic time of the last measurement
+        self._offset_ns = 0  # nanoseconds to add to this host's time; 0 if the clocks agree
+        self._looked_ns = 0  # this host's wall-clock time at the last measurement
+        self._looked_s = 0.0  # this host's monotonic time at the last measurement
         self.difference = ""  # the difference of the clocks as text; "" if they agree
-        self.disagreement = ""  # the effect of the difference on a writer, one line of text
+        self.disagreement = ""  # how the difference affects a writer, as one line of text
 
     def now_ns(self) -> int:
         """Return the best known time, in nanoseconds since 1970-01-01 UTC."""
@@ -69,7 +69,7 @@ class StoreClock:
         self._looked_ns, self._looked_s = after_ns, trio.current_time()
         ours_ns = min(
             max(theirs_ns or after_ns, before_ns), after_ns
-        )  # the store may have read its clock at any time between both readings
+        )  # the store may have read its clock at any time between the two readings of ours
         off_ns = (theirs_ns or after_ns) - ours_ns
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""

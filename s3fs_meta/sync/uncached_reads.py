@@ -39,7 +39,7 @@ class Content(NamedTuple):
     """The content of a block, or its beginning if only a part is available."""
 
     data: bytes
-    sure_bytes: int  # number of verified bytes at the beginning; later bytes may be wrong
+    sure_bytes: int  # number of verified bytes at the beginning; all later bytes may be wrong
 
 
 class _Window:
@@ -118,7 +118,7 @@ class UncachedReader:
     async def _read_run(self, run: list[_Record | None]) -> list[bytes]:
         """Return the content of adjacent blocks."""
         first = run[0]
-        if first is None:  # the content is recorded as lost
+        if first is None:  # the content of this block is recorded as lost
             return [b""]
         records = [one for one in run if one is not None]
         key = packs.object_key(self._db, first.pack)
@@ -134,14 +134,14 @@ class UncachedReader:
             return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
             return [b""]
-        # If the object is truncated, only its last blocks may be lost, so read each block alone.
+        # A truncated object may lack only its last blocks, so read each block alone.
         return [data for one in records for data in await self._read_run([one])]
 
     async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
         """Return a small record; the window around it stays in memory for neighbouring records."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
-        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record spans two windows
+        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record extends beyond its window
             return await self._store.get_range(key, record.start, record.stop)
         window = self._windows.setdefault((record.pack, number), _Window())
         self._windows.move_to_end((record.pack, number))
@@ -153,7 +153,7 @@ class UncachedReader:
                 stop = max(record.stop, min(begin + NEIGHBOUR_FETCH_BYTES, size_bytes))
                 with contextlib.suppress(
                     CorruptionError
-                ):  # the object is truncated; some records may be intact
+                ):  # the object is truncated, but some records may be intact
                     window.data = await self._store.get_range(key, begin, stop)
         if window.data is None:
             return await self._store.get_range(key, record.start, record.stop)

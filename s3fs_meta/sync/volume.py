@@ -32,15 +32,17 @@ class OpenOptions:
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
-    follow: bool = False  # read-only, with exactly the state of the last txg
-    repairing: bool = False  # for fsck: open state that a mount would refuse
-    mend: Mend | None = None  # txgs that may be abandoned if they cannot be read
-    accept_superblock: bool = False  # for fsck: quarantine local state of another master key
+    follow: bool = False  # True: read-only, and always equal to the state of one txg
+    repairing: bool = False  # True for fsck: open state that a mount would refuse
+    mend: Mend | None = None  # which unreadable txgs may be abandoned; None: no txg
+    # True for fsck: quarantine local state that has another master key
+    accept_superblock: bool = False
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
-    lease_check_s: float = LEASE_CHECK_S  # minimum time between two checks of a held lease
-    at_least: Mark | None = None  # a mark of a link that the opened state must include
+    # minimum seconds between two checks that the lease is still held
+    lease_check_s: float = LEASE_CHECK_S
+    at_least: Mark | None = None  # a txg that the opened state must include
     hook: Hook = no_hook
 
 
@@ -50,7 +52,7 @@ class Position:
     def __init__(self, first: Link) -> None:
         """Begin with the link of the opened database."""
         self.first = first
-        self.link = first  # the link that a follower shows, or that a writer shipped last
+        self.link = first  # last position that a follower shows or a writer has shipped
 
     def advance(self, link: Link) -> None:
         """Record that the database now has the state of another link. Schedule point: never."""
@@ -86,16 +88,16 @@ class Volume:
     recorder: ChangeRecorder
     keeper: LeaseKeeper
     position: Position
-    clock: StoreClock  # gives the times of changelogs
-    options: OpenOptions  # the options at opening; a promotion does not change them
-    crashed: bool  # the last mount on this host had an unclean shutdown
-    power_lost: bool  # the machine was rebooted after the unclean shutdown
-    notices: tuple[str, ...]  # lines to show to the user
-    # Faults of the copies in the bucket when the volume was opened.
+    clock: StoreClock  # clock for the times in changelogs
+    options: OpenOptions  # options at opening; a promotion does not change them
+    crashed: bool  # True after an unclean shutdown of the last mount on this host
+    power_lost: bool  # True if the machine was rebooted after the unclean shutdown
+    notices: tuple[str, ...]  # notices to show to the user, one line each
+    # Faults of the superblock copies in the bucket, when the volume was opened.
     superblock_faults: tuple[str, ...] = ()
-    mended: tuple[str, ...] = ()  # lines about faults of the chain and abandoned txgs
-    offline: str = ""  # why it was opened without the bucket; "" otherwise
-    # True for a snapshot; its state directory is removed when the snapshot is closed.
+    mended: tuple[str, ...] = ()  # faults of the chain and abandoned txgs, one line each
+    offline: str = ""  # why the volume was opened without the bucket; "": it is reachable
+    # True for a snapshot, whose state directory is removed when the snapshot is closed.
     throwaway: bool = False
 
     @property

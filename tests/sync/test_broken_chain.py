@@ -129,7 +129,8 @@ async def test_every_reachable_txg_can_be_restored(
             continue
         if txg == 9 and damage is lose and lost[-1] == 9:
             with pytest.raises(
-                SettingsError, match=f"txg 9 does not exist yet; the newest is txg {gap - 1}"
+                SettingsError,
+                match=f"txg 9 does not exist yet; the newest point in time is txg {gap - 1}",
             ):
                 await bucket.find(at(txg))
             continue

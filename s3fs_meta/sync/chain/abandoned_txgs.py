@@ -46,10 +46,12 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    end_at: Txg | None = None  # abandon all txgs after this txg, of any writer
-    # True: the user has chosen an earlier txg, so txgs of other hosts are abandoned, too.
+    # every txg after this number is abandoned, even of another writer; None: no such wish
+    end_at: Txg | None = None
+    # True: the user chose an earlier end of the chain, so txgs of other hosts are abandoned, too.
     anything: bool = False
-    publish_local: bool = False  # publish the local state if the bucket lacks its last txg
+    # if the bucket lacks the last txg of this host, publish the local state
+    publish_local: bool = False
 
 
 class Behind(NamedTuple):
@@ -57,7 +59,8 @@ class Behind(NamedTuple):
 
     txg: Txg
     created_ns: int
-    link: Link | None = None  # the last valid link; None: the link in the local rows
+    # last valid position in the chain; None: the position in the local database
+    link: Link | None = None
 
 
 NOTHING: Final = Behind(Txg(0), 0)
@@ -112,15 +115,15 @@ async def behind_all(
     return Behind(last, created_ns)
 
 
-# --- abandoning --------------------------------------------------------------------------------
+# --- abandon txgs ------------------------------------------------------------------------------
 
 
 class Right(NamedTuple):
     """The facts that determine whether this host may abandon txgs."""
 
     mend: Mend
-    lease: Lease  # the lease in the bucket
-    holder: str  # random name of this host's state directory in the lease
+    lease: Lease  # the lease as read from the bucket
+    holder: str  # random name that identifies this host's state directory in the lease
 
 
 async def require_right(

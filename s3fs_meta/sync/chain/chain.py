@@ -37,7 +37,7 @@ from s3fs_meta.sync.chain import names
 _ROW = "chain"
 _FLOOR = "floor"
 _OWN = "own_txg"
-_END_PROBES = 2  # changelogs at the end of the chain, of which one may be damaged
+_END_PROBES = 2  # number of last changelogs to read, because one of them may be damaged
 
 
 class Link(NamedTuple):
@@ -45,8 +45,8 @@ class Link(NamedTuple):
 
     txg: Txg
     hash: str
-    created_ns: int  # time at which the txg was cut, by the writer's clock
-    floor: Txg = NO_FLOOR  # the first retained txg
+    created_ns: int  # time of the cut, by the clock of the writer
+    floor: Txg = NO_FLOOR  # the oldest retained txg
 
     @property
     def next_txg(self) -> Txg:
@@ -203,7 +203,7 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
     if fetched.link.floor < before.floor:
         raise FormatError(
             key_of(fetched.link.txg),
-            "the retention floor is lower than in the changelog before it",
+            "the retention floor is lower than in the previous changelog",
         )
     return fetched
 
@@ -239,7 +239,7 @@ def require_known(changelog: Changelog) -> None:
     """
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)
-        raise NewerFormatError(key, f"schema version {changelog.schema_version}")
+        raise NewerFormatError(key, f"the newer schema version {changelog.schema_version}")
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:
@@ -350,7 +350,9 @@ async def fetch_of_image(
     own = await fetch(store, keyring, uuid, manifest.txg)
     image = own.changelog.image
     if own.link.hash != manifest.changelog and (image is None or image.key != key):
-        raise FormatError(key, "the image is not the state at its txg in the chain of changelogs")
+        raise FormatError(
+            key, "the hash of the image's txg differs from the changelog in the chain"
+        )
     return own
 
 

@@ -32,7 +32,8 @@ class ChainWatch:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._tail: _Tail | None = None  # None until the changelog was read
+        # the last bytes of the newest changelog; None until they are known
+        self._tail: _Tail | None = None
 
     def note(self, link: Link, data: bytes) -> None:
         """Record the last bytes of a changelog that has just been confirmed."""

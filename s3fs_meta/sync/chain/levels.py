@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     """The content of a changelog or level object, as input of a merge."""
 
     first: Txg
-    link: Link  # the link of the last txg in the piece
+    link: Link  # position of the piece's last txg in the chain
     first_ns: int
     previous: str
     epoch: Epoch
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     section: Section
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- read level objects ------------------------------------------------------------------------
 
 
 async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dict[Txg, list[Txg]]:
@@ -70,7 +70,7 @@ async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dic
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        # This key sorts after the keys of all level objects that begin with the txg *after*.
+        # This key sorts after every level object whose first txg is *after*.
         start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
@@ -112,7 +112,7 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
     The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, with
     one request, because higher levels are made from level 1.
     """
-    # The first txg of the level 1 run that contains the txg after *txg*.
+    # First txg of the level 1 object that would contain the txg after *txg*.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
     found, prefix = [], level_codec.prefix_of(1)
     async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
@@ -211,7 +211,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # neither changelog is needed, because the level object replaces them
+        return  # both changelogs may be lost, because the level object replaces them
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         raise FormatError(level.key, f"changelog {level.last + 1} does not follow the level object")
 
@@ -242,7 +242,7 @@ def link_of(level: Level) -> Link:
     return Link(level.last, level.hash, level.created_ns, level.floor)
 
 
-# --- merging -----------------------------------------------------------------------------------
+# --- merge changelogs and level objects --------------------------------------------------------
 
 
 def piece_of_level(level: Level) -> Piece:
@@ -299,14 +299,14 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
             key = changelog_codec.key_of(other.first)
             raise FormatError(key, f"the object does not follow changelog {one.link.txg}")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
-        raise NotMergedError("a changelog has a newer schema version")
+        raise NotMergedError("a changelog to merge has a newer schema version")
     last = pieces[-1].link
     made = Level(
         level=level,
         last=last.txg,
         epoch=max(piece.epoch for piece in pieces),
         uuid=uuid,
-        schema_version=SCHEMA_VERSION,  # changes of older schemas are converted
+        schema_version=SCHEMA_VERSION,  # the merge converts changes of older schema versions
         first_ns=pieces[0].first_ns,
         created_ns=last.created_ns,
         previous=pieces[0].previous,
@@ -317,12 +317,12 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
         section=_section([piece.section for piece in pieces]),
     )
     if max(len(made.packs), len(made.forgotten)) > CHANGELOG_PACKS_MAX:
-        raise NotMergedError("too many packs")
+        raise NotMergedError("the merged level object would name too many packs")
     if (
         size_of(made.section) > LEVEL_SECTION_BYTES_MAX
         or len(made.section.locations) > CHANGELOG_LOCATIONS_MAX
     ):
-        raise NotMergedError("too many changes")
+        raise NotMergedError("the merged level object would contain too many changes")
     return made
 
 

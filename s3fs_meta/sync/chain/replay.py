@@ -75,8 +75,8 @@ class Replayer:
         self._uuid = uuid
         self._replica = Replica(db)
         self._heard = heard
-        self.last_level: ObjectKey | None = None  # the last level object whose changes were applied
-        self.notices: list[str] = []  # lines to show to the user
+        self.last_level: ObjectKey | None = None  # newest level object whose changes were applied
+        self.notices: list[str] = []  # notices to show to the user, one line each
 
     async def forward(
         self,
@@ -119,7 +119,7 @@ class Replayer:
         except NewerFormatError:
             raise
         except ObjectMissingError as exc:
-            raise BrokenChainError(exc.key, "the object is missing", link.txg, end) from exc
+            raise BrokenChainError(exc.key, "the changelog is missing", link.txg, end) from exc
         except FormatError as exc:
             misfit = isinstance(exc, MisfitError)
             raise BrokenChainError(exc.key, exc.what, link.txg, end, misfit=misfit) from exc
@@ -172,7 +172,7 @@ class Replayer:
         link = levels.link_of(level)
         self.last_level = level.key
         if level.schema_version > schema.SCHEMA_VERSION:
-            raise NewerFormatError(level.key, f"schema version {level.schema_version}")
+            raise NewerFormatError(level.key, f"the newer schema version {level.schema_version}")
         await trio.to_thread.run_sync(self._replica.begin)
         try:
             await trio.to_thread.run_sync(self._add, level.section, level.key)
@@ -248,4 +248,4 @@ class _Way(NamedTuple):
     """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # the last txgs of level objects, by first txg
+    ends: dict[Txg, list[Txg]]  # last txgs of level objects, grouped by their first txg

@@ -15,7 +15,7 @@ from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.upload.cut import Cut
 
-_NOWHERE: Final = bytes(32)  # replaces the hash of a block whose content is lost
+_NOWHERE: Final = bytes(32)  # a hash of zeros marks a block whose content is lost
 
 
 class Frozen(NamedTuple):
@@ -26,8 +26,8 @@ class Frozen(NamedTuple):
     cut_ns: int
     last_seq: int
     next_block: BlockId
-    floor: Txg  # the first retained txg
-    snapshot: Snapshot | None  # None outside WAL mode, where only the writer's connection can read
+    floor: Txg  # the oldest retained txg
+    snapshot: Snapshot | None  # None without a WAL, where only the writer's connection can read
 
 
 class Shipped(NamedTuple):
@@ -69,7 +69,9 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
         elif row.block in cut.lost:
             found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
         else:
-            raise MetadataError(f"block {row.block} of a txg has no location in a pack", 0)
+            raise MetadataError(
+                f"block {row.block} belongs to a txg and has no location in a pack", 0
+            )
     return tuple(found.values())
 
 

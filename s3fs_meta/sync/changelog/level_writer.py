@@ -54,7 +54,7 @@ class Leveler:
         self._status = status
         self._hook = hook
         self._read = read
-        # The runs up to this txg need no further attempt.
+        # Level objects that end at this txg or earlier need no further attempt.
         self.done: Txg | None = None
 
     async def run(self) -> None:
@@ -66,7 +66,7 @@ class Leveler:
             try:
                 await self.make_due()
             except S3fsError as exc:
-                _log.info("cannot merge changelogs into levels now, will try again: %s", exc)
+                _log.info("cannot merge changelogs into level objects now, will try again: %s", exc)
 
     @part(Cause.LEVELS)
     async def make_due(self) -> None:
@@ -86,7 +86,7 @@ class Leveler:
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
                 if (level, last) not in known and not await self._make(level, Txg(last)):
-                    break  # higher levels need this level object
+                    break  # a higher level is merged from this level object
             self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
@@ -105,13 +105,23 @@ class Leveler:
             pieces = await self._pieces(level, last)
             made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
         except NotMergedError as exc:
-            _log.debug("no level object of level %d ending at txg %d: %s", level, last, exc)
+            _log.debug(
+                "cannot create the level object of level %d that ends at txg %d: %s",
+                level,
+                last,
+                exc,
+            )
             return False
         except (FormatError, ObjectMissingError) as exc:
-            _log.info("no level object of level %d ending at txg %d: %s", level, last, exc)
+            _log.info(
+                "cannot create the level object of level %d that ends at txg %d: %s",
+                level,
+                last,
+                exc,
+            )
             return False
         data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
-        with contextlib.suppress(PreconditionError):  # an earlier mount created it
+        with contextlib.suppress(PreconditionError):  # an earlier mount created the level object
             await self._store.create(made.key, data)
         self._hook("level put")
         return True
@@ -130,7 +140,7 @@ class Leveler:
             piece = await self._piece(level - 1, Txg(end))
             size += levels.size_of(piece.section)
             if size > LEVEL_INPUT_BYTES_MAX:
-                raise NotMergedError("the changelogs are too large to merge")
+                raise NotMergedError("the changelogs to merge are too large")
             pieces.append(piece)
         return pieces
 

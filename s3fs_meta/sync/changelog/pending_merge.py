@@ -51,7 +51,7 @@ class Condenser:
         self._db.commit()
         merged = await self._merge(first, last)
         if merged is None or merged.last_seq != last or first <= self._frozen_seq():
-            return False  # the records are shipped, or belong to a cut txg
+            return False  # the records were shipped meanwhile, or a cut includes them
         self._db.begin_local()
         self._recorder.replace_run(first, last, merged.changeset)
         return True

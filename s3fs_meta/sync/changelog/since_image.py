@@ -12,8 +12,9 @@ class SinceImage:
     """Counts the changelogs that a restore replays after the last image."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # stored size of changelogs and their parts
-        self.has_news = False  # True if a changelog since the image changes more than locations
+        self.bytes = 0  # stored bytes of all changelogs and parts since the last image
+        # True if a changelog after the last image changes more than block locations
+        self.has_news = False
 
     def add(self, stored_bytes: int) -> None:
         """Add the size of a stored changelog or part."""

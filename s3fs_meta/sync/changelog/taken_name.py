@@ -56,4 +56,6 @@ async def step_over(volume: Volume, durability: Durability, txg: Txg, data: byte
     abandoned_txgs.want(volume.db, what)
     durability.commit()
     volume.position.advance(link)
-    raise OlderBucketError(volume.store.url, txg, what, "the local state becomes the next txg")
+    raise OlderBucketError(
+        volume.store.url, txg, what, "the next txg will be an image of the local state"
+    )

@@ -73,7 +73,7 @@ class _ImageWait(NamedTuple):
     """The upload of an image's blocks while its snapshot is open."""
 
     scope: trio.CancelScope
-    wal_bytes: int  # length of the WAL when the upload began
+    wal_bytes: int  # bytes in the WAL when the upload of the blocks began
 
 
 class Shipper:
@@ -105,8 +105,9 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self.frozen_seq = 0  # number of the last record of the newest cut
-        self.confirmed_seq = pending.shipped_seq(self._db.connection)  # last record in the bucket
+        self.frozen_seq = 0  # number of the last record in the newest cut
+        # number of the last record in the bucket
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
@@ -116,8 +117,9 @@ class Shipper:
         self.last_error = ""
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        self.publish_anew = publish_anew  # publishes the local state as the next txg
-        self._image_wait: _ImageWait | None = None  # set while an image waits for blocks
+        self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
+        # set while an image waits for the upload of its blocks
+        self._image_wait: _ImageWait | None = None
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
@@ -132,7 +134,7 @@ class Shipper:
         """Return the time of the oldest change that the bucket lacks; 0 if there is none."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
-    # --- scheduling ----------------------------------------------------------------------------
+    # --- schedule txgs -------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Ship changes at every interval, until cancelled or fenced."""
@@ -149,7 +151,7 @@ class Shipper:
                 return
             except (S3fsError, OSError) as exc:
                 self.last_error = str(exc)
-                _log.warning("cannot ship changes to the bucket now, will try again: %s", exc)
+                _log.warning("cannot upload changes to the bucket now, will try again: %s", exc)
                 await trio.sleep(self._interval_s)
 
     async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
@@ -320,7 +322,7 @@ class Shipper:
                 "changelog", 1, timeout_s, self.last_error or "fsync=remote"
             )
 
-    # --- one txg -------------------------------------------------------------------------------
+    # --- ship one txg --------------------------------------------------------------------------
 
     async def _freeze(self, *, snapshot: bool = False) -> Frozen:
         """Cut a txg: seal all dirty blocks and assign the txg number.
@@ -364,7 +366,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                close(frozen)  # the upload may take days, and an open snapshot makes the WAL grow
+                close(frozen)  # an open snapshot makes the WAL grow, and the upload may take days
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, reported = await self._describe_in_view(frozen, news)
@@ -372,7 +374,7 @@ class Shipper:
                 self.since_image.note_news()
             await self._attempt(frozen, changelog, reported)
         except BaseException:
-            self._db.mark_changed()  # the changes of this cut must still be shipped
+            self._db.mark_changed()  # the next attempt must ship the changes of this cut
             self._recorder.resume_txg(self._cut_oldest_ns)
             raise
         finally:
@@ -403,7 +405,7 @@ class Shipper:
                 "image",
                 1,
                 trio.current_time() - began_s,
-                f"the WAL grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB during the upload of its blocks",
+                f"the WAL grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB while blocks were uploaded",
             )
 
     async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
@@ -415,7 +417,7 @@ class Shipper:
         report(total)
         await self._uploader.drain(cut, report)
 
-    # --- the content of a changelog ------------------------------------------------------------
+    # --- describe a txg in a changelog ---------------------------------------------------------
 
     def _begin_changelog(self, frozen: Frozen, kind: Kind) -> Changelog:
         return Changelog(
@@ -438,7 +440,9 @@ class Shipper:
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
-        _log.info("txg %d begins a new time span", changelog.txg)
+        _log.info(
+            "txg %d begins a new time span, because earlier txgs have later times", changelog.txg
+        )
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
@@ -501,7 +505,7 @@ class Shipper:
         self.since_image.add(len(data))
         return PartRef(key, content_hash(data))
 
-    # --- the chain -----------------------------------------------------------------------------
+    # --- append to the chain -------------------------------------------------------------------
 
     async def _attempt(
         self,
@@ -514,7 +518,8 @@ class Shipper:
         """Encode a changelog and sync it to this host's disk; its bytes are then final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if is_image:  # an image has the cut's changes; later records belong to the next txg
+        # the image contains all changes of the cut; later records belong to the next txg
+        if is_image:
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
@@ -538,7 +543,7 @@ class Shipper:
         attempt = pending.outbox(self._db)
         if attempt is None:
             return False
-        if not self._attempt_is_synced:  # the task that recorded it was cancelled
+        if not self._attempt_is_synced:  # the sync of the attempt was cancelled
             await self._sync_attempt()
         txg, data = attempt
         ours = await chain.append(self._store, txg, data)

@@ -84,13 +84,15 @@ class Follower:
         self._interval_s = interval_s
         self._degrade = degrade
         self._applier: Database | None = None
-        self._touched: Touched | None = None  # inodes of the txg being applied; None: too many
+        # inodes that the txg being applied changes; None: too many to list
+        self._touched: Touched | None = None
         self._turn = trio.Lock()
         self._ended = trio.Event()
-        self._missed = 0  # number of polls without a new txg since the last listing
+        self._missed = 0  # polls since the last listing that found no new txg
         self._anew_not_before_s = -math.inf
         self._position = volume.position
-        self.offline = volume.offline  # why only local state is shown; "" if the bucket answers
+        # why the follower shows local state alone; "" if the bucket answers
+        self.offline = volume.offline
         self.polled_ns = 0
         self.last_error = ""
 
@@ -99,7 +101,7 @@ class Follower:
         """Return the link that the mount shows."""
         return self._position.link
 
-    # --- scheduling ----------------------------------------------------------------------------
+    # --- schedule polls ------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Poll for new txgs at intervals and show them, until cancelled or closed."""
@@ -123,7 +125,9 @@ class Follower:
             except S3fsError as exc:
                 if str(exc) != self.last_error:
                     _log.warning(
-                        "cannot get the next txg, still showing txg %d: %s", self.link.txg, exc
+                        "cannot read the next txg from the bucket, still showing txg %d: %s",
+                        self.link.txg,
+                        exc,
                     )
                 self.last_error = str(exc)
 
@@ -151,7 +155,7 @@ class Follower:
             )
         return self._applier
 
-    # --- one txg -------------------------------------------------------------------------------
+    # --- apply one txg -------------------------------------------------------------------------
 
     async def catch_up(self, *, must_list: bool = False) -> None:
         """Show the newest txg of the bucket; the caller must be ``poll_once`` or inside ``paused``.
@@ -208,7 +212,7 @@ class Follower:
         await self._show(turned, gone, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # now no connection reads the WAL, so the next txg restarts it
+            self._db.go_on()  # no connection reads the WAL now, so the next txg restarts the WAL
 
     def _hear(self, changeset: bytes) -> None:
         """Collect the rows that a section of a txg changes, up to a limit. Blocking."""
@@ -232,7 +236,11 @@ class Follower:
         if trio.current_time() < self._anew_not_before_s:
             raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
         self._anew_not_before_s = trio.current_time() + FOLLOW_ANEW_S
-        _log.warning("restoring the newest txg, showing txg %d meanwhile: %s", self.link.txg, why)
+        _log.warning(
+            "restoring the newest txg from an image, showing txg %d meanwhile: %s",
+            self.link.txg,
+            why,
+        )
         self.last_error = f"restoring the newest txg, because {why}"
         path, link = await follower_resync.restore_beside(
             self._volume, await self.applier(), self.link, image, self._cache, self._clock
@@ -277,7 +285,7 @@ class Follower:
         try:
             await self._kernel.before_turn(turned)
             self._db.go_on()
-            self._cache.evictor.reconsider()  # healed blocks may now be evicted
+            self._cache.evictor.reconsider()  # blocks with healed content may now be evicted
             self._position.advance(link)
         finally:
             self._kernel.at_turn()

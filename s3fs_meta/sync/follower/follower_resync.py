@@ -75,7 +75,7 @@ async def restore_beside(
 
 def _require_newer(link: Link, shown: Link, url: str) -> None:
     if link.txg < shown.txg:
-        raise OlderBucketError(url, shown.txg, f"the last txg of the bucket is {link.txg}")
+        raise OlderBucketError(url, shown.txg, f"the last txg in the bucket is {link.txg}")
 
 
 def _copy_position(path: Path, applier: Database, head: Head | None) -> None:

@@ -58,7 +58,7 @@ async def take_over(
 
     await catch_up(db)
     await lease_proof.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
-    if pending.outbox(db) is not None:  # an interrupted promotion left its fence record
+    if pending.outbox(db) is not None:  # an interrupted promotion left a fence record in the outbox
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()

@@ -33,7 +33,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The copy of the database is removed after a failure, and synced once when it is complete.
+# The copy of the database is synced once when it is complete, and removed after a failure.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -68,7 +68,8 @@ async def quarantine(
 
 
 def _last_copies(applier: Database, restored: Path, held: set[BlockId]) -> list[BlockId]:
-    newest = Database.open(restored, applier.pragmas)  # read-only would leave a log file
+    # opening the database read-only would leave a WAL file
+    newest = Database.open(restored, applier.pragmas)
     try:
         return last_copies.among(applier, newest, held)
     finally:

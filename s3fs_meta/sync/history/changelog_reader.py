@@ -34,7 +34,7 @@ class Unreadable(NamedTuple):
     """A txg whose changes are unknown."""
 
     txg: Txg
-    created_ns: int | None  # None: the changelog cannot be read
+    created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
     why: str
 
 
@@ -42,7 +42,7 @@ class Scanned(NamedTuple, Generic[_T]):
     """The results of a function for the changes of one txg."""
 
     link: Link
-    results: list[_T]  # one for each section, the last section first
+    results: list[_T]  # one result for each section, the last section first
 
     @property
     def txg(self) -> Txg:
@@ -58,7 +58,8 @@ class ChangelogReader:
         self._keyring = keyring
         self._uuid = uuid
         self._cached: OrderedDict[Txg, Fetched] = OrderedDict()
-        self._abandoned: list[range] = []  # txgs before a fence record that names an earlier link
+        # txgs that a fence record skipped, because fsck had abandoned them
+        self._abandoned: list[range] = []
 
     async def scan(
         self, txgs: Sequence[Txg], function: Function[_T]

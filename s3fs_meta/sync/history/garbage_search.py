@@ -39,15 +39,15 @@ from s3fs_meta.sync.upload.pack_index import is_ours
 
 _log = logging.getLogger(__name__)
 
-_HEX_DIGITS: Final = 2  # hexadecimal digits in the first part of a pack's name: pack/<hh>/
+_HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ of a pack's key
 
 
 class Garbage(NamedTuple):
     """Objects that can be deleted once the floor is shipped; each list in order of deletion."""
 
     floor: Txg
-    packs: list[PackRow]  # packs that are condemned, or that died before the floor
-    orphans: list[ObjectInfo]  # packs of earlier epochs that have no row in the database
+    packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
+    orphans: list[ObjectInfo]  # packs of earlier epochs without a row in the database
     manifests: list[ObjectInfo]
     pieces: list[ObjectInfo]
     changelogs: list[ObjectInfo]  # changelogs and their parts
@@ -72,10 +72,10 @@ class Garbage(NamedTuple):
 class Past(NamedTuple):
     """The part of the history that is retained."""
 
-    floor: Txg  # objects that only txgs before this one need are garbage, unless pinned
-    floor_epoch: Epoch  # the epoch in which the txg *floor* was written
-    end: Txg  # the last confirmed txg
-    retention_ns: int  # how long points in time stay available
+    floor: Txg  # the oldest retained txg; unpinned objects that only earlier txgs need are garbage
+    floor_epoch: Epoch  # the epoch of the writer of the txg *floor*
+    end: Txg  # the last txg that is confirmed in the bucket
+    retention_ns: int  # how long a point in time is retained
     pins: Pins = NO_PINS
 
 
@@ -83,10 +83,10 @@ class _Facts(NamedTuple):
     """The facts about one image that garbage collection needs."""
 
     image: Image
-    hash: str  # content_hash of the manifest's object
+    hash: str  # content_hash of the manifest
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
-    listed: ObjectInfo  # the manifest's entry in the listing
+    listed: ObjectInfo  # entry of the manifest in the listing of the bucket
 
 
 class StoredImages:
@@ -101,13 +101,13 @@ class StoredImages:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._facts: dict[ObjectKey, _Facts] = {}  # one entry for every readable manifest
-        self._opened: set[ObjectKey] = set()  # manifests that were decoded, in the chain or not
-        self._exchanged: set[ObjectKey] = set()  # manifests whose recorded hash differs
-        self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests of an unknown version
+        self._facts: dict[ObjectKey, _Facts] = {}  # one entry for each readable manifest
+        self._opened: set[ObjectKey] = set()  # all decoded manifests, in the chain or abandoned
+        self._exchanged: set[ObjectKey] = set()  # manifests that do not match the recorded hash
+        self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        # by prefix of their names: whether this filesystem wrote the image
+        # prefixes of image names; True if this filesystem wrote the image
         self._ours: dict[str, bool] = {}
 
     async def list_images(
@@ -158,13 +158,17 @@ class StoredImages:
         for key, newer in self._newer.items():
             if key in known or await self._is_named_by_its_txg(key):
                 raise newer
-            _log.info("ignoring an image that no object names, and keeping its objects: %s", newer)
+            _log.info(
+                "no object in the bucket refers to this image; it is ignored and not deleted: %s",
+                newer,
+            )
 
     async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # also NewerFormatError: a claim is no proof
+        # includes NewerFormatError: the claim of a newer version is no proof
+        except (FormatError, ObjectMissingError):
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
@@ -177,14 +181,14 @@ class StoredImages:
             known = hashes if key in hashes else claims
             named_hash = known.get(key)
             if named_hash is None:
-                continue  # no hash is recorded: the next image was deleted
+                continue  # the next image, which recorded the hash, was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
                 known.setdefault(facts.previous.key, facts.previous.hash)
         for key in sorted(exchanged - self._exchanged):
             _log.warning(
-                "the manifest %s does not match the hash recorded for it and is ignored", key
+                "ignoring the image of manifest %s, which does not match its recorded hash", key
             )
         self._exchanged = exchanged
 
@@ -367,12 +371,13 @@ class Finder:
         self.stored_images = StoredImages(store, keyring, uuid)
         self._judged: dict[
             ObjectInfo, bool
-        ] = {}  # True if the content proves that this filesystem wrote an object
-        self._parts_checked = Txg(0)  # parts up to this txg were compared with their changelogs
-        self._indexed_from = Txg(0)  # the bucket has no index object that ends before this txg
-        # Packs between these epochs were compared with the database.
+            # True if the content proves that this filesystem wrote the object
+        ] = {}
+        self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
+        self._indexed_from = Txg(0)  # no index object in the bucket ends before this txg
+        # All packs between these two epochs were compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # The last base and pins with which no changelog or level before the base was left.
+        # Base and pins for which no earlier changelog or level object was left to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
@@ -494,14 +499,15 @@ class Finder:
             async for info in listing:
                 txg = changelog_codec.parse_part_key(info.key)
                 if txg is None or txg > end:
-                    continue  # the object is not ours, or its changelog is not yet uploaded
+                    # another program's object, or a part of a changelog that is not uploaded yet
+                    continue
                 if txg < base:
                     if not pins.needs_changelog(txg):
                         found.append(info)
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        # If parts without a changelog were found, the next call checks these txgs again.
+        # Parts without a changelog may remain, so the next call must check these txgs again.
         if not any(strays):
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]

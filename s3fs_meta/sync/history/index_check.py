@@ -28,7 +28,7 @@ class IndexChecker:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        # objects with names of index objects that this filesystem did not write
+        # foreign objects that have the name of an index object
         self.foreign: list[ObjectKey] = []
 
     async def fault(self, key: ObjectKey) -> str | None:
@@ -96,5 +96,5 @@ class IndexChecker:
             except (FormatError, ObjectMissingError):
                 return None
         made = await trio.to_thread.run_sync(index_runs.of_runs, index.level, self._uuid, runs)
-        # A run of the level below may have been indexed later, or without a changelog.
+        # The smaller run may have been indexed later, or its changelog may be lost.
         return made if made.unknown == index.unknown else None

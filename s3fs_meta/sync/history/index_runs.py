@@ -37,8 +37,9 @@ class TxgChanges(NamedTuple):
     """The changes of one txg."""
 
     link: Link
-    previous: str  # content_hash of the changelog before it
-    rows: ChangedRows | None  # None: unknown, because the txg is an image or has too many changes
+    previous: str  # content_hash of the previous changelog
+    # None: unknown, because the txg is an image or contains too many changes
+    rows: ChangedRows | None
 
     @property
     def size(self) -> int:
@@ -113,7 +114,7 @@ def of_runs(level: int, uuid: str, runs: Sequence[HistoryIndex | None]) -> Histo
     return _merged(level, uuid, ends, unknown, inodes, names)
 
 
-# the first link (only its time is used), the last link, the hash before the first
+# first link (used only for its time), last link, hash of the changelog before the first
 _Ends = tuple[Link, Link, str]
 
 
@@ -135,7 +136,7 @@ def _merged(
 ) -> HistoryIndex:
     first, last = ends[0], ends[-1]
     if first is None or last is None:
-        raise FormatError("history index", "a changelog at an end of the run cannot be read")
+        raise FormatError("history index", "the first or last changelog of the run cannot be read")
     for one, other in pairwise(ends):
         if one is not None and other is not None and other[2] != one[1].hash:
             key = changelog_codec.key_of(other[0].txg)
@@ -200,5 +201,5 @@ def _bounded_names(rows: Iterable[RemovedName]) -> tuple[RemovedName, ...]:
     if len(found) > HISTORY_NAMES_MAX:
         raise TooManyChangesError(f"more than {HISTORY_NAMES_MAX} names were removed")
     if sum(len(row.name) for row in found) > HISTORY_NAME_BYTES_MAX:
-        raise TooManyChangesError("the removed names are too long")
+        raise TooManyChangesError("the removed names take more than {HISTORY_NAME_BYTES_MAX} bytes")
     return found

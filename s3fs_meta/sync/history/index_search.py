@@ -36,7 +36,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 _log = logging.getLogger(__name__)
 
-# Returns a mask: the parts of a run that match a search.
+# A search returns the matching parts of a run as a bit mask.
 Match = Callable[[HistoryIndex], int]
 
 
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
     """A txg that a search found."""
 
     txg: Txg
-    is_sure: bool  # False: the index does not have the changes of this txg
+    is_sure: bool  # False: the index lacks the changes of this txg
 
 
 class _Run(NamedTuple):
@@ -77,8 +77,7 @@ class HistorySearch:
         self._uuid = uuid
         self._end = end
         self._stored: set[ObjectKey] | None = None
-        # Hashes of changelogs by the objects that this search uses; an object that contradicts them is
-        # not used.
+        # Hashes of changelogs that were read; index objects that contradict them are not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
         self._used: set[ObjectKey] = set()  # index objects that are of this chain
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
@@ -184,7 +183,9 @@ class HistorySearch:
         if key not in self._cached:
             found = await self._read(key)
             if found is not None and not await self._is_of_chain(found):
-                _log.warning("ignoring %s, which does not describe its changelogs", key)
+                _log.warning(
+                    "ignoring the index object %s, which contradicts the hashes of changelogs", key
+                )
                 found = None
             self._cached[key] = found
             self._bound(key)

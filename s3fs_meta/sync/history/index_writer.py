@@ -49,11 +49,12 @@ class Indexer:
         self._position = volume.position
         self._status = status
         self._hook = hook
-        self._stored: set[ObjectKey] = set()  # index objects in the bucket
-        self._waiting: dict[Txg, TxgChanges] = {}  # changes of txgs whose run is not indexed yet
-        # the runs that end at this txg or before were tried, or are older than this mount
+        self._stored: set[ObjectKey] = set()  # keys of all index objects in the bucket
+        # changes of recent txgs whose run has no index object yet
+        self._waiting: dict[Txg, TxgChanges] = {}
+        # Runs up to this txg were tried, or are older than this mount.
         self.done: Txg | None = None
-        self.older = Txg(0)  # the older runs that end after this txg were tried; 0: all were tried
+        self.older = Txg(0)  # older runs after this txg were tried; 0: all of them
 
     async def run(self) -> None:
         """Index new and old txgs, until cancelled."""
@@ -111,7 +112,7 @@ class Indexer:
             made += await self._make(1, last)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
-                # The run is complete now, because its first part was the last missing one.
+                # The first part was the last missing part, so the larger run is complete.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end)
             self.older = Txg(first - 1)
@@ -138,7 +139,7 @@ class Indexer:
         try:
             made = await (self._of_txgs(last) if level == 1 else self._of_runs(level, last))
         except (TooManyChangesError, FormatError) as exc:
-            _log.info("the index object %s is not made: %s", key, exc)
+            _log.info("cannot create the index object %s: %s", key, exc)
             return True
         data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
         try:

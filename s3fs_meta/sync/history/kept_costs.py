@@ -22,8 +22,8 @@ from s3fs_meta.model import ObjectKey, Txg
 class Costs(NamedTuple):
     """The bytes of packs that neither the present nor a retained txg needs."""
 
-    alone: dict[ObjectKey, int]  # bytes that only one point needs, by the key of the point
-    total: int  # bytes that any point needs
+    alone: dict[ObjectKey, int]  # by key of a kept point: bytes of packs that only this point needs
+    total: int  # bytes of packs that at least one kept point needs
 
 
 async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Costs:
@@ -44,7 +44,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
         rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
         for row in rows:
             assert row.died_txg is not None, "the query returns dead packs"
-            # The points from the pack's creation on, and before its death.
+            # Points that were cut after the pack was created and before its last block died.
             first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if first < stop:
                 total += row.object_bytes

@@ -24,7 +24,7 @@ class Unreadable(NamedTuple):
     """An object with the name of a kept point that cannot be decoded."""
 
     key: ObjectKey
-    txg: Txg  # the txg in its name
+    txg: Txg  # the txg that the object's name contains
     why: str
 
 
@@ -103,7 +103,8 @@ class KeptPointReader:
             for info in waiting:
                 try:
                     found = self._known.get(info) or await self._fetch(info.key)
-                except StoreError as exc:  # raised below, without an exception group
+                # to be raised after the nursery, without an exception group
+                except StoreError as exc:
                     failed.append(exc)
                     nursery.cancel_scope.cancel()
                     return

@@ -67,7 +67,9 @@ class NewestState:
         try:
             await self._restore()
         except (S3fsError, OSError) as exc:
-            _log.warning("cannot search the newest state for lost content of the snapshot: %s", exc)
+            _log.warning(
+                "cannot search the newest txg for content that the snapshot has lost: %s", exc
+            )
         finally:
             self._tried.set()
         try:
@@ -83,7 +85,7 @@ class NewestState:
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)
         self._db = await trio.to_thread.run_sync(self._open)
-        _log.info("searching for lost content of the snapshot in txg %d", link.txg)
+        _log.info("searching txg %d for content that the snapshot has lost", link.txg)
 
     def _open(self) -> Database:
         return Database.open(self._path, _THROWAWAY, read_only=True)

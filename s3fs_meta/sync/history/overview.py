@@ -43,14 +43,14 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import peek
 from s3fs_meta.sync.superblock.unlocking import Secret
 
-Run = tuple[Txg, Txg]  # consecutive txgs: the first and the last
+Run = tuple[Txg, Txg]  # first and last of several consecutive txgs
 
 
 class Newest(NamedTuple):
     """The newest txg that was found."""
 
     txg: Txg
-    # when it was cut, by the writer's clock; without keys: when it was stored, by the store's clock
+    # Time of the cut by the writer's clock; without keys, time of the upload by the store's clock.
     time_ns: int | None
 
 
@@ -58,14 +58,15 @@ class Overview(NamedTuple):
     """The facts about one filesystem."""
 
     superblock: Superblock
-    lease: Lease | None  # None: missing or damaged
-    newest: Newest | None  # None: not found without keys
-    head: Head | None  # None: unknown without keys, because the lease is missing or damaged
-    image: Manifest | None  # the last image; None: no keys, or it cannot be read
-    changelogs: int  # changelogs after the last image
-    reached: Txg | None  # the last txg to which image and changelogs lead; None: unknown
+    lease: Lease | None  # None: the lease is missing or damaged
+    newest: Newest | None  # None: no txg was found without keys
+    head: Head | None  # None: no keys are available, and the lease is missing or damaged
+    # manifest of the last image; None: no keys, or the manifest cannot be read
+    image: Manifest | None
+    changelogs: int  # number of changelogs after the last image
+    reached: Txg | None  # last txg that can be restored; None: unknown
     faults: tuple[str, ...]  # one line for each missing or damaged object
-    proven: bool  # the keys were available, so the objects that were read are authentic
+    proven: bool  # True if the objects were authenticated with the keys
 
 
 async def examine(
@@ -93,7 +94,7 @@ class _Examination:
         self._store = bucket.store
         self._points = bucket.points
         self._head = head
-        self._unreadable: list[Txg] = []  # probed from the end
+        self._unreadable: list[Txg] = []  # unreadable txgs, the latest first
         self._faults: list[str] = [*bucket.points.notices]
 
     async def run(self) -> Overview:
@@ -156,7 +157,8 @@ class _Examination:
         bucket = self._bucket
         try:
             fetched = await chain.fetch(self._store, bucket.keyring, bucket.uuid, txg)
-        except (FormatError, ObjectMissingError) as exc:  # a level object contains the txg
+        # a level object replaces the unreadable changelog
+        except (FormatError, ObjectMissingError) as exc:
             self._faults.append(exc.message)
             return
         parts = {part.key for part in fetched.changelog.parts}
@@ -205,7 +207,7 @@ def _missing(run: Run) -> str:
     )
 
 
-# --- without keys ------------------------------------------------------------------------------
+# --- facts that need no keys -------------------------------------------------------------------
 
 
 async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock) -> Overview:

@@ -67,7 +67,7 @@ class _OwnershipCheck:
         self._keyring = keyring
         self._fetches = fetches
         self._own: set[ObjectKey] = set()
-        # Images that this filesystem wrote, by the prefix of their names.
+        # Name prefixes of the images that this filesystem wrote.
         self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:
@@ -88,7 +88,8 @@ class _OwnershipCheck:
                 try:
                     if await self._is_own(info):
                         self._own.add(info.key)
-                except StoreError as exc:  # raised below, without an exception group
+                # to be raised after the nursery, without an exception group
+                except StoreError as exc:
                     failed.append(exc)
                     nursery.cancel_scope.cancel()
                     return
@@ -103,7 +104,7 @@ class _OwnershipCheck:
 
     async def _is_own(self, info: ObjectInfo) -> bool:
         if info.key in _SUPERBLOCKS:
-            return True  # the caller refuses a superblock of another filesystem
+            return True  # the caller compares the filesystem of a superblock
         if pack_codec.parse_key(info.key) is not None:
             return await is_ours(self._store, self._keyring, info)
         try:

@@ -110,9 +110,10 @@ class PathLog:
         for ino, content, other in index.inodes:
             more = (content | other) & ~found
             if more:
-                parts = (self._tree.until(ino) - index.first) // step + 1  # that begin by then
+                # number of parts that begin while the inode is in the tree
+                parts = (self._tree.until(ino) - index.first) // step + 1
                 found |= more & ((1 << max(parts, 0)) - 1)
-        # The removed names of an examined part are stored when its single txgs are read.
+        # When single txgs of a part are read, their removed names are added then.
         kept = ALL_BITS if index.level == 1 else ALL_BITS & ~found
         self._add(
             [

@@ -36,7 +36,7 @@ from s3fs_meta.sync.history.index_search import HistorySearch, Match
 _Row = dict[str, int]
 _T = TypeVar("_T")
 
-# Columns whose change is shown as a change of attributes.
+# A change of one of these columns is shown as a change of attributes.
 _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
 
 
@@ -45,31 +45,32 @@ class Stay(NamedTuple):
 
     ino: Ino
     first: Txg
-    last: Txg  # the txg that removed the name, gave it to another inode, or the last of the chain
+    last: Txg  # txg that removed the name or gave it to another inode, or the last txg of the chain
 
 
 class Version(NamedTuple):
     """One txg that changed the inode at a path."""
 
     txg: Txg
-    created_ns: int | None  # when the txg was cut; None: its changelog cannot be read
+    created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
     ino: Ino
-    # In this order: created, content, attributes, renamed, linked, unlinked, replaced, removed; or
-    # only unknown.
+    # Kinds of changes, in this order: created, content, attributes, renamed, linked, unlinked,
+    # replaced, removed; or only unknown.
     changes: tuple[str, ...]
-    name: bytes | None  # the name that the txg gave to the inode, or took from it
-    size_bytes: int | None  # these are as they were after the txg; None if they are unknown
+    name: bytes | None  # the name that the txg added to the inode or removed from it
+    size_bytes: int | None  # size, mtime and mode after the txg; None if unknown
     mtime_ns: int | None
     mode: int | None
-    why: str = ""  # why the changes are unknown
-    is_uploaded: bool = True  # False: the txg has no changelog yet, so it may get another number
+    why: str = ""  # reason why the changes are unknown; "" if they are known
+    # False: the changes have no changelog yet, and their txg may get another number
+    is_uploaded: bool = True
 
 
 class Versions(NamedTuple):
     """The versions of a path, the latest first."""
 
     found: list[Version]
-    is_complete: bool  # False: there are earlier versions, too
+    is_complete: bool  # False: earlier versions exist
 
 
 class PathVersions:
@@ -103,10 +104,10 @@ class PathVersions:
         self._first = first
         self._end = end
         self._unshipped = unshipped
-        # The number that the unshipped changes will have, or the last txg.
+        # Number of the txg that will contain the unshipped changes, or the last shipped txg.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
-        self.has_all_stays = True  # False: a name had more inodes than HISTORY_STAYS_MAX
+        self.has_all_stays = True  # False: a name had more than HISTORY_STAYS_MAX inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -124,7 +125,7 @@ class PathVersions:
         found: list[Version] = []
         for stay in stays:
             if _are_later(found, most, stay.last):
-                break  # no version of this stay or an earlier one is among the latest
+                break  # this stay and all earlier stays end before the versions to be listed
             found += await self._of_stay(stay, most + 1, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
@@ -154,7 +155,7 @@ class PathVersions:
             rows = self._db.all("SELECT name FROM dentries WHERE parent = ?", (stay.ino,))
             names = {bytes(name) for (name,) in rows}
             lost = await self._lost_names(stay)
-            if stay.last < self._last:  # includes names that the directory got later
+            if stay.last < self._last:  # the rows include names that were added after the stay
                 later = names | await self._lost_names(Stay(stay.ino, stay.last, self._last))
                 names = {
                     name
@@ -192,7 +193,7 @@ class PathVersions:
                     found.update(*one.results)
         return found
 
-    # --- inodes of a path --------------------------------------------------------------------------
+    # --- find the inodes of a path ---------------------------------------------------------------
 
     async def stays(self, names: Sequence[bytes]) -> list[Stay]:
         """Return the inodes that a path referred to, the latest first, each once.
@@ -316,13 +317,14 @@ class PathVersions:
             return []
         return [Scanned(Link(self._last, "", 0), [function(self._unshipped, True)])]
 
-    # --- changes of an inode -----------------------------------------------------------------------
+    # --- find the changes of an inode ------------------------------------------------------------
 
     async def _of_stay(self, stay: Stay, most: int, *, attributes: bool) -> list[Version]:
         ino = stay.ino
         found: list[Version] = []
         after: _Row | None = row_history.inode_row(self._db, ino)
-        after = {} if after is None else after  # its attributes are known before its removal
+        # the rows of a removed inode show its attributes before the removal
+        after = {} if after is None else after
 
         def match(index: HistoryIndex) -> int:
             row = index.inodes.find(ino)

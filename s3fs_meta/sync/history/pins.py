@@ -26,8 +26,8 @@ _ANY_EPOCH = Epoch(NUMBER_MAX + 1)
 class Renumbered(NamedTuple):
     """Packs to which a repair gave new numbers, which do not show when the packs were made."""
 
-    txg: Txg  # the open txg of the repair
-    next_pack: PackId  # greater than all these numbers
+    txg: Txg  # the txg that the repair was writing
+    next_pack: PackId  # the renumbered packs have numbers below this one
 
 
 NOTHING_RENUMBERED = Renumbered(Txg(0), PackId(0))
@@ -60,7 +60,7 @@ class Pins:
         unreadable = [one for one in kept.unreadable if one.txg <= end]
         self.manifests = {point.image.key for point in points}
         self.broken = [point for point in points if point.image.key not in images]
-        # Up to this txg everything is pinned: which objects a point needs is unknown.
+        # Everything up to this txg is pinned, because the needs of a damaged point are unknown.
         held = [*(point.txg for point in self.broken), *(one.txg for one in unreadable)]
         self.held_upto = Txg(max(held, default=-1))
         self._intervals = _merged(
@@ -88,7 +88,8 @@ class Pins:
 
     def needs_pack(self, pack: PackId, died: Txg) -> bool:
         """Return whether a point needs a pack whose last block died in a txg."""
-        before = bisect_left(self._txgs, died)  # points before the pack died
+        # number of kept points before the txg in which the pack died
+        before = bisect_left(self._txgs, died)
         if before and pack < self._bounds[before - 1]:
             return True
         is_renumbered = pack < self._renumbered.next_pack

@@ -48,10 +48,11 @@ class PointsInTime:
         self._uuid = uuid
         self._lease = lease
         self._known: dict[Txg, Link] = {}
-        self._unreadable: dict[Txg, str] = {}  # why a changelog cannot be read
-        self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable one
-        self.end: Link | None = None  # the last readable link, as the last search found it
-        self.notices: list[str] = []  # one-line facts to show to the user
+        self._unreadable: dict[Txg, str] = {}  # for each unreadable changelog, the reason
+        self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable txg
+        # last readable position in the chain, as found by the latest search
+        self.end: Link | None = None
+        self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def find(self, wanted: PointInTime, now_ns: int) -> Link:
         """Return the last link of the chain that is not later than a point in time.
@@ -73,7 +74,8 @@ class PointsInTime:
         if wanted.txg is not None:
             self._require_end(newest, wanted.txg)
             raise SettingsError(
-                f"txg {wanted.txg} does not exist yet; the newest is {described(newest)}"
+                f"txg {wanted.txg} does not exist yet;"
+                f" the newest point in time is {described(newest)}"
             )
         oldest = await self.oldest()
         assert wanted.time_ns is not None, "a point in time has a txg or a time"
@@ -97,7 +99,7 @@ class PointsInTime:
                 try:
                     fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
                 except (FormatError, ObjectMissingError):
-                    continue  # only the changelog records whether a time span begins
+                    continue  # the time span of a txg is known only from its changelog
                 if fetched.changelog.begins_span:
                     found.append(fetched.link)
         return found
@@ -118,7 +120,7 @@ class PointsInTime:
                 if link is not None:
                     return link
                 self.unreadable_end.insert(0, txg)
-            if not self.unreadable_end:  # there are no changelogs yet
+            if not self.unreadable_end:  # the bucket has no changelogs yet
                 return await self.link(head.txg)
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
@@ -244,7 +246,7 @@ class PointsInTime:
         """
         point = await KeptPointReader(self._store, self._keyring, self._uuid).find(name)
         link = await self.readable(point.txg)
-        if link is None:  # a level object may replace its changelog
+        if link is None:  # the changelog is gone, but a level object may replace it
             return Link(point.txg, point.hash, point.created_ns)
         if link.hash != point.hash:
             raise FormatError(
@@ -280,7 +282,7 @@ class PointsInTime:
                 may be the wanted link.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
-        while first < stop:  # bounded: each step shrinks the range
+        while first < stop:  # bounded: each iteration shrinks the range
             middle = Txg((first + stop) // 2)
             link = await self._first_readable(middle, newest)
             if link.txg >= stop or link.created_ns > time_ns:
@@ -357,7 +359,7 @@ async def require_at_least(
     if served is not None:
         return await _require_served(store, mark, served)
     if NO_HASH.startswith(mark.hash):
-        return None  # the mark is before the first changelog; every bucket is later
+        return None  # the mark of an empty chain; every bucket is later
     numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
         raise OlderBucketError(store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT)
@@ -365,7 +367,7 @@ async def require_at_least(
         return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     try:
         data = await chain.bytes_of(store, mark.txg)
-    except ObjectMissingError as exc:  # deleted since the listing
+    except ObjectMissingError as exc:  # the object was deleted after the listing
         raise OlderBucketError(
             store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT
         ) from exc

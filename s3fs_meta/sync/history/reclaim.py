@@ -49,7 +49,8 @@ class Tally(NamedTuple):
     """The numbers and the bytes of objects, by kind."""
 
     floor: Txg
-    kinds: dict[str, tuple[int, int]]  # number of objects and their bytes
+    # for each kind of object: the number of objects, and their total bytes
+    kinds: dict[str, tuple[int, int]]
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:
         """Return the tally as a JSON object for programs."""
@@ -79,14 +80,14 @@ class Reclaimer:
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
-        self._reported: set[ObjectKey] = set()  # kept points that a log message has named
-        # Names of the kept points as this host knows them; None: it has not listed them yet.
+        self._reported: set[ObjectKey] = set()  # kept points that were named in a log message
+        # Names of the kept points in the last listing; None: this host has not listed them.
         self.kept_names: list[str] | None = None
         self.last_error = ""
-        # The state at the last search, if it found nothing to delete; None if it failed or found objects.
+        # State of the last search that found no garbage; None if it failed or found objects.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
-        self.wants_image = False  # a newer image would allow the deletion of dead packs
+        self.wants_image = False  # True if a newer image would make dead packs deletable
 
     @part(Cause.GARBAGE)
     async def run(self, *, unless_idle: bool = False) -> None:
@@ -108,7 +109,7 @@ class Reclaimer:
                 self._searched_ns = self._volume.clock.now_ns()
         except S3fsError as exc:
             self.last_error = str(exc)
-            _log.warning("garbage collection failed and will be tried again: %s", exc)
+            _log.warning("garbage collection failed, will try again: %s", exc)
 
     def _is_idle(self) -> bool:
         """Return whether nothing has changed since the last search, which found no garbage."""
@@ -187,8 +188,8 @@ class Reclaimer:
         for key in new[:KEPT_FAULTS_MAX]:
             _log.warning(
                 "%s: %s; objects that this kept point may need are not deleted. s3fs-meta fsck"
-                " --objects-from restores objects from a copy; s3fs-meta keep --drop gives the"
-                " point up",
+                " --objects-from restores objects from a copy; s3fs-meta keep --drop drops the"
+                " point",
                 key,
                 why[key],
             )
@@ -229,19 +230,19 @@ class Reclaimer:
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
-                # A complete image must be shipped first; the chain does not yet reach the local
-                # state.
+                # The chain must reach the local state first, so ship a complete image.
                 await self._shipper.ship()
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
-                if await self._shipper.ship(anyway=True) is None:  # the txg was abandoned
+                # the txg that condemns the packs was abandoned
+                if await self._shipper.ship(anyway=True) is None:
                     await self._shipper.require_hold()
                 await self._delete(found, progress)
             self._forget_given_up(found)
         return found
 
-    # --- first phase ---------------------------------------------------------------------------
+    # --- condemn packs -------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
         """Condemn the objects in rows: nothing new may refer to them. A changelog ships that."""
@@ -269,15 +270,15 @@ class Reclaimer:
         """Condemn a pack that died before the floor; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the row was removed, or blocks refer to the pack again or soon will
+            return False  # the pack has no row any more, or blocks use it or will use it soon
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:
-            return False  # blocks referred to the pack again meanwhile
+            return False  # new blocks referred to the pack meanwhile
         packs.condemn(self._db, pack)
         return True
 
-    # --- second phase --------------------------------------------------------------------------
+    # --- delete objects ------------------------------------------------------------------------
 
     async def _delete(self, found: Garbage, progress: Progress) -> None:
         """Send the DELETE requests; after a crash the next pass deletes the remaining objects."""

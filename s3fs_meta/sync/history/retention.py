@@ -30,9 +30,9 @@ class Image(NamedTuple):
     """A complete image whose txg is in the chain."""
 
     txg: Txg
-    key: ObjectKey  # key of the manifest
+    key: ObjectKey  # key of the image's manifest
     created_ns: int
-    is_txg: bool = False  # True if the changelog of the txg is of kind IMAGE, without changes
+    is_txg: bool = False  # True if the txg's changelog is of kind IMAGE and lists no changes
 
 
 class TxgStamp(NamedTuple):
@@ -236,7 +236,7 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        # abs() because a wrong clock may be early or late.
+        # A wrong clock may be early or late, so the sign is ignored.
         apart_ns = abs(image.created_ns - last_ns)
         if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)

@@ -59,10 +59,10 @@ class Bucket:
     store: ObjectStore
     superblock: Superblock
     keyring: Keyring
-    keeper: LeaseKeeper  # does not hold the lease
+    keeper: LeaseKeeper  # a keeper that has not acquired the lease
     points: PointsInTime
     clock: Clock
-    # why the lease could not be read and was derived; None if it was read
+    # why the lease was derived from other objects; None: the lease was read
     lease_fault: str | None = None
 
     @property
@@ -199,7 +199,7 @@ async def open_snapshot(
             unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, how)
-        # Not syncing is safe: after a crash the snapshot's database is restored again.
+        # The database needs no sync: after a crash it is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
     except BaseException:

@@ -33,9 +33,9 @@ class TxgRecord(NamedTuple):
     link: Link
     epoch: int
     kind: Kind
-    object_bytes: int  # size of the changelog's object, without its parts
-    stored_bytes: int  # stored size of the new or moved blocks that the changelog lists
-    changes: Summary | None  # None if the txg is an image, whose changes are unknown
+    object_bytes: int  # bytes of the changelog object, without its parts
+    stored_bytes: int  # stored bytes of the new and moved blocks that the changelog lists
+    changes: Summary | None  # None: the txg is an image, whose changes are unknown
 
 
 class Gap(NamedTuple):
@@ -51,7 +51,8 @@ class _Names:
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
         self._skips = False  # True after a fence record, which may skip abandoned txgs
-        self._is_sure = True  # True if no gap was read since the link with the expected hash
+        # False after an unreadable changelog, until the next readable changelog
+        self._is_sure = True
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
         """Check the next earlier changelog by its hash and return it, or a gap.
@@ -68,7 +69,7 @@ class _Names:
             if self._skips:
                 return Gap(found.link.txg, "fsck ended the chain before it")
             key = changelog_codec.key_of(found.link.txg)
-            raise FormatError(key, "the next changelog of the chain names another hash")
+            raise FormatError(key, "the next changelog of the chain records another hash")
         chain.require_known(found.changelog)
         self._expected = found.changelog.previous
         self._skips, self._is_sure = found.changelog.kind is Kind.FENCE, True

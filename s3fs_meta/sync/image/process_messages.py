@@ -20,7 +20,7 @@ from s3fs_meta.limits import ENVELOPE_BYTES_MAX, RESTORE_MESSAGE_BYTES_MAX
 
 _LENGTHS: Final = struct.Struct(">II")
 _RECEIVED_BYTES: Final = 1 << 18
-_TRACE_CHARS: Final = 10_000  # end of the traceback of a programming error
+_TRACE_CHARS: Final = 10_000  # maximum characters of a traceback, counted from its end
 _PLAIN: Final = (str, int, float, type(None))
 
 assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both sides know these errors"
@@ -104,7 +104,8 @@ def error_of(fields: Mapping[str, Any]) -> Exception:
     kind = next((one for one in _kinds(S3fsError) if one.__name__ == name), None)
     if kind is None:
         return RuntimeError(f"the restoring process failed: {values}")
-    made = kind.__new__(kind, values["message"])  # sets ``args``; the message is complete
+    # ``__new__`` sets ``args``, and the message is already complete
+    made = kind.__new__(kind, values["message"])
     vars(made).update(values)
     return made
 

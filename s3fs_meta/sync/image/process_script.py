@@ -11,13 +11,13 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-NICE = 10  # a restore must not slow the requests of a mount
+NICE = 10  # a restore must not slow down requests to the mount
 
 
 def main(parent: str, *path: str) -> None:
     """Prepare the process, then restore one database."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon decides when this process ends
+        signal.signal(number, signal.SIG_IGN)  # only the daemon decides when this process ends
     os.closerange(1, os.sysconf("SC_OPEN_MAX"))
     for _ in ("stdout", "stderr"):
         os.open(os.devnull, os.O_WRONLY)
@@ -27,7 +27,7 @@ def main(parent: str, *path: str) -> None:
     os.nice(NICE)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # the parent ended before PR_SET_PDEATHSIG took effect
+        return  # the daemon ended before PR_SET_PDEATHSIG took effect
     sys.path[:] = path
     from s3fs_meta.sync.image import process_worker
 

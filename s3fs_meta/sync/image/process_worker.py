@@ -32,7 +32,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 
 _LOG_RECORDS_MAX: Final = 100
-_DAEMON_ENDED: Final = 3  # exit status; no process reads it
+_DAEMON_ENDED: Final = 3  # exit status after the daemon ended; no process reads it
 
 
 class DaemonStore:
@@ -155,14 +155,15 @@ async def _serve(stream: socket.socket) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_receive, connection, store)
         await connection.send(await _restored(store, first.fields))
-        await trio.sleep_forever()  # ``_receive`` ends the process once the daemon has the result
+        # ``_receive`` ends this process as soon as the daemon has the result
+        await trio.sleep_forever()
 
 
 async def _receive(connection: Connection, store: DaemonStore) -> NoReturn:
     while True:
         reply = await connection.receive()
         if reply is None:
-            # At once: another thread may be in a long call of SQLite.
+            # Exit at once, because another thread may be in a long call of SQLite.
             os._exit(_DAEMON_ENDED)
         store.replied(reply)
 

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 Reserve = Callable[[int], Awaitable[None]]
 
-# An interrupted restore is repeated from the start, so its writes need not be durable.
+# An interrupted restore starts again from the beginning, so it needs no sync.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -76,8 +76,8 @@ class Restorer:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self._last_level: ObjectKey | None = None  # the last level object that was applied
-        self.notices: list[str] = []  # one-line facts to show to the user
+        self._last_level: ObjectKey | None = None  # the newest level object that was applied
+        self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def restore(
         self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
@@ -149,7 +149,8 @@ class Restorer:
         """Restore from the newest image from which the wanted txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
-        broken: BrokenChainError | None = None  # the one that leads furthest
+        # the break of the chain that has the latest last txg
+        broken: BrokenChainError | None = None
         breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
             async for ref in candidates:
@@ -161,7 +162,7 @@ class Restorer:
                     if exc.key != ref.key or ref == newest:
                         raise
                     _forget_frames(exc)
-                    newer = newer or exc  # the object may be foreign
+                    newer = newer or exc  # the object may be of another filesystem
                     continue
                 except BrokenChainError as exc:
                     _forget_frames(exc)
@@ -231,7 +232,8 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            return True  # the newer image may be damaged, or this image is later than the damage
+            # the image is later than the damage, or the newer image may be the damaged object
+            return True
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
 
@@ -279,7 +281,8 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            raise by_levels from None  # the level objects did not cause the failure
+            # the replay without level objects fails, too, so report the first error
+            raise by_levels from None
         self.notices.append(
             f"changelogs are used instead of the level object {misleading}: {by_levels}"
         )
@@ -374,8 +377,8 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A hostile manifest may claim any size. If its last piece is missing, another image is
-        # tried.
+        # A manifest of an attacker may claim any size.
+        # If the last piece of the image is missing, another image is tried.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []
@@ -392,7 +395,7 @@ async def _fetch_all(
             except (
                 S3fsError,
                 OSError,
-            ) as exc:  # raised below, because a nursery would wrap it
+            ) as exc:  # to be raised after the nursery, without an exception group
                 failed.append(exc)
                 nursery.cancel_scope.cancel()
                 return
@@ -423,7 +426,7 @@ def allocate(path: Path, size_bytes: int) -> None:
     Raises:
         OSError: for example, the disk has no room for the file.
     """
-    path.unlink(missing_ok=True)  # an interrupted restore left this file
+    path.unlink(missing_ok=True)  # remove the rest of an interrupted restore
     free_bytes = _free_bytes(path)
     if size_bytes > free_bytes:
         text = f"the metadata needs {size_bytes} bytes, and {free_bytes} are free on the disk"

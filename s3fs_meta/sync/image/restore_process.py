@@ -36,10 +36,12 @@ from s3fs_meta.sync.image.process_messages import (
 from s3fs_meta.sync.image.restore import Reserve
 
 _SCRIPT: Final = Path(__file__).with_name("process_script.py")
-_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")  # other variables may contain a secret
+# other environment variables may contain a secret
+_INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
-_END_S_MAX: Final = 3 * RESTORER_END_S_MAX  # it waits twice at most
-_POLL_S: Final = 0.005  # while the process ends
+# maximum seconds that ``end`` waits: the process waits twice at most
+_END_S_MAX: Final = 3 * RESTORER_END_S_MAX
+_POLL_S: Final = 0.005  # seconds between two checks whether the process has ended
 
 
 class ProcessRestorer:
@@ -52,7 +54,7 @@ class ProcessRestorer:
         self._keyring = keyring
         self._uuid = uuid
         self._reserve = reserve
-        self.notices: list[str] = []  # one-line facts to show to the user
+        self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def restore(self, newest: ManifestRef | None, target: Path, upto: Txg) -> Link:
         """Restore a database to *target*.
@@ -82,7 +84,9 @@ class ProcessRestorer:
             with trio.move_on_after(_END_S_MAX, shield=True):
                 status = await process.end(ends_itself=ends_itself)
         if result is None:
-            raise OSError(errno.EIO, f"the process that restores it ended: {_described(status)}")
+            raise OSError(
+                errno.EIO, f"the process that restores the database ended: {_described(status)}"
+            )
         for name, level, text in result["log"]:
             logging.getLogger(name).log(level, "%s", text)
         if "error" in result:
@@ -109,7 +113,7 @@ class ProcessRestorer:
         try:
             await connection.send({**reply, "number": message.fields["number"]}, body)
         except trio.BrokenResourceError:
-            return  # ``_served`` finds the end of the connection
+            return  # ``_served`` detects the end of the connection
 
     async def _answer(self, wanted: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         match wanted["request"]:
@@ -127,7 +131,7 @@ class ProcessRestorer:
                     await self._reserve(wanted["size_bytes"])
                 return {}, b""
             case other:
-                raise AssertionError(f"the restoring process sends no request {other!r}")
+                raise AssertionError(f"the restoring process sent an unknown request: {other!r}")
 
     async def _page(self, prefix: str, after: str) -> list[tuple[str, int, int | None]]:
         page: list[tuple[str, int, int | None]] = []
@@ -167,7 +171,7 @@ class _Process:
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
             try:
-                # In its own session, because ^C at a foreground mount must reach only the daemon.
+                # A session of its own keeps ^C at a foreground mount from ending the process.
                 self._pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
                 )

@@ -41,7 +41,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # images that lost more than 1/N of their pieces are used last
+_PARTS_OF_ONE_LOST: Final = 10  # images that lost more than 1/10 of their pieces are used last
 
 
 class _Name(NamedTuple):
@@ -55,11 +55,11 @@ class _Name(NamedTuple):
 class Remains(NamedTuple):
     """An image whose first piece and other intact pieces were written to a file."""
 
-    key: ObjectKey  # the key of the image's manifest
+    key: ObjectKey  # key of the image's manifest
     txg: Txg
     pieces: int
     missing: int
-    listed: bool = True  # False if the image has no manifest and pieces were chosen by name
+    listed: bool = True  # False if no manifest lists the pieces, so they were chosen by name
 
     @property
     def lacks_much(self) -> bool:
@@ -75,7 +75,7 @@ class Salvager:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
-        self.newer: NewerFormatError | None = None  # the first unverified claim of a newer version
+        self.newer: NewerFormatError | None = None  # first claim of a newer version, not verified
 
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
         """Write each image that has its first piece to a file, the best image first, and yield it.
@@ -119,11 +119,11 @@ class Salvager:
         enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
         if not enough and not await self._is_there(manifest.pieces[-1]):
             _log.warning(
-                "the manifest %s claims a database of %d bytes, more than the disk has free",
+                "the manifest %s claims a database of %d bytes, more than is free on the disk",
                 key,
                 manifest.database_bytes,
             )
-            return None  # the last piece is missing, too: a hostile manifest may claim any size
+            return None  # the last piece is missing, too, so the size may be false
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):
@@ -228,7 +228,7 @@ class Salvager:
         if manifest.uuid != self._uuid:
             return None
         if manifest.schema_version > SCHEMA_VERSION:
-            raise NewerFormatError(key, f"schema version {manifest.schema_version}")
+            raise NewerFormatError(key, f"the newer schema version {manifest.schema_version}")
         return manifest
 
     async def _is_authentic(self, key: ObjectKey) -> bool:

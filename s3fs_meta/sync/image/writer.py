@@ -67,10 +67,12 @@ class Imager:
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
-        self._image_bytes: int | None = None  # stored bytes of the newest image; None: unknown
+        # stored bytes of the newest image; None: not measured yet
+        self._image_bytes: int | None = None
         self.last_error = ""
-        self._unsure = False  # True if the head in the lease is unknown because of a lost reply
-        self._link_at_start: Link | None = volume.link  # None after the measurement
+        self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown
+        # position at the start of the mount; None after the first measurement
+        self._link_at_start: Link | None = volume.link
 
     def note_last(self, created_ns: int) -> None:
         """Record the creation time of the image that was the head at the start of this mount."""
@@ -167,7 +169,7 @@ class Imager:
             await trio.to_thread.run_sync(snapshot.copy_to, copy)
             self._hook("image copied")
             state = Link(txg, before.hash, before.created_ns)
-            # No upload limit: the txg cannot be shipped before its image.
+            # Exempt from the upload limit: the txg cannot be shipped before its image.
             head, data = await self._put(state, copy, cut, (), progress, take=image_pieces.at_once)
             await self._store.create(head.manifest_key, data)
             self._hook("image manifest put")
@@ -192,7 +194,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            await self._shipper.ship(progress)  # uploaded blocks may be evicted to free space
+            await self._shipper.ship(progress)  # free disk space: uploaded blocks may be evicted
             await self._durability.sync_all()
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):

@@ -117,7 +117,9 @@ class Fencer:
             except NewerFormatError:
                 raise
             except (FormatError, ObjectMissingError) as exc:
-                _log.info("cannot read the epoch of the last changelog of the chain: %s", exc)
+                _log.info(
+                    "cannot read the epoch of the chain's last changelog, which is skipped: %s", exc
+                )
         if lease.epoch - last > EPOCH_LEAP_MAX:
             why = f"the epoch of the lease is {lease.epoch}, but the chain's last is {last}"
             raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes a new lease")
@@ -145,7 +147,7 @@ class Fencer:
         if await self._send(db):
             return True
         db.begin_local()
-        pending.clear_outbox(db)  # a fence record contains no changes
+        pending.clear_outbox(db)  # no change is lost, because a fence record contains none
         db.commit()
         return False
 

@@ -44,15 +44,17 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 _log = logging.getLogger(__name__)
 
 _NO_EPOCH: Final = Epoch(0)
-_LATE_WRITES_MAX: Final = 3  # at most this many own writes may be applied after they timed out
+# maximum number of own writes that the store may apply after their timeout
+_LATE_WRITES_MAX: Final = 3
 
 
 class Hold(NamedTuple):
     """A state directory's proof that an unreleased lease is its own."""
 
-    holder: str  # random name of the state directory
-    nonces: tuple[str, ...]  # the oldest first; a lease of this state directory has one
-    machine: MachineMarks = UNKNOWN_MACHINE  # the machine that uses the state directory
+    holder: str  # random name that identifies the state directory
+    # nonces of the acquisitions, the oldest first; the lease contains one of them
+    nonces: tuple[str, ...]
+    machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the state directory is used
 
 
 def new_nonce() -> str:
@@ -105,9 +107,11 @@ class LeaseKeeper:
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
-        self._replaced: Lease | None = None  # the lease that this process replaced
+        # the lease that this process replaced when it acquired its own
+        self._replaced: Lease | None = None
         self._looked_s = 0.0
-        self.fenced: FencedError | None = None  # the reason why this host no longer holds the lease
+        # why this host no longer holds the lease; None: it holds the lease
+        self.fenced: FencedError | None = None
 
     @property
     def lease(self) -> Lease:
@@ -194,7 +198,7 @@ class LeaseKeeper:
         try:
             await self.require_hold()
         except (StoreError, CorruptionError) as exc:
-            _log.info("cannot read the lease now, will try again: %s", exc)
+            _log.info("cannot read the lease in the bucket now, will try again: %s", exc)
 
     async def require_hold(self) -> None:
         """Read the lease and check that this host holds it, which confirms earlier writes.
@@ -210,7 +214,7 @@ class LeaseKeeper:
         self._looked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
-        # A store without conditional writes may return an older lease for a while.
+        # A store without conditional writes may return an outdated lease for some time.
         if found.epoch > self.epoch or (self._conditional and not _same_hold(found, self.lease)):
             raise self._ended_by(found)
 
@@ -229,7 +233,7 @@ class LeaseKeeper:
         except NewerFormatError:
             raise
         except ObjectMissingError as exc:
-            raise LostLeaseError(url, "the lease is missing", None) from exc
+            raise LostLeaseError(url, "the lease object is missing", None) from exc
         except ObjectTooLargeError as exc:
             raise LostLeaseError(url, exc.what, exc.etag) from exc
         except FormatError as exc:
@@ -265,7 +269,7 @@ class LeaseKeeper:
         txg = 0 if self.lease.head is None else self.lease.head.txg
         what = f"the lease has the old epoch {found.epoch} instead of {self.epoch}"
         raise OlderBucketError(
-            self._store.url, txg, what, "the local state is uploaded as an image with the next txg"
+            self._store.url, txg, what, "the next txg will be an image of the local state"
         )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
@@ -344,7 +348,7 @@ class LeaseKeeper:
                 self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)
                 raise self.fenced
             self._etag = etag
-            if theirs == lease:  # the store applied this write, but its reply was lost
+            if theirs == lease:  # the store applied this write earlier, but its reply was lost
                 self._lease = lease
                 return
 

@@ -67,7 +67,8 @@ async def put_back(
     for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
-    with contextlib.suppress(PreconditionError):  # another host wrote a lease: require_hold raises
+    # require_hold raises if another host wrote a lease
+    with contextlib.suppress(PreconditionError):
         await keeper.put_back(lost)
         _log.error("%s; this host stored the lease again, because no other host has written", lost)
     await keeper.require_hold()

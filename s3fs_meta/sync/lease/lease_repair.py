@@ -162,7 +162,7 @@ async def _lease_of_images(
         store, keyring, Txg(0), [(txg, changelog_codec.key_of(txg)) for txg in txgs]
     )
     last = await _last_epoch(store, keyring, [txg for txg in txgs if txg <= end])
-    # Names are not authenticated, so an impossible epoch in a name is ignored.
+    # Names of images are not authenticated, so an impossible epoch in a name is ignored.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     keys = [key for _, _, key in sorted(manifests, reverse=True)]
     head = await _newest_complete(store, keyring, keys, pieces)
@@ -191,7 +191,9 @@ async def _newest_complete(
             continue
         if head is not None:
             if newer is not None:
-                _log.warning("ignoring an image that no object names: %s", newer)
+                _log.warning(
+                    "no object in the bucket refers to this image, so it is ignored: %s", newer
+                )
             return head
     if newer is not None:
         raise newer

@@ -77,11 +77,12 @@ class CurrentDatabase:
         self._clock = clock
         self._progress = progress
         self._wanted = wanted
-        self.db: Database | None = None  # the opened database; after an error the caller closes it
-        # the next txg follows this link and the link in the rows
+        # the opened database; if opening fails, the caller closes it
+        self.db: Database | None = None
+        # The next txg follows this position, or the one in the local rows if that is later.
         self.behind = abandoned_txgs.NOTHING
-        self.notices: list[str] = []  # one-line facts to show to the user
-        self.mended: list[str] = []  # faults of the chain, and the abandoned txgs
+        self.notices: list[str] = []  # facts to show to the user, one line each
+        self.mended: list[str] = []  # faults of the chain, and the txgs that were abandoned
 
     async def choose(self, local: Local, lease: Lease, holder: str) -> Database:
         """Return a database with the last txg of the chain, or with later local changes.
@@ -131,7 +132,7 @@ class CurrentDatabase:
             newest = await PointsInTime(store, keyring, uuid, lease).newest()
         except NewerFormatError:
             raise
-        # If no txg in the bucket can be restored, the chain continues from the local state alone.
+        # If no txg in the bucket can be restored, continue the chain from the local state.
         except (CorruptionError, UnfinishedFilesystemError):
             self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, ours)
             return
@@ -190,7 +191,7 @@ class CurrentDatabase:
         db.commit_durable()
         return db
 
-    # --- a chain whose last changelogs cannot be read ------------------------------------------
+    # --- mend a chain whose last changelogs are unreadable -------------------------------------
 
     async def _end_chain(
         self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError
@@ -208,7 +209,7 @@ class CurrentDatabase:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # The number of the attempted txg is used; the next image contains its changes.
+            # Use the number of the attempted txg again; the next image contains its changes.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:

@@ -34,7 +34,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The logs come first: a page of the database must not be durable before the log that contains it.
+# The logs come first: each must be durable before the database pages that it contains.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 
@@ -49,7 +49,9 @@ async def write_database_again(state_dir: StateDir) -> None:
     if not sync_failures.is_noted(state_dir.path):
         sync_failures.prepare(state_dir.path)
         return
-    _log.warning("a sync failed in the last mount: the database is written again")
+    _log.warning(
+        "a sync failed in the last mount, so the database files are written to the disk again"
+    )
     await trio.to_thread.run_sync(_drop_reports, state_dir)
     for name in _DATABASE_FILES:
         path = state_dir.path / name

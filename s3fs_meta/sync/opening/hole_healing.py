@@ -80,7 +80,7 @@ async def heal_holes(volume: Volume) -> list[str]:
                 await healer.heal(lost)
             except (
                 S3fsError
-            ) as exc:  # the disk is full, or rows of the quarantined state are damaged
+            ) as exc:  # the disk is full, or rows of the quarantined database are damaged
                 notices.append(f"not all lost parts of files were healed from {path}: {exc}")
         if healer.blocks_healed:
             notices.append(

@@ -64,7 +64,7 @@ class Local(NamedTuple):
     """The local state of a filesystem."""
 
     db: Database | None
-    doubtful: bool  # True if committed rows may be lost (see ``volatility``)
+    doubtful: bool  # True if committed rows may be lost; see ``volatility``
 
 
 def examine(
@@ -132,17 +132,18 @@ class Left(NamedTuple):
 
     db: Database
     why: str
-    link: Link | None  # None if the link is unknown or not in the chain
-    keep: bool  # True if the state may have the only copy of data
+    link: Link | None  # position of the state in the chain; None: unknown, or not in the chain
+    keep: bool  # True if the state may contain the only copy of data
 
 
 class Rules(NamedTuple):
     """The facts and permissions on which the decision depends."""
 
-    lease: Lease  # the lease in the bucket
-    follows: bool = False  # a follower: the database must equal the state of its link
-    mends: bool = False  # local state may be published if no other host wrote later
-    publishes: bool = False  # local state may be published in any case
+    lease: Lease  # the lease as read from the bucket
+    follows: bool = False  # a follower's database must equal the state of its txg exactly
+    # True if local state may be published unless another host has written later
+    mends: bool = False
+    publishes: bool = False  # True if local state may be published in any case
 
 
 class Chooser:
@@ -169,11 +170,11 @@ class Chooser:
         self._mends = rules.mends
         self._publishes = rules.publishes
         self.left: Left | None = None
-        self.lost_end = ""  # why the bucket's changelog of our last txg cannot be read
-        # True if the bucket was reset to an older copy, so that packs may be missing, too.
+        self.lost_end = ""  # why this host's last changelog cannot be read from the bucket
+        # True if the bucket was reset to an older copy, which may lack packs, too.
         self.is_put_back = False
-        self.replaces = False  # True if local state replaces another history in the bucket
-        self.notices: list[str] = []  # one-line facts to show to the user
+        self.replaces = False  # True if the local state will replace another history in the bucket
+        self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def choose(self, local: Local) -> Database | None:
         """Return the local database, brought to the last txg of the chain, if it can be continued.
@@ -252,7 +253,7 @@ class Chooser:
             return db
         if not newer and not _is_settled(db):
             raise SettingsError(
-                f"{self._state_dir.path} holds changes that are not in the bucket, so it cannot"
+                f"{self._state_dir.path} contains changes that are not in the bucket, so it cannot"
                 " follow: mount it for writing first, or follow with another --cachedir"
             )
         if not is_exact(db):
@@ -289,7 +290,7 @@ class Chooser:
         """
         numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
-        if link.hash == NO_HASH:  # the local state is an image without a changelog
+        if link.hash == NO_HASH:  # the local state is an image and has no changelog
             return newer if not newer or newer[0] == link.next_txg else None
         is_listed = link.txg in numbers
         try:
@@ -315,7 +316,7 @@ class Chooser:
         if (head is not None and head.txg > link.txg) or (
             await names.last_name(self._store, self._keyring, link.txg) > link.txg
         ):
-            return None  # other hosts wrote later, and their changelogs are lost
+            return None  # other hosts have written later txgs, whose changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
         return newer
 
@@ -329,7 +330,7 @@ class Chooser:
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
         """Prepare the local state to replace the other history in the bucket."""
         db.begin_local()
-        # The attempted txg may have no predecessor; the next image contains its changes.
+        # The attempted txg may follow a lost txg, so its changes are in the next image instead.
         pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True

@@ -148,7 +148,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
         raise OfflineError(why, "the local metadata belongs to other keys")
     link = chain.recorded(local.db)
     if link is None:
-        raise OfflineError(why, "the last txg of the bucket is unknown on this host")
+        raise OfflineError(why, "this host does not know the last txg of the bucket")
     if follows and not local_state_choice.is_exact(local.db):
         lacking = "the local state has changes that the bucket lacks, so it cannot follow"
         raise OfflineError(why, f"{lacking}; mount it with -o ro alone")
@@ -181,7 +181,7 @@ def _require_mark(url: str, link: Link, mark: Mark) -> None:
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:
         what = f"the bucket is unreachable, and this host has only txgs up to {link.txg}"
-        raise OlderBucketError(url, mark.txg, what, "mount again when it is reachable")
+        raise OlderBucketError(url, mark.txg, what, "mount again when the bucket is reachable")
 
 
 async def _open_remembered(
@@ -191,11 +191,11 @@ async def _open_remembered(
     remembered = Remembered(state_dir.path)
     data = await trio.to_thread.run_sync(remembered.read)
     if data is None:
-        raise OfflineError(why, "no copy of the superblock is on this host")
+        raise OfflineError(why, "this host has no copy of the superblock")
     superblock = superblock_codec.decode(superblock_codec.KEY, data)
     if secret.given and not superblock.encrypted:
         raise PassphraseError(
-            "a passphrase is given, but the local state is of a filesystem that is not encrypted"
+            "a passphrase was given, but the filesystem of the local state is not encrypted"
         )
     return superblock, await secret.open(superblock)
 
@@ -209,7 +209,7 @@ async def _restore_copies(
         await restore_copies(db, files, keyring, store)
     except StoreError as exc:
         raise OfflineError(
-            why, "after a power loss, some content is available only in the bucket"
+            why, "blocks that a power loss damaged can be restored only from the bucket"
         ) from exc
 
 

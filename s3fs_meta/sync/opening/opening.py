@@ -80,7 +80,7 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # after an error no volume exists that would report them
+        for notice in opening.notices:  # after an error no volume can report the notices
             _log.warning("%s", notice)
         raise
     return volume
@@ -138,7 +138,8 @@ class _Opening:
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
         elif options.repairing:
-            await self._store_clock.measure_for_reading()  # a repair compares the times of txgs
+            # a repair compares the times of txgs with the store's clock
+            await self._store_clock.measure_for_reading()
         await self._require_at_least(None)
         db = await self._choose_database(local, lease, held.holder)
         await self._require_at_least(db)
@@ -205,7 +206,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # this mount retries later, and so does the next one
+        except StoreError as exc:  # this mount tries again later, and so does the next mount
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )
@@ -220,7 +221,8 @@ class _Opening:
             repairing=self._options.repairing,
         )
         self.db = local.db
-        if not (self._options.read_only and self._options.repairing):  # fsck -n changes no block
+        # fsck -n must not change blocks
+        if not (self._options.read_only and self._options.repairing):
             self.notices += await failed_sync.write_blocks_again(self._state_dir, local.db)
         return local
 
@@ -331,7 +333,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     has_forgotten = machine.has_forgotten(before, memory)
     power_lost = crashed and (has_forgotten or local_state.get(db, "power_lost") == "1")
     db.begin_local()
-    if power_lost:  # the row stays until ``Session.recover`` has repaired the rows
+    if power_lost:  # the row remains until ``Session.recover`` has repaired all rows
         local_state.put(db, "power_lost", "1")
     local_state.put(db, "holder", holder)
     local_state.put(db, "key_check", keyring.check_value)

@@ -40,7 +40,7 @@ class Changed(NamedTuple):
     """The result of a change of the superblock."""
 
     superblock: Superblock
-    unreached: list[str]  # the copies that could not be changed, each with the reason
+    unreached: list[str]  # copies that could not be changed, one line with the reason for each
 
 
 async def change(
@@ -127,7 +127,7 @@ async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list
         if keys.faults[1]:
             done.append(f"the object {second.key!r} was missing; it was stored again")
     elif _is_late(keys):
-        with contextlib.suppress(PreconditionError):  # another process is changing the object
+        with contextlib.suppress(PreconditionError):  # another process is writing the object
             await _write(store, second, keys.data)
     hook("superblock copy put")
     return done

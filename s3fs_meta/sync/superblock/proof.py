@@ -40,8 +40,9 @@ class _Kind(NamedTuple):
 
     prefix: str
     parse: Callable[[str], object | None]
-    opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError
-    newest: bool = False  # try the last objects of the listing first
+    # returns whether an object proves the keys; may raise FormatError
+    opens: Callable[[_Try], Awaitable[bool]]
+    newest: bool = False  # True: try the last objects of the listing first
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:

@@ -60,14 +60,14 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 class Copy(NamedTuple):
     """One copy of a superblock, as it was read."""
 
-    key: ObjectKey | None  # None for the copy on this host
+    key: ObjectKey | None  # key of the copy in the bucket; None for this host's copy
     data: bytes
     etag: ETag
-    found: Superblock | None  # not yet authenticated; None if missing, damaged or unreachable
+    found: Superblock | None  # the decoded copy, not yet authenticated; None if unusable
     fault: str  # why ``found`` is None
     missing: bool = False
-    error: StoreError | None = None  # why the copy cannot be read now
-    newer: NewerFormatError | None = None  # set if the copy claims to be of a newer program
+    error: StoreError | None = None  # why the store could not read the copy
+    newer: NewerFormatError | None = None  # set if the copy claims to be written by a newer program
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,12 @@ class Keys:
 
     superblock: Superblock
     keyring: Keyring
-    data: bytes  # the bytes of the superblock's object
+    data: bytes  # bytes of the superblock object
     copies: tuple[Copy, Copy]  # the first and the second copy in the bucket
-    faults: tuple[str, str]  # differences from the copy in use; "" if equal or never created
-    retention_s: int  # the longest retention of all copies, unless both objects agree
-    proven: bool  # True if this host used the keys before, or they decrypted an image
+    # how each copy differs from the one in use; "" if equal or never created
+    faults: tuple[str, str]
+    retention_s: int  # the longest retention of any copy, unless both objects agree
+    proven: bool  # True if this host used these keys before, or they decrypted an image
 
     @property
     def notices(self) -> list[str]:
@@ -121,7 +122,8 @@ async def open_keys(
     authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
     if second.newer is not None and primary not in authentic:
         raise second.newer
-    best = max(authentic, key=_generation)  # the first of several copies with the same generation
+    # of several copies with the same generation, max() takes the first
+    best = max(authentic, key=_generation)
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:
         raise OlderSuperblockError(store.url, max(map(_generation, in_bucket)), _generation(local))
@@ -196,7 +198,7 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
     return best.found
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- read the copies ---------------------------------------------------------------------------
 
 
 async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, Copy, Copy]:
@@ -297,7 +299,7 @@ async def find_trace(store: ObjectStore) -> ObjectKey | None:
     return None
 
 
-# --- deciding ----------------------------------------------------------------------------------
+# --- decide which copy to use ------------------------------------------------------------------
 
 
 def _generation(copy: Copy) -> int:
@@ -382,7 +384,7 @@ async def _open_group(
             if refused
             else LostSuperblockError(
                 store.url,
-                "the superblocks have different keys, and none of these decrypts an image",
+                "the copies have different keys, and no key decrypts an image",
             )
         )
     if local.found is not None and local.found.uuid != uuid:
@@ -401,7 +403,7 @@ def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secre
     """
     if secret.given and not any(map(_encrypted, copies)):
         raise PassphraseError(
-            f"{store.url} is not encrypted, although a passphrase is given; if it shall "
+            f"{store.url} is not encrypted, although a passphrase was given; if it is to "
             "be plain, leave the passphrase out"
         )
 

@@ -22,10 +22,11 @@ class UploadBounds:
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
-    pack_bytes: int = PACK_BYTES_TARGET  # this much dirty content is sealed at once
+    pack_bytes: int = PACK_BYTES_TARGET  # bytes of dirty content that are sealed at once
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
-    locations: int = CHANGELOG_LOCATIONS_MAX  # maximum number of locations in one changelog object
+    # maximum number of block locations in one changelog object
+    locations: int = CHANGELOG_LOCATIONS_MAX
 
 
 DEFAULT_BOUNDS: Final = UploadBounds()

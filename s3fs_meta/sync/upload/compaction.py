@@ -123,14 +123,15 @@ class Compactor:
         if _worthless(pack, live):
             return 0
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
-            return 0  # the cache has no room for these blocks now
+            return 0  # the cache has no room for the blocks of this pack now
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         moved = 0
         try:
             places = await self._fetch(pack, missing)
             for piece in slices(live):
-                self._db.begin()  # not begin_local, because the next txg must ship the new location
+                # not begin_local(), because the next txg must ship the new locations
+                self._db.begin()
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:
@@ -146,7 +147,9 @@ class Compactor:
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
-            _log.info("fetching the pack %s once more after an error: %s", pack.object_key, exc)
+            _log.info(
+                "fetching the pack %s again for compaction after an error: %s", pack.object_key, exc
+            )
         return await self._fetch_once(pack, missing)
 
     async def _fetch_once(
@@ -171,7 +174,7 @@ class Compactor:
             ino, index = places[row.pack_offset]
             self._cache.seal_for_move(row, ino, index)
             return True
-        return False  # the block was deleted while the pack was fetched
+        return False  # the block was deleted while its pack was fetched
 
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
@@ -182,7 +185,7 @@ class Compactor:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
             if offset is None or length is None or content_hash is None:
                 raise FormatError(
-                    pack.object_key, f"the row of block {row.block} has no location in this pack"
+                    pack.object_key, f"block {row.block} has a row, but no location in this pack"
                 )
             stored = memoryview(data)[offset : offset + length]
             content = pack_codec.open_block(

@@ -27,7 +27,7 @@ class Cut:
         self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()
-        self._stored: dict[bytes, Placed] = {}  # locations by hash
+        self._stored: dict[bytes, Placed] = {}  # locations of stored blocks, by hash
 
     def resolve(self, placed: Placed, pack: PackRecord) -> None:
         """Record the location of one block; blocks that are not in the cut are ignored."""

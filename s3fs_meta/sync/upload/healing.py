@@ -79,7 +79,7 @@ class DamageMarker:
         if row is None or row.pack is None or not self._status.writable:
             return
         if (row.pack, row.pack_offset) != (located.pack, located.pack_offset):
-            return  # the block has a new location
+            return  # the block has moved to a new location
         what = "is missing" if is_gone else f"is damaged at offset {row.pack_offset}"
         self.mark(Mark(row.pack, None), what)
 
@@ -168,7 +168,7 @@ class Healer:
         places = await self._places_of(rows)
         count = 0
         for piece in slices(rows):
-            self._db.begin()  # not begin_local, because the next txg must ship the new location
+            self._db.begin()  # not begin_local(), because the next txg must ship the new locations
             for row in piece:
                 now, place = self._still_damaged(row), places.get(row.block)
                 if now is not None and place is not None and self._is_cached(row.block):
@@ -176,7 +176,9 @@ class Healer:
                     count += 1
             await trio.lowlevel.checkpoint()
         if count:
-            _log.warning("uploading %d damaged blocks again from the cache", count)
+            _log.warning(
+                "uploading cached copies of %d blocks that are damaged in the bucket", count
+            )
             self._cache.upload_signal.set()
         return count
 

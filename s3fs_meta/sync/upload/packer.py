@@ -40,7 +40,7 @@ class Packer:
         self._files = files
         self._keyring = keyring
         self._compression = compression
-        self._epoch = epoch  # a function: a follower gets its epoch at its promotion
+        self._epoch = epoch  # a function, because a follower has no epoch before its promotion
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
         """Hash the content of each block, in order.

@@ -47,7 +47,7 @@ class Sealer:
         self._remove = remove
         self._in_flight: set[BlockId] = set()
 
-    # --- batches -------------------------------------------------------------------------------
+    # --- seal batches --------------------------------------------------------------------------
 
     def ripe_after_s(self) -> float:
         """Return the age at which blocks are sealed; it is 0 while writers wait for cache space."""
@@ -116,7 +116,7 @@ class Sealer:
             for block in self._cache.index.sealed()
         )
 
-    # --- for a cut -----------------------------------------------------------------------------
+    # --- seal the blocks of a cut --------------------------------------------------------------
 
     async def seal_most(self) -> None:
         """Seal dirty blocks in slices before a cut, because a cut seals blocks in a single slice.

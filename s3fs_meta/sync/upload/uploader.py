@@ -86,7 +86,7 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        # Zero blocks that must first be stored in a pack, because a cut contains them.
+        # Blocks of zeros that must be stored in a pack first, because a cut contains them.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self.sealer = Sealer(db, cache, bounds, self.lost, self._end)
@@ -106,7 +106,7 @@ class Uploader:
         """Return the number of pending blocks that can be uploaded: their files are intact."""
         return self.pending - len(self.lost)
 
-    # --- what to upload ------------------------------------------------------------------------
+    # --- choose the blocks to upload -----------------------------------------------------------
 
     async def run(self) -> None:
         """Seal blocks that were not written for a while, and upload them in packs, until cancelled.
@@ -156,8 +156,8 @@ class Uploader:
             self.last_error = str(exc)
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
-            _log.error("uploading blocks failed, will try again: %s", exc)
-            # After the failure the rows of a block may be inconsistent, so the mount turns read-only.
+            _log.error("cannot upload blocks now, will try again: %s", exc)
+            # The failure may have left inconsistent rows, so the mount turns read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
                 self._break_off(f"upload failed: {exc}")
 
@@ -214,7 +214,7 @@ class Uploader:
             if row is not None and row.refs > 0:
                 raise exc
 
-    # --- one batch -----------------------------------------------------------------------------
+    # --- upload one batch ----------------------------------------------------------------------
 
     async def _ship(self, batch: Sequence[Sealed]) -> None:
         """Upload one batch of sealed blocks; after a failure they stay sealed, for a retry."""
@@ -241,7 +241,7 @@ class Uploader:
             pack, end = await trio.to_thread.run_sync(self._packer.fill_next, fresh, end)
             record = await self._upload(pack)
             stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
-            del pack  # before the next one is made
+            del pack  # free the memory before the next pack is made
         return stored
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
@@ -297,7 +297,8 @@ class Uploader:
     def _stay(self, row: BlockRow) -> None:
         """Keep the old location of a block whose cached copy is missing or damaged."""
         _log.warning(
-            "block %d is not moved from its pack: its cached copy is damaged or missing", row.block
+            "block %d stays in its old pack, because its cached copy is damaged or missing",
+            row.block,
         )
         assert row.hash is not None, "a block in a pack must have a hash"
         assert row.pack is not None, "the block must be moving from a pack"
@@ -436,7 +437,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        # This is repeated in each slice, because a crash may keep the group of a single slice.
+        # Each slice repeats this, because a crash may preserve the group of a single slice.
         packs.stored(self._db, record.pack)
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
@@ -471,7 +472,7 @@ class Uploader:
             FencedError: another host has taken over the filesystem; the pack was not stored.
         """
         delay_s = 1.0
-        while True:  # bounded by cancellation at unmount; each retry is bounded by the store
+        while True:  # bounded: unmounting cancels it, and the store bounds each attempt
             await self._cache.throttles.upload.take(len(pack.data))
             await self._confirm_hold()
             begun_s = trio.current_time()
@@ -479,7 +480,7 @@ class Uploader:
                 await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
-                _log.warning("uploading a pack failed, trying again in %.0f s: %s", delay_s, exc)
+                _log.warning("cannot upload a pack now, will try again in %.0f s: %s", delay_s, exc)
             else:
                 self.last_error = ""
                 self.throughput.add(
@@ -502,11 +503,11 @@ class Uploader:
         with contextlib.suppress(PreconditionError):
             await self._store.create(pack.key, pack.data)
             return
-        # The name is random, so an earlier attempt by this host, whose reply was lost, stored the
-        # object.
+        # Pack names are random, so an existing object is an earlier attempt of this host.
+        # The reply to that attempt was lost.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(
-                pack.key, "the object is not the pack that was uploaded under this name"
+                pack.key, "the object differs from the pack that this host uploaded with this key"
             )
 
 

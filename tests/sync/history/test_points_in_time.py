@@ -111,7 +111,9 @@ async def test_error_about_a_time_before_mkfs_names_the_oldest_point_in_time(pow
 
     with pytest.raises(SettingsError, match=r"then is before the oldest .* txg 0 of 20"):
         await txg_at(power, 5)
-    with pytest.raises(SettingsError, match="txg 9 does not exist yet; the newest is txg 1 of"):
+    with pytest.raises(
+        SettingsError, match="txg 9 does not exist yet; the newest point in time is txg 1 of"
+    ):
         await (await bucket_at(power)).find(PointInTime("txg=9", txg=Txg(9)))
 
 

@@ -259,7 +259,7 @@ async def test_killed_process_fails_the_restore_and_the_next_one_succeeds(plain:
                 await outcome.has_failed.wait()
         link = await restorer_of(session).restore(newest_of(session), target, session.link.txg)
 
-    assert "the process that restores it ended: killed by signal 9" in outcome.message
+    assert "the process that restores the database ended: killed by signal 9" in outcome.message
     assert link.txg == session.link.txg
 
 

@@ -44,8 +44,8 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
-SPAN_VERSION: Final = 2  # format version of a changelog that begins a time span
-NO_FLOOR: Final = Txg(0)  # retention floor 0: every txg is retained
+SPAN_VERSION: Final = 2  # format version of changelogs that begin a time span
+NO_FLOOR: Final = Txg(0)  # retention floor 0: all txgs are retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
 NONCE_BYTES: Final = 16
@@ -59,15 +59,16 @@ _PART_KEY: Final = re.compile(
     f"changelog-part/{TXG}-(0|[1-9][0-9]{{0,18}})-[0-9a-f]{{16}}/([0-9]{{6}})", re.ASCII
 )
 _COUNT: Final = struct.Struct(">I")
-LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
+# fields of a location: block, plain bytes, pack, offset, stored bytes, hash
+LOCATION: Final = struct.Struct(">QIQQI32s")
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
-)  # maximum of txg, block and pack numbers, so that a writer can add 1
+)  # maximum of txg, block and pack numbers; one less, so that a writer can add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
-# Bytes of JSON for one part, one pack and one number, if keys and numbers have maximum length.
+# Maximum JSON bytes of one part, one pack and one number.
 _PART_JSON_BYTES: Final = 170
 _PACK_JSON_BYTES: Final = 120
 _NUMBER_JSON_BYTES: Final = 24
@@ -84,8 +85,8 @@ class Kind(enum.Enum):
     """The kinds of changelogs."""
 
     GROUP = "group"  # holds changes
-    FENCE = "fence"  # has no changes; takes the txg number that a fenced writer would use
-    IMAGE = "image"  # replaces the complete state by the state in an image
+    FENCE = "fence"  # contains no changes; takes the txg number that a fenced writer would use next
+    IMAGE = "image"  # replaces the complete state with the state in an image
 
 
 class Location(NamedTuple):
@@ -93,8 +94,8 @@ class Location(NamedTuple):
 
     block: BlockId
     plain_bytes: int
-    hash: bytes  # keyring.block_hash of the content; zeros if the content is lost
-    pack: PackId | None  # this and the next two fields are None if the content is lost
+    hash: bytes  # keyring.block_hash of the block's content; zeros if the content is lost
+    pack: PackId | None  # None, like the next two fields, if the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
@@ -105,7 +106,7 @@ class PackNote(NamedTuple):
     pack: PackId
     object_key: ObjectKey
     object_bytes: int
-    state: PackState  # STORED or CONDEMNED
+    state: PackState  # the new state of the pack: STORED or CONDEMNED
 
 
 class PartRef(NamedTuple):
@@ -131,20 +132,20 @@ class Changelog:
 
     kind: Kind
     txg: Txg
-    epoch: Epoch  # epoch of the writer that cut the txg
-    nonce: str  # 32 random hexadecimal digits, so that two writers never make equal objects
+    epoch: Epoch  # the epoch of the writer that cut the txg
+    nonce: str  # 32 random hexadecimal digits, so that no two writers make equal changelogs
     uuid: str  # identifier of the filesystem
     schema_version: int
-    created_ns: int  # time when the txg was cut; ascending within a time span
-    previous: str  # content_hash of the previous changelog, NO_HASH if there is none
-    image: ManifestRef | None = None  # only for kind IMAGE: the image that contains the state
-    # Sections in separate objects, which are applied before the field "section".
+    created_ns: int  # time of the txg's cut; increases within a time span
+    previous: str  # content_hash of the previous changelog; NO_HASH: no changelog precedes it
+    image: ManifestRef | None = None  # only for kind IMAGE: the image with the complete state
+    # Sections in separate objects; they are applied before the field "section".
     parts: tuple[PartRef, ...] = ()
     packs: tuple[PackNote, ...] = ()
-    forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
+    forgotten: tuple[PackId, ...] = ()  # packs whose objects have been deleted
     section: Section = NO_CHANGES
-    floor: Txg = NO_FLOOR  # objects needed only by earlier txgs may be deleted
-    begins_span: bool = False  # only for kind IMAGE: earlier txgs may have later times
+    floor: Txg = NO_FLOOR  # retention floor: objects that only earlier txgs need may be deleted
+    begins_span: bool = False  # True only for kind IMAGE: earlier txgs may have later times
 
 
 def key_of(txg: Txg) -> ObjectKey:
@@ -256,8 +257,8 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     end = _COUNT.size + count * LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")
-    # Copy the memoryview. Without the fix of issue 77894, CPython crashes when it frees a
-    # traceback that refers to an iterator over a memoryview.
+    # CPython without the fix of issue 77894 crashes when it frees an iterator over a memoryview.
+    # Copying the memoryview avoids the crash.
     rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
@@ -327,7 +328,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version not in {VERSION, SPAN_VERSION}:
-        raise NewerFormatError(key, f"changelog version {version}")
+        raise NewerFormatError(key, f"the newer changelog version {version}")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
         raise FormatError(key, "the version of the changelog is higher than its fields require")
     changelog = Changelog(
@@ -361,7 +362,9 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
     if changelog.begins_span and changelog.kind is not Kind.IMAGE:
         raise FormatError(key, "the changelog begins a time span but is not of kind image")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
-        raise FormatError(key, "only a changelog of kind image names an image, and must name one")
+        raise FormatError(
+            key, "a changelog must name an image if it is of kind image, and only then"
+        )
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
@@ -388,7 +391,9 @@ def check_packs(
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
-            raise FormatError(key, "a pack has an invalid name or a later epoch than the object")
+            raise FormatError(
+                key, "the object names a pack with an invalid name or with a later epoch"
+            )
     require_distinct(key, "pack's name", [pack.object_key for pack in packs])
     require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
 

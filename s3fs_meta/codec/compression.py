@@ -16,7 +16,7 @@ import zstandard
 
 from s3fs_meta.errors import UsageError
 
-ZSTD_LEVEL_MAX: Final = 19  # higher levels use windows that are too large for some readers
+ZSTD_LEVEL_MAX: Final = 19  # some readers refuse the larger windows of higher zstd levels
 METHOD_BYTES: Final = 1
 
 _threads = threading.local()
@@ -79,13 +79,15 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
             bytes.
     """
     if len(data) < METHOD_BYTES:
-        raise DecompressionError("the byte with the compression method is missing")
+        raise DecompressionError(
+            "the content is empty: the byte with the compression method is missing"
+        )
     payload = memoryview(data)[METHOD_BYTES:]
     match data[0]:
         case Method.STORED:
             if len(payload) != plain_bytes:
                 raise DecompressionError(
-                    f"the content has {len(payload)} bytes, expected {plain_bytes}"
+                    f"the uncompressed content has {len(payload)} bytes, expected {plain_bytes}"
                 )
             return bytes(payload)
         case Method.ZSTD:
@@ -98,9 +100,9 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
 
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
-    # If a frame declares its size, zstandard allocates that size and ignores max_output_size. So
-    # check the declared size first. Frames of this program always declare it, and no larger window:
-    # zstd makes a frame with a single segment instead.
+    # zstandard allocates the size that a frame declares and ignores max_output_size.
+    # So the declared size is checked first. This program always declares it.
+    # zstd makes a frame of a single segment, so no window is larger than the content.
     # Source: RFC 8878, section 3.1.1.1.
     try:
         frame = zstandard.get_frame_parameters(payload)
@@ -116,7 +118,9 @@ def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
     except zstandard.ZstdError as exc:
         raise DecompressionError("the zstd frame is damaged") from exc
     if len(content) != plain_bytes:
-        raise DecompressionError(f"the content has {len(content)} bytes, expected {plain_bytes}")
+        raise DecompressionError(
+            f"the decompressed content has {len(content)} bytes, expected {plain_bytes}"
+        )
     return content
 
 

@@ -32,12 +32,13 @@ KIND_BYTES_MAX: Final = 8
 LEVEL_DEFAULT: Final = 1
 
 _MAGIC: Final = b"S3FSMETA"
-_ENCRYPTED: Final = 1  # the only flag: the object is encrypted
-HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
-_KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind"
-# The offset of the salt in an object.
+_ENCRYPTED: Final = 1  # flag of an encrypted object; no other flag exists
+# header fields: magic, version, flags, kind, payload bytes, salt
+HEADER: Final = struct.Struct(">8sHH8sI16s")
+_KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind" in the header
+# Offset of the salt in an object.
 SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)
-# The maximum difference between the sizes of an object and its payload.
+# Maximum difference between the sizes of an object and its payload.
 OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES
 ENCODED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 PURPOSE: Final = b"s3fs-meta envelope 1"
@@ -90,7 +91,7 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
             raise FormatError(key, "the version or the flags of the envelope are damaged") from exc
         raise
     if header.encrypted != keyring.encrypted:
-        raise FormatError(key, "only one of the object and its filesystem is encrypted")
+        raise FormatError(key, "either the object or its filesystem is encrypted, but not both")
     body = view[HEADER.size :]
     packed = (
         _decrypted(key, header, body, keyring)
@@ -129,7 +130,7 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     raw = bytes(view[: HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)
     if version != VERSION or flags & ~_ENCRYPTED:
-        raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
+        raise NewerFormatError(key, f"the newer envelope version {version} with flags {flags}")
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
         raise FormatError(key, f"the object is not of the kind {kind.decode('ascii', 'replace')}")
     if payload_bytes > ENVELOPE_BYTES_MAX:

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from s3fs_meta.errors import FormatError
 
-INTEGER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
-VALUES_MAX: Final = 1000  # default maximum number of commas and opening brackets in a JSON text
+INTEGER_MAX: Final = (1 << 63) - 1  # the largest integer of SQLite
+VALUES_MAX: Final = 1000  # default maximum of commas and opening brackets in a JSON text
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")
@@ -32,7 +32,7 @@ class Fields:
 
     def __init__(self, key: str, value: object) -> None:
         if not isinstance(value, dict):
-            raise FormatError(key, "a value is not a JSON object")
+            raise FormatError(key, "the JSON value is not an object")
         self._key = key
         self._left: dict[str, object] = dict(value)
 
@@ -55,13 +55,13 @@ class Fields:
         def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
             fields = dict(pairs)
             if len(fields) != len(pairs):
-                raise FormatError(key, "a field occurs twice")
+                raise FormatError(key, "the JSON text contains a field twice")
             return fields
 
         try:
             return cls(key, json.loads(text.decode("ascii"), object_pairs_hook=unique))
         except (ValueError, RecursionError) as exc:
-            raise FormatError(key, "the text is not valid JSON") from exc
+            raise FormatError(key, "the object's text is not valid JSON") from exc
 
     def integer(self, name: str, low: int = 0, high: int = INTEGER_MAX) -> int:
         """Return the integer in a field; it must satisfy ``low <= number <= high``."""
@@ -123,12 +123,12 @@ class Fields:
             FormatError: the object has an unknown field.
         """
         if self._left:
-            raise FormatError(self._key, f"unknown field {min(self._left)!r}")
+            raise FormatError(self._key, f"the object has an unknown field {min(self._left)!r}")
 
     def _take(self, name: str) -> object:
         if name not in self._left:
-            raise FormatError(self._key, f"field {name!r} is missing")
+            raise FormatError(self._key, f"the field {name!r} is missing")
         return self._left.pop(name)
 
     def _wrong(self, name: str) -> FormatError:
-        return FormatError(self._key, f"field {name!r} has a wrong value")
+        return FormatError(self._key, f"the field {name!r} has an invalid value")

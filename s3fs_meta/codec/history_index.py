@@ -64,17 +64,17 @@ class ChangedInode(NamedTuple):
     """One inode, and the parts of a run that changed it, as bit masks; bit 0 is the first part."""
 
     ino: Ino
-    content: int  # the inode was created or removed, or its size or block map changed
-    other: int  # attributes, xattrs, links or the target of a symlink changed
+    content: int  # parts that created or removed the inode, or changed its size or block map
+    other: int  # parts that changed attributes, xattrs, links or the target of a symlink
 
 
 class RemovedName(NamedTuple):
     """One name, and the parts of a run that removed it or gave it to another inode, as a mask."""
 
     parent: Ino
-    name: bytes  # b"" if the name was given to another inode; then only the cookie is known
-    cookie: Cookie  # 0 if the name is known
-    ino: Ino  # the inode that lost the name
+    name: bytes  # b"" if another inode got the name, because then only the cookie is known
+    cookie: Cookie  # cookie of an unknown name; 0 if the name is known
+    ino: Ino  # the inode that lost this name
     mask: int
 
 
@@ -114,15 +114,15 @@ class Inodes:
 class HistoryIndex:
     """The changes of one run of txgs."""
 
-    level: int  # the run has HISTORY_FAN_OUT ** level txgs
+    level: int  # the run consists of HISTORY_FAN_OUT ** level txgs
     last: Txg
     uuid: str  # identifier of the filesystem
-    first_ns: int  # created_ns of the first changelog
-    created_ns: int  # created_ns of the last changelog
+    first_ns: int  # created_ns of the first changelog in the run
+    created_ns: int  # created_ns of the last changelog in the run
     previous: str  # content_hash of the changelog before the run
-    hash: str  # content_hash of the last changelog of the run
-    # The parts of the run whose changes are not in the index: a txg of kind IMAGE, a changelog that
-    # could not be read, or a run of the level below without an index object.
+    hash: str  # content_hash of the last changelog in the run
+    # Parts of the run whose changes the index lacks: a txg of kind IMAGE, an unreadable changelog,
+    # or a run of the level below without an index object.
     unknown: int
     inodes: Inodes
     names: tuple[RemovedName, ...]  # sorted
@@ -182,7 +182,7 @@ def dump_header(index: HistoryIndex) -> bytes:
     )
 
 
-# --- columns -----------------------------------------------------------------------------------
+# --- encode and decode columns -----------------------------------------------------------------
 
 
 def _inode_columns(index: HistoryIndex) -> Iterator[bytes]:
@@ -233,7 +233,7 @@ class _Columns:
 
 def _parse(key: str, payload: bytes) -> HistoryIndex:
     if len(payload) < _COUNT.size or len(payload) > PAYLOAD_BYTES_MAX:
-        raise FormatError(key, "the payload has a wrong size for an index object")
+        raise FormatError(key, "the payload is too short or too long for an index object")
     (header_bytes,) = _COUNT.unpack_from(payload)
     end = _COUNT.size + header_bytes
     if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
@@ -241,7 +241,7 @@ def _parse(key: str, payload: bytes) -> HistoryIndex:
     fields = Fields.parse(key, payload[_COUNT.size : end])
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"history index version {version}")
+        raise NewerFormatError(key, f"the newer history index version {version}")
     inodes, names = fields.integer("inodes"), fields.integer("names")
     if inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX:
         raise FormatError(key, "the index object has more changes than the format allows")
@@ -286,7 +286,9 @@ def _names(key: str, columns: _Columns, count: int) -> tuple[RemovedName, ...]:
     ends = [0, *accumulate(lengths := bytes(columns.bytes(count)))]
     text = bytes(columns.bytes(HISTORY_NAME_BYTES_MAX + 1))
     if ends[-1] != len(text):
-        raise FormatError(key, "the names of the index object have a wrong length")
+        raise FormatError(
+            key, "the lengths of names in the index object do not match the bytes of the names"
+        )
     if b"/" in text or b"\0" in text or len(text) > HISTORY_NAME_BYTES_MAX:
         raise FormatError(key, "the index object has an invalid name")
     assert max(lengths, default=0) <= NAME_BYTES_MAX, "the length of a name fits into one byte"

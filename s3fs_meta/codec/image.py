@@ -31,21 +31,21 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 VERSION: Final = 2
-NO_HASH: Final = "0" * (2 * HASH_BYTES)  # the value of a hash field if there is no object
-RANDOM_BYTES: Final = 8  # random bytes in the name of an image
-TXG_DIGITS: Final = 12  # digits of a txg in names, so that listings are sorted by txg up to 10^12
+NO_HASH: Final = "0" * (2 * HASH_BYTES)  # value of a hash field that refers to no object
+RANDOM_BYTES: Final = 8  # number of random bytes in the name of an image
+TXG_DIGITS: Final = 12  # number of digits of a txg in a name: listings are in order up to txg 10^12
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
 PREFIX: Final = "image/"
 _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
-PIECE_DIGITS: Final = 6  # digits of a piece number in an object key
+PIECE_DIGITS: Final = 6  # number of digits of a piece number in an object key
 _PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII)
 _HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 PIECE_ENCODED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
-_PIECE_JSON_BYTES: Final = 200  # maximum bytes of the JSON of one piece
+_PIECE_JSON_BYTES: Final = 200  # maximum JSON bytes of one piece in a manifest
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
 assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "a piece number has at most PIECE_DIGITS digits"
@@ -60,7 +60,7 @@ class ImageName(NamedTuple):
 
     txg: Txg
     epoch: Epoch
-    random: str  # 16 hexadecimal digits
+    random: str  # random part of the image's name: 16 hexadecimal digits
 
 
 class Piece(NamedTuple):
@@ -68,32 +68,32 @@ class Piece(NamedTuple):
 
     key: ObjectKey
     plain_bytes: int
-    hash: str  # content_hash of the database bytes
+    hash: str  # content_hash of the database bytes in this piece
 
 
 class ManifestRef(NamedTuple):
     """A reference to a manifest: the key and the hash of its object."""
 
     key: ObjectKey
-    hash: str  # content_hash of the object's bytes
+    hash: str  # content_hash of the manifest
 
 
 @dataclass(frozen=True)
 class Manifest:
     """One image of the metadata database."""
 
-    txg: Txg  # the last txg that the image includes
-    epoch: Epoch  # epoch of the writer that made the image
+    txg: Txg  # the last txg whose changes the image contains
+    epoch: Epoch  # the epoch of the writer that made the image
     uuid: str  # identifier of the filesystem
     schema_version: int
     page_size: int
-    database_bytes: int  # sum of plain_bytes of all pieces
-    created_ns: int  # only shown to users
-    previous: ManifestRef | None  # the previous image; None for the first one
+    database_bytes: int  # total of plain_bytes of all pieces
+    created_ns: int  # creation time; shown to users only
+    previous: ManifestRef | None  # the previous image; None for the first image
     pieces: tuple[Piece, ...]  # never empty
-    inodes: int  # only shown to users
-    file_bytes: int  # sum of the sizes of regular files; only shown to users
-    changelog: str = NO_HASH  # content_hash of the changelog of "txg"; NO_HASH: none exists
+    inodes: int  # number of inodes; shown to users only
+    file_bytes: int  # total size of all regular files; shown to users only
+    changelog: str = NO_HASH  # content_hash of the changelog of *txg*; NO_HASH: it has no changelog
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
@@ -177,7 +177,7 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
     try:
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
-        raise FormatError(piece.key, f"the piece has {exc.what}, unlike its manifest") from exc
+        raise FormatError(piece.key, f"the piece has {exc.what}, unlike the manifest") from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(
             piece.key, "the content of the piece does not match the hash in its manifest"
@@ -242,7 +242,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
     fields = Fields.parse(key, payload, values_max=_VALUES_MAX)
     version = fields.integer("version", 1)
     if version > VERSION:
-        raise NewerFormatError(key, f"manifest version {version}")
+        raise NewerFormatError(key, f"the newer manifest version {version}")
     manifest = Manifest(
         txg=Txg(fields.integer("txg")),
         epoch=Epoch(fields.integer("epoch")),
@@ -294,7 +294,9 @@ def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
     for number, item in enumerate(items):
         piece = _piece(key, item)
         if int(piece.key[-PIECE_DIGITS:]) != number:
-            raise FormatError(key, f"piece {number} has the name {piece.key}")
+            raise FormatError(
+                key, f"the manifest lists piece {number} with the wrong name {piece.key}"
+            )
         found.append(piece)
     return tuple(found)
 
@@ -306,16 +308,16 @@ def _piece(key: ObjectKey, item: object) -> Piece:
     if not isinstance(name, str) or _PIECE_KEY.fullmatch(name) is None:
         raise FormatError(key, "the key of a piece is malformed")
     if type(plain_bytes) is not int or not 0 < plain_bytes <= IMAGE_PIECE_BYTES:
-        raise FormatError(key, f"the size of {name} has a wrong value")
+        raise FormatError(key, f"the size of piece {name} is out of range")
     if not isinstance(digest, str) or _HASH.fullmatch(digest) is None:
-        raise FormatError(key, f"the hash of {name} has a wrong value")
+        raise FormatError(key, f"the hash of piece {name} is malformed")
     return Piece(ObjectKey(name), plain_bytes, digest)
 
 
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
     """Return the items of a JSON array as fields with the given *names*; raise FormatError."""
     if not isinstance(item, list) or len(item) != len(names):
-        raise FormatError(key, f"an array does not have the items {', '.join(names)}")
+        raise FormatError(key, f"a JSON array does not consist of the items {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))
 
 

@@ -49,16 +49,16 @@ class KeptPoint:
     """One kept point: a txg, and the facts that decide which objects it needs."""
 
     key: ObjectKey
-    name: str  # as ``is_kept_name`` allows
+    name: str  # a name that ``is_kept_name`` allows
     uuid: str  # identifier of the filesystem
     txg: Txg
-    hash: str  # content_hash of the changelog of "txg"
-    created_ns: int  # time of the txg
-    kept_ns: int  # when the user kept it
-    epoch: Epoch  # epoch of the changelog of "txg"; packs of later epochs are not needed
-    next_pack: PackId  # greater than the number of every pack that the txg needs
-    image: ManifestRef  # the image from which a restore begins
-    auto: bool = False  # may be dropped by "keep --expire"
+    hash: str  # content_hash of the changelog of *txg*
+    created_ns: int  # time at which the txg was cut
+    kept_ns: int  # time at which the user kept the point
+    epoch: Epoch  # epoch of the changelog of *txg*; no pack of a later epoch is needed
+    next_pack: PackId  # every pack that the txg needs has a smaller number
+    image: ManifestRef  # the image with which a restore begins
+    auto: bool = False  # True if "keep --expire" may drop the point
 
     @property
     def image_txg(self) -> Txg:
@@ -115,7 +115,7 @@ def encode(point: KeptPoint, keyring: Keyring) -> bytes:
     assert len(payload) <= KEPT_PAYLOAD_BYTES_MAX, "a payload that decode would refuse"
     data = envelope.encode(_KIND, point.key, payload, keyring)
     if decode(point.key, data, keyring) != point:
-        raise FormatError(point.key, "the encoded kept point decodes to another one")
+        raise FormatError(point.key, "the encoded kept point decodes to different fields")
     return data
 
 
@@ -134,7 +134,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
     fields = Fields.parse(key, payload)
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"kept point version {version}")
+        raise NewerFormatError(key, f"the newer kept point version {version}")
     point = KeptPoint(
         key=key,
         name=fields.text("name", KEPT_NAME_CHARS_MAX),
@@ -163,10 +163,12 @@ def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
     """Refuse fields that contradict the name of the object or each other."""
     if not is_kept_name(point.name):
-        raise FormatError(key, "the name of the kept point is not allowed")
+        raise FormatError(key, "the kept point has a name that is not allowed")
     image = image_codec.parse_manifest_key(point.image.key)
     if image is None or image.txg > point.txg:
-        raise FormatError(key, "no restore of the kept point can begin with its image")
+        raise FormatError(key, "the image of the kept point has an invalid name or a later txg")
     named = parse_key(key)
     if named is None or named != (point.txg, name_hash(point.name, keyring)):
-        raise FormatError(key, "the object is of another kept point than its name")
+        raise FormatError(
+            key, "the txg or the name of the kept point does not match the object's name"
+        )

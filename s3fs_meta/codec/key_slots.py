@@ -34,7 +34,7 @@ _CHECK_CHARS: Final = 4
 _GROUP_CHARS: Final = 6
 _KDF: Final = "argon2id"
 _KDF_CHARS_MAX: Final = 32
-_MEMORY_KIB_PER_LANE: Final = 8  # the minimum of argon2
+_MEMORY_KIB_PER_LANE: Final = 8  # minimum KiB of memory per lane that argon2 accepts
 
 
 class KdfCost(NamedTuple):
@@ -46,14 +46,14 @@ class KdfCost(NamedTuple):
 
 
 STANDARD_COST: Final = KdfCost(iterations=3, memory_kib=64 * 1024, lanes=4)
-CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure; only for tests
+CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure cost, only for tests
 
 
 @dataclass(frozen=True)
 class PassphraseLock:
     """The master key, encrypted with a key that argon2id derives from the passphrase."""
 
-    salt: str  # 16 bytes, hexadecimal
+    salt: str  # salt of 16 bytes, in hexadecimal
     cost: KdfCost
     wrapped: str  # WRAPPED_BYTES, hexadecimal
 
@@ -114,7 +114,7 @@ def parse_lock(key: str, fields: Fields) -> PassphraseLock:
     """
     kdf = fields.text("kdf", _KDF_CHARS_MAX)
     if kdf != _KDF:
-        raise NewerFormatError(key, f"key derivation {kdf!r}")
+        raise NewerFormatError(key, f"the key derivation {kdf!r}")
     lanes = fields.integer("lanes", 1, KDF_LANES_MAX)
     memory_kib_min = lanes * _MEMORY_KIB_PER_LANE
     lock = PassphraseLock(

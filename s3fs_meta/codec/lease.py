@@ -24,10 +24,10 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
 VERSION: Final = 2
-_WITHOUT_NONCE: Final = 1  # the oldest format version that is accepted; it has no nonce
+_WITHOUT_NONCE: Final = 1  # oldest accepted format version; its leases have no nonce
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
-MARK_BYTES: Final = 16  # bytes of the keyed hash of a machine's identifier
+MARK_BYTES: Final = 16  # length of the keyed hash of a machine's identifier, in bytes
 
 
 class Head(NamedTuple):
@@ -35,7 +35,7 @@ class Head(NamedTuple):
 
     txg: Txg
     manifest_key: ObjectKey
-    manifest_hash: str  # image.content_hash of the manifest's object
+    manifest_hash: str  # content_hash of the manifest
 
 
 class MachineMarks(NamedTuple):
@@ -59,15 +59,15 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 class Lease:
     """The lease: the epoch and the holder that may write, and the newest image."""
 
-    epoch: Epoch  # incremented by every read-write mount; 0: the filesystem was never mounted
-    holder: str  # random name of the state directory whose host may write; printable
-    host: str  # only shown to users
-    pid: int  # only shown to users
-    since_ns: int  # when the epoch began; only shown to users
-    released: bool  # the holder has released the lease, so any host may take the next epoch
-    head: Head | None  # None if there is no image yet
-    nonce: str | None  # new random value for each acquisition; None in format version 1
-    machine: MachineMarks = UNKNOWN_MACHINE  # machine of the holder
+    epoch: Epoch  # every mount for writing increments it; 0: never mounted
+    holder: str  # random name of the state directory that may write; printable
+    host: str  # name of the host; shown to users only
+    pid: int  # process id of the daemon; shown to users only
+    since_ns: int  # time at which the epoch began; shown to users only
+    released: bool  # True: the holder released the lease, so any host may acquire it
+    head: Head | None  # None: the filesystem has no image yet
+    nonce: str | None  # random value of one acquisition; None in format version 1
+    machine: MachineMarks = UNKNOWN_MACHINE  # the machine on which the holder runs
 
 
 def encode(lease: Lease) -> bytes:
@@ -149,7 +149,7 @@ def _head(key: str, fields: Fields) -> Head:
     fields.finish()
     name = parse_manifest_key(head.manifest_key)
     if name is None or name.txg != head.txg:
-        raise FormatError(key, "the txg of the head does not match the name of its image")
+        raise FormatError(key, "the txg of the lease's head does not match the name of the image")
     return head
 
 

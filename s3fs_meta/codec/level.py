@@ -64,9 +64,9 @@ class Level:
     schema_version: int
     first_ns: int  # created_ns of the first merged changelog
     created_ns: int  # created_ns of the last merged changelog
-    previous: str  # content_hash of the changelog before the first merged one
+    previous: str  # content_hash of the changelog before the merged changelogs
     hash: str  # content_hash of the last merged changelog
-    floor: Txg  # retention floor in the last merged changelog
+    floor: Txg  # retention floor of the last merged changelog
     packs: tuple[PackNote, ...]
     forgotten: tuple[PackId, ...]
     section: Section
@@ -139,7 +139,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"level version {version}")
+        raise NewerFormatError(key, f"the newer level version {version}")
     level = Level(
         level=fields.integer("level", 1, LEVELS_MAX),
         last=Txg(fields.integer("last", 1, NUMBER_MAX)),
@@ -159,6 +159,8 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     if parse_key(key) != (level.level, level.last):
         raise FormatError(key, "the level or the last txg in the object does not match its name")
     if level.floor > level.last or level.first_ns >= level.created_ns:
-        raise FormatError(key, "the first time or the retention floor is later than the last txg")
+        raise FormatError(
+            key, "the retention floor or the time of the first txg is later than the last txg"
+        )
     check_packs(key, level.packs, level.forgotten, level.epoch)
     return level

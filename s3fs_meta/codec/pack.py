@@ -41,13 +41,15 @@ from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 
 VERSION: Final = 1
 SALT_BYTES: Final = 8
-RANDOM_BYTES: Final = 16  # random bytes in the name of a pack
+RANDOM_BYTES: Final = 16  # number of random bytes in the name of a pack
 
 _MAGIC: Final = b"S3FSPACK"
-_ENCRYPTED: Final = 1  # the only flag: the records are encrypted
-FIELDS: Final = struct.Struct(">IIHH")  # index record bytes, entries, version, flags
-ENTRY: Final = struct.Struct(">QQQII32s")  # block, ino, block_index, plain, stored bytes, hash
-_NUMBER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
+_ENCRYPTED: Final = 1  # flag of a pack with encrypted records; no other flag exists
+# trailer fields: bytes of the index record, entries, version, flags
+FIELDS: Final = struct.Struct(">IIHH")
+# entry fields: block, ino, block_index, plain bytes, stored bytes, hash
+ENTRY: Final = struct.Struct(">QQQII32s")
+_NUMBER_MAX: Final = (1 << 63) - 1  # the largest integer of SQLite
 _KEY: Final = re.compile(r"pack/([0-9a-f]{2})/(0|[1-9][0-9]{0,18})-(\1[0-9a-f]{30})", re.ASCII)
 
 TRAILER_BYTES: Final = FIELDS.size + HASH_BYTES + len(_MAGIC)
@@ -61,7 +63,7 @@ class PackEntry(NamedTuple):
     """One block in a pack: its location, the hash of its content, and its file position then."""
 
     block: BlockId
-    hash: bytes  # keyring.block_hash of the content
+    hash: bytes  # keyring.block_hash of the block's content
     plain_bytes: int
     offset: int
     stored_bytes: int
@@ -73,8 +75,8 @@ class Pack(NamedTuple):
     """A finished pack, ready for upload under its key."""
 
     key: ObjectKey
-    data: memoryview  # read-only and final
-    entries: list[PackEntry]  # sorted by offset, never empty
+    data: memoryview  # complete bytes of the object; read-only
+    entries: list[PackEntry]  # the index, sorted by offset; never empty
 
 
 def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
@@ -245,7 +247,7 @@ def read_index(
     if not trailer.is_known:
         _refuse_version(keyring, key, record, trailer)
     if bool(trailer.flags & _ENCRYPTED) != keyring.encrypted:
-        raise FormatError(key, "only one of the pack and its filesystem is encrypted")
+        raise FormatError(key, "either the pack or its filesystem is encrypted, but not both")
     if trailer.checksum != trailer_checksum(keyring, key, record, trailer.fields):
         raise FormatError(key, "the index of the pack has a wrong checksum")
     index_at = object_bytes - trailer.tail_bytes
@@ -307,7 +309,7 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
         raise FormatError(
             key, f"the index has an impossible size: {entries} entries in {index_bytes} bytes"
         )
-    raise NewerFormatError(key, f"pack version {version} with flags {flags}")
+    raise NewerFormatError(key, f"the newer pack version {version} with flags {flags}")
 
 
 def _refuse_version(
@@ -324,7 +326,9 @@ def _refuse_version(
     fields = FIELDS.pack(trailer.index_bytes, trailer.entries, VERSION, flags)
     if trailer.checksum == trailer_checksum(keyring, key, record, fields):
         raise FormatError(key, "the version or the flags of the pack are damaged")
-    raise NewerFormatError(key, f"pack version {trailer.version} with flags {trailer.flags}")
+    raise NewerFormatError(
+        key, f"the newer pack version {trailer.version} with flags {trailer.flags}"
+    )
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:

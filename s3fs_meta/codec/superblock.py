@@ -35,15 +35,19 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
-COPY_KEY: Final = ObjectKey("superblock-copy")  # second copy of the superblock, in case KEY is lost
-COPIED_SINCE: Final = 3  # format version; earlier filesystems have no object COPY_KEY
+# key of the second copy, which replaces a lost superblock
+COPY_KEY: Final = ObjectKey("superblock-copy")
+COPIED_SINCE: Final = 3  # the first format version whose filesystems have an object COPY_KEY
 FORMAT_VERSION: Final = 3
-_RETENTION_SINCE: Final = 2  # format version; earlier superblocks imply RETENTION_S_DEFAULT
-_GENERATION_SINCE: Final = 3  # format version; earlier superblocks imply generation 0
+# the first format version with a retention; earlier ones imply RETENTION_S_DEFAULT
+_RETENTION_SINCE: Final = 2
+# the first format version with a generation; earlier ones imply generation 0
+_GENERATION_SINCE: Final = 3
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1
-KEPT_POINTS: Final = "kept-points"  # an older program deletes what kept points need
-# docs/design/format.md defines when to add a feature.
+# shuts out older programs, which delete objects that kept points need
+KEPT_POINTS: Final = "kept-points"
+# The document docs/design/format.md defines when a feature is added.
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset({KEPT_POINTS})
 FEATURES_MAX: Final = 32
 
@@ -59,16 +63,17 @@ class Superblock:
     label: str
     block_bytes: int
     page_size: int
-    unsafe_single_writer: bool  # the store cannot fence a second writer; the user has accepted this
-    features: tuple[str, ...]  # sorted, without duplicates
-    hash_key: str | None  # 32 bytes, hexadecimal
+    unsafe_single_writer: bool  # True: the user accepts that the store cannot fence a second writer
+    features: tuple[str, ...]  # names of features, sorted, each once
+    hash_key: str | None  # key of 32 bytes, in hexadecimal
     wrapped_by_passphrase: PassphraseLock | None
-    wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
-    authenticator: str | None  # 32 bytes, hexadecimal; covers all other fields
-    # Old states stay available for this many seconds; 0: only the newest state is kept.
+    wrapped_by_recovery: str | None  # wrapped key of 48 bytes, in hexadecimal
+    authenticator: str | None  # authentication code of all other fields: 32 bytes, in hexadecimal
+    # Seconds for which old states stay available; 0: only the newest state is retained.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
-    generation: int = 1  # incremented by every change; the highest authentic copy is used
+    # every change increments it; the authentic copy with the highest value is used
+    generation: int = 1
 
     @property
     def encrypted(self) -> bool:
@@ -313,12 +318,14 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
-            raise FormatError(key, "a feature has an invalid name")
+            raise FormatError(key, "a feature of the superblock has an invalid name")
         if item not in KNOWN_FEATURES:
             raise NewerFormatError(key, f"feature {item!r}")
         features.append(item)
     if features != sorted(set(features)):
-        raise FormatError(key, "the features are not sorted, or one occurs twice")
+        raise FormatError(
+            key, "the features of the superblock are not sorted, or a feature occurs twice"
+        )
     return tuple(features)
 
 

@@ -57,11 +57,11 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     text = bytes(data)
     found = version_of(noun, key, text)
     body, last = text[:-LAST_BYTES], text[-LAST_BYTES:]
-    # The hash is checked first, so that a flipped bit in the version counts as damage.
+    # The checksum is verified first, so that a flipped bit in the version counts as damage.
     if last != last_line(body):
         raise FormatError(key, "the object has a wrong checksum")
     if found != version:
-        raise NewerFormatError(key, f"{noun} version {found}")
+        raise NewerFormatError(key, f"the newer {noun} version {found}")
     return Fields.parse(key, body[body.index(b"\n") + 1 :])
 
 

@@ -18,9 +18,9 @@ from s3fs_meta.model import ObjectKey, Txg
 class TxgRuns:
     """The runs of one kind of object: a run of level n has ``fan_out ** n`` txgs."""
 
-    prefix: str  # prefix of the keys of all objects of this kind; ends with a slash
-    fan_out: int  # number of runs of one level that form a run of the next level
-    levels_max: int  # at most 9, because a level has one digit
+    prefix: str  # prefix of the keys of all objects of this kind, with a final slash
+    fan_out: int  # number of runs of one level that form one run of the next level
+    levels_max: int  # number of levels, at most 9, because a key has one digit for the level
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

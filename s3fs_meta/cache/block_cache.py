@@ -90,7 +90,7 @@ class BlockCache:
             damage=damage,
         )
         self._room = trio.Event()
-        self.upload_signal = UploadSignal()  # set when a writer begins to wait; wakes the uploader
+        self.upload_signal = UploadSignal()  # wakes the uploader when a writer begins to wait
         self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
@@ -115,7 +115,7 @@ class BlockCache:
                 self._files.distrust_closed()
         self._copies.load()
 
-    # --- reading -------------------------------------------------------------------------------
+    # --- read blocks ---------------------------------------------------------------------------
 
     def is_local(self, located: Located) -> bool:
         """Return whether a block is cached and needs no verification. Schedule point: never."""
@@ -144,7 +144,9 @@ class BlockCache:
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if located.state in _NOT_UPLOADED:
             raise exc
-        _log.warning("the cache file of block %d is damaged; fetching it again", located.block)
+        _log.warning(
+            "the cache file of block %d is damaged, so the block is fetched again", located.block
+        )
         self._db.begin_local()
         self._forget(located.block)
         raise NotLocalError(located.block) from exc
@@ -165,7 +167,7 @@ class BlockCache:
         if located.block in self.suspects.blocks and await self.suspects.verify(located):
             return
         if located.pack is None:
-            raise LostBlockError(located.block, "it is neither cached nor uploaded")
+            raise LostBlockError(located.block, "no copy is in the cache or in the bucket")
         self.misses += 1
         self.disk.spend(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)
@@ -202,7 +204,7 @@ class BlockCache:
         try:
             await self.download_run(run)
         except S3fsError as exc:
-            _log.info("read-ahead from block %d on failed: %s", run[0].block, exc)
+            _log.info("cannot read ahead from block %d on: %s", run[0].block, exc)
 
     async def download_run(self, run: Sequence[Located], *, waits: bool = True) -> None:
         """Download those blocks of a run that are not cached when the download limit allows it.
@@ -278,7 +280,7 @@ class BlockCache:
         """Return how many blocks were downloaded since the mount."""
         return self.fetcher.fetched_blocks
 
-    # --- writing -------------------------------------------------------------------------------
+    # --- write blocks --------------------------------------------------------------------------
 
     def write_new(
         self,
@@ -386,10 +388,10 @@ class BlockCache:
         if row.refs != 1 or is_sealed:
             if blocks.drop_ref(self._db, block) == 0:
                 self.index.unnamed.add(block)
-                # It is being packed and an image may refer to it, so the uploader deletes it.
+                # The uploader deletes this block: it is being packed, and an image may refer to it.
             return
         if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
-            # UPLOADED keeps the file until the next sync: a crash may restore the block's row.
+            # Until the next sync keep the file as UPLOADED: a crash may restore the row.
             self.index.move(block, BlockState.UPLOADED)
         blocks.delete_read(self._db, row)
         self.doom(block)
@@ -409,10 +411,10 @@ class BlockCache:
         """Make empty files for the next blocks, until cancelled. Raises as ``FilesAhead.run``."""
         counters = self._db.counters
         numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
-        with self._files.syncing():  # the kernel reports a lost directory entry only once
+        with self._files.syncing():  # the kernel reports only once that it lost a directory entry
             await self._files.ahead.run(numbers)
 
-    # --- states --------------------------------------------------------------------------------
+    # --- change the states of blocks -----------------------------------------------------------
 
     def seal(self, wanted: Iterable[BlockId]) -> None:
         """Mark dirty blocks as sealed, so that a later write makes a copy. Transaction: inside a group."""
@@ -511,7 +513,7 @@ class BlockCache:
                 self.index.note_synced(block, length)
             await trio.lowlevel.checkpoint()
 
-    # --- room ----------------------------------------------------------------------------------
+    # --- make room in the cache ----------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
         """Return whether *size_bytes* fit into the cache without eviction. Schedule point: never."""

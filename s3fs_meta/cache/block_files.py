@@ -28,8 +28,8 @@ from s3fs_meta.limits import OPEN_BLOCKS_MAX, SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-# If the disk has lost the inode of a file, opening the file fails with EIO, on ext4 and XFS also with
-# EBADMSG or EUCLEAN.
+# Opening a file fails with EIO if the disk has lost its inode.
+# ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class OpenBlocks:
         if block in fds:
             self.forget(block)
         while len(fds) >= self._count_max:
-            # A thread may remove an entry meanwhile; then check again.
+            # Check again if a thread removes an entry meanwhile.
             with contextlib.suppress(RuntimeError, StopIteration):
                 oldest = next(iter(fds))
                 self._closing(oldest)
@@ -104,7 +104,7 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
     for fd in forgotten:
         with contextlib.suppress(
             OSError
-        ):  # at the interpreter's exit no caller can handle an error
+        ):  # no caller can handle an error at the interpreter's exit
             os.close(fd)
 
 
@@ -118,7 +118,8 @@ class WrittenBlocks:
 
     def __init__(self) -> None:
         self._blocks: set[BlockId] = set()
-        self._before: set[BlockId] = set()  # during a sync: the blocks that were written before it
+        # during a sync: blocks that were written before the sync
+        self._before: set[BlockId] = set()
         self._were_closed = False
         self.add = self._blocks.add
 
@@ -154,8 +155,8 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # Open all the time: a descriptor opened later would miss an error that the syncfs(2) of another
-        # program on this disk has already received.
+        # A descriptor that is opened later would miss an error.
+        # The kernel reports it to the first syncfs(2), perhaps of another program on this disk.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)
@@ -163,8 +164,8 @@ class BlockFiles:
         self.ahead = FilesAhead(self._directory)
         self._written = WrittenBlocks()
         self._open = OpenBlocks(self._written.close)
-        self._adoptions = itertools.count()  # a count is safe with several threads
-        self._sync_failure = ""  # the error of a failed sync; every later sync fails with it
+        self._adoptions = itertools.count()  # several threads may use this counter
+        self._sync_failure = ""  # the error of the first failed sync; all later syncs fail with it
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.
@@ -188,15 +189,17 @@ class BlockFiles:
             try:
                 fd = self._opened(block)
             except LostBlockError:
-                # Only opening for writing may fail, because after an error a disk may be read-only.
+                # Opening for reading may still work: after an error a disk may be read-only.
                 return self.read(block, start, stop)
         return self._read(block, fd, start, stop)
 
     def _read(self, block: BlockId, fd: int, start: int, stop: int) -> bytes:
-        if self._sync_failure:  # after a failed sync, lost pages read as zeros
+        if self._sync_failure:  # after a failed sync, pages that the kernel lost read as zeros
             lost = first_lost_byte(fd, start)
             if lost is not None and lost < stop:
-                raise LostBlockError(block, f"the disk has lost its bytes from {lost} on")
+                raise LostBlockError(
+                    block, f"the disk has lost the bytes of its cache file from {lost} on"
+                )
         return _read(block, fd, start, stop)
 
     def _opened(self, block: BlockId) -> int:
@@ -228,7 +231,7 @@ class BlockFiles:
             write_all(fd, offset, data)
             self._written.add(block)
         except OSError as exc:
-            with contextlib.suppress(OSError):  # the inode may be damaged
+            with contextlib.suppress(OSError):  # the inode may be damaged, and unlink(2) fails
                 self.remove(block)
             raise _translate(exc, block) from exc
         return is_named
@@ -330,7 +333,7 @@ class BlockFiles:
         Raises:
             NoSpaceLeftError: the disk is full; no file was made.
         """
-        # The name is unique, because a reader and compaction may fetch a block at the same time.
+        # The name is unique, because a reader and compaction may fetch the same block at once.
         path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
             path.write_bytes(data)
@@ -389,7 +392,9 @@ class BlockFiles:
             self._directory.path(_name(block)).stat()
         except OSError as exc:
             if exc.errno in _UNREADABLE_ERRNOS:
-                _log.error("%s; check the disk of %s", _not_opened(block, exc), self.root)
+                _log.error(
+                    "%s; check the disk with the directory %s", _not_opened(block, exc), self.root
+                )
                 return True
         return False
 
@@ -463,8 +468,8 @@ class BlockFiles:
                 except FileNotFoundError:
                     continue
                 try:
-                    # Not fsync(2): an overwritten block has a new mtime, which needs no sync, and
-                    # for which ext4 would commit its journal.
+                    # fsync(2) would also write a new mtime, for which ext4 commits its journal.
+                    # The mtime of a block needs no sync.
                     os.fdatasync(fd)
                 finally:
                     os.close(fd)
@@ -533,7 +538,7 @@ class BlockFiles:
             keep_bytes = os.fstat(fd).st_size
             lost = None if trusted_bytes is None else first_lost_byte(fd, trusted_bytes)
             if lost is not None:
-                _log.error("the disk has lost the bytes of block %d from %d on", block, lost)
+                _log.error("the disk has lost bytes of block %d, from byte %d on", block, lost)
                 keep_bytes = lost
             _read(block, fd, 0, keep_bytes)
         except LostBlockError as exc:
@@ -591,4 +596,4 @@ def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:
 def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:
     if exc.errno in _NO_SPACE_ERRNOS:
         return NoSpaceLeftError("the disk of the cache directory is full")
-    return LostBlockError(block, f"its cache file failed ({exc.strerror})")
+    return LostBlockError(block, f"access to its cache file failed ({exc.strerror})")

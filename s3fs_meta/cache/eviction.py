@@ -30,7 +30,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 LAST_COPIES: Final = "last_copies"
 PINNED: Final = "pinned"
-# The reasons for which ``drop`` keeps blocks that are not clean, by their state.
+# For each state other than clean: why ``drop`` keeps a block of this state.
 _WHY_KEPT: Final[Mapping[BlockState, str]] = {
     BlockState.DIRTY: "not_uploaded",
     BlockState.SEALED: "not_uploaded",
@@ -44,7 +44,7 @@ class Dropped(NamedTuple):
 
     blocks: int
     bytes: int
-    kept: Mapping[str, int]  # bytes of other blocks, by the reason for which they were kept
+    kept: Mapping[str, int]  # bytes of the blocks that were kept, by the reason
 
 
 class Evictor:
@@ -94,7 +94,7 @@ class Evictor:
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
             victims = self._take_victims(size_bytes, LOOP_SLICE_ROWS)
-            # The rows are deleted already, so the files must be deleted, too.
+            # The rows are already deleted, so a cancellation must not keep the files.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)
 

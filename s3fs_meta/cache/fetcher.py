@@ -70,7 +70,7 @@ async def _nowhere(_located: Located) -> None:
 class DamageHandlers(NamedTuple):
     """Functions that are called for a block that is missing or damaged in its pack."""
 
-    # called with the damaged block, and whether its pack is missing
+    # called with a damaged block, and with True if its pack is missing
     note: Callable[[Located, bool], None] = _ignore
     find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
@@ -94,7 +94,7 @@ class _Fetch:
     """One running fetch. *done* is set when it ends; *error* is set if it failed."""
 
     def __init__(self) -> None:
-        # set when the download limit allows the request, or when the fetch has ended
+        # set when the download limit admits the request, or when the fetch has ended
         self.begun = trio.Event()
         self.done = trio.Event()
         self.error: S3fsError | None = None
@@ -159,10 +159,10 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                # Readers of neighbours have waited nearly as long, so they get the error, too.
+                # Readers of neighbours get the error, too, because they have waited nearly as long.
                 unasked.error = exc
             raise
-        finally:  # after a cancellation the waiting readers find no block and fetch it themselves
+        finally:  # after a cancellation, waiting readers find no block and fetch it themselves
             self._end(fetch, [located])
             self._end(unasked, neighbours)
 
@@ -197,7 +197,7 @@ class Fetcher:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
             for fetch in fetches.values():
-                # The readers have waited nearly as long, so they get the error, too.
+                # All readers get the error, because they have waited nearly as long.
                 fetch.error = exc
             raise
         finally:
@@ -255,7 +255,11 @@ class Fetcher:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
                 await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
             except (ObjectMissingError, FormatError) as exc:
-                _log.info("requesting block %d again from the store: %s", located.block, exc)
+                _log.info(
+                    "requesting block %d from the store again, after an error: %s",
+                    located.block,
+                    exc,
+                )
                 await self._get_again(located, object_key)
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
@@ -265,7 +269,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each in unpacked:  # without a schedule point after the files were written
+                for each in unpacked:  # no schedule point between writing the files and this step
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
@@ -288,7 +292,7 @@ class Fetcher:
         if found is None:
             raise damage
         _log.info(
-            "block %d is fetched from another pack, %s: %s",
+            "block %d is fetched from the pack %s instead, which has equal content: %s",
             located.block,
             found.object_key,
             damage,
@@ -314,8 +318,12 @@ class Fetcher:
             start, stop = extent([located, *neighbours])
             try:
                 return neighbours, start, await self._get_range(object_key, start, stop)
-            except FormatError as exc:  # the pack may end before a neighbour, but after the block
-                _log.info("neighbours of block %d are unavailable: %s", located.block, exc)
+            except FormatError as exc:  # the pack may end after the block but before a neighbour
+                _log.info(
+                    "fetching block %d without its neighbours, which are unavailable: %s",
+                    located.block,
+                    exc,
+                )
         start, stop = extent([located])
         return (), start, await self._get_range(object_key, start, stop)
 
@@ -325,7 +333,7 @@ class Fetcher:
             try:
                 return await self._store.get_range(object_key, start, stop)
             except StoreUnavailableError as exc:
-                _log.info("a reader waits for the store: %s", exc)
+                _log.info("a read waits until the store is available: %s", exc)
             await trio.sleep(STORE_DELAY_S_MAX / 10)
 
     def _unpack(self, located: Located, object_key: ObjectKey, first: int, stored: bytes) -> None:
@@ -355,8 +363,8 @@ class Fetcher:
             except NoSpaceLeftError:
                 break
             except S3fsError as exc:
-                # A later reader of the block gets the error.
-                _log.info("block %d, fetched with others, is unusable: %s", located.block, exc)
+                # The next reader of this block gets the error.
+                _log.info("block %d was read ahead and is damaged: %s", located.block, exc)
             else:
                 intact.append(located)
         return intact

@@ -82,7 +82,8 @@ class FilesAhead:
         made: dict[int, int] = {}
         wanted = range(first, first + FILES_AHEAD)
         try:
-            with trio.CancelScope(shield=True):  # otherwise the descriptors would be lost
+            # a cancellation would lose the descriptors of files already made
+            with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._make, wanted, made)
         finally:
             self._fds.update(made)
@@ -91,12 +92,12 @@ class FilesAhead:
         """Make files and their names durable; add their descriptors to *made*. In a thread."""
         try:
             for number in numbers:
-                # A file of that name is a leftover of a group that a crash undid: it stays.
+                # An existing file is left over from a group that a crash undid; it stays.
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:
-            # Such as a full disk, or too many open files. Each block then creates its own file.
-            _log.info("no block files are made ahead: %s", exc)
+            # After an error such as a full disk, each block creates its own file.
+            _log.info("cannot create block files ahead, each block creates its own file: %s", exc)
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:
@@ -114,7 +115,7 @@ class FilesAhead:
             fd = self._fds.pop(number)
             try:
                 found = os.fstat(fd)
-                # A copy of the past got this number, and its fetched block has replaced the file.
+                # A cloned block may have this number, and its fetched file replaced this one.
                 is_unused = found.st_size == 0 and found.st_nlink > 0
             finally:
                 os.close(fd)

@@ -28,7 +28,7 @@ class CacheIndex:
     """The cached blocks by state, and totals of their bytes and numbers."""
 
     def __init__(self) -> None:
-        # Sizes of blocks that must not be evicted, cached or not.
+        # Sizes of all pinned blocks, cached or not; pinned blocks are not evicted.
         self._pinned: dict[BlockId, int] = {}
         self.pinned_bytes = 0
         self.clear()
@@ -36,23 +36,26 @@ class CacheIndex:
     def clear(self) -> None:
         """Remove all blocks from the index; pins stay."""
         self._held: dict[BlockId, Held] = {}
-        self.total_bytes = 0  # bytes of all cached blocks
+        self.total_bytes = 0  # size of all cached blocks in bytes
         self.total_count = 0
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
-        self._unasked: OrderedDict[BlockId, None] = OrderedDict()  # clean blocks, never read yet
+        # clean blocks that were read ahead and never requested
+        self._unasked: OrderedDict[BlockId, None] = OrderedDict()
         self.unasked_bytes = 0
-        # Sizes of clean blocks that must not be evicted.
+        # Sizes of clean blocks that eviction skips.
         self._spared: dict[BlockId, int] = {}
         self.spared_bytes = 0
-        self._kept: dict[BlockId, int] = {}  # sizes of clean blocks that are pinned
+        self._kept: dict[BlockId, int] = {}  # sizes of the pinned blocks that are clean
         self.kept_bytes = 0
-        self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # last writes, the oldest first
-        self._sealed: dict[BlockId, None] = {}  # sealed blocks, the earliest sealed first
-        self.unnamed: set[BlockId] = set()  # sealed blocks to which no file refers any more
+        # times of the last writes to dirty blocks, the oldest first
+        self._dirty: OrderedDict[BlockId, float] = OrderedDict()
+        self._sealed: dict[BlockId, None] = {}  # sealed blocks, the first sealed first
+        self.unnamed: set[BlockId] = set()  # sealed blocks to which no block map refers any more
         self._unsynced: set[BlockId] = set()
-        self._synced: dict[BlockId, int] = {}  # lengths of dirty and sealed blocks at the last sync
+        # lengths that dirty and sealed blocks had at the last sync
+        self._synced: dict[BlockId, int] = {}
 
     @property
     def pending_bytes(self) -> int:

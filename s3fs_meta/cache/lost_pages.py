@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from typing import Final
 
 _FIEMAP: Final = 0xC020660B  # FS_IOC_FIEMAP
-_REQUEST: Final = struct.Struct("=QQIIII")  # start, length, flags, mapped extents, room, reserved
-_EXTENT: Final = struct.Struct("=QQQ16xI12x")  # offset, place on the disk, length, flags
+# fields of the request: start, length, flags, mapped extents, room, reserved
+_REQUEST: Final = struct.Struct("=QQIIII")
+# fields of an extent: offset, place on the disk, length, flags
+_EXTENT: Final = struct.Struct("=QQQ16xI12x")
 _EXTENTS_AT_ONCE: Final = 64
 _LAST: Final = 0x1
 _UNWRITTEN: Final = 0x800
@@ -44,7 +46,7 @@ def _unwritten(fd: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         _REQUEST.pack_into(buffer, 0, start, stop - start, 0, 0, _EXTENTS_AT_ONCE, 0)
         try:
             fcntl.ioctl(fd, _FIEMAP, buffer, True)
-        except OSError:  # EOPNOTSUPP: the filesystem has no extents
+        except OSError:  # EOPNOTSUPP: the filesystem of the disk has no extents
             return
         count, after = _REQUEST.unpack_from(buffer)[3], stop
         for number in range(count):

@@ -34,7 +34,7 @@ from s3fs_meta.objects.contract import ObjectStore
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 
-# A function that returns the leading bytes of a block's file, at most a given number.
+# A function that returns up to a given number of bytes from the start of a block's file.
 Beginning = Callable[[BlockId, int], bytes]
 
 
@@ -267,7 +267,7 @@ async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStor
         )
     except (ObjectMissingError, CorruptionError) as exc:
         _log.error(
-            "the origin of block %d is lost, so its content cannot be restored: %s; unmount, and run"
+            "the source of block %d is lost, so the block cannot be restored: %s; unmount, and run"
             " s3fs-meta fsck -y",
             copy.block,
             exc,

@@ -37,7 +37,7 @@ class Suspects:
         self._files = files
         self._keyring = keyring
         self._forget = forget
-        # Readers search it directly, because each read of a block would call a method.
+        # Readers use this set directly: a method call for each read would be slow.
         self.blocks: set[BlockId] = set()
 
     def __bool__(self) -> bool:

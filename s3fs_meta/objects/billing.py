@@ -36,10 +36,10 @@ DAY_NS: Final = 86_400 * 1_000_000_000
 class RequestClass(enum.Enum):
     """The price classes of requests."""
 
-    PUT = "put"  # also POST, COPY, and each part of a multipart upload
-    LIST = "list"  # each page of a listing
+    PUT = "put"  # PUT, POST, COPY, and each part of a multipart upload
+    LIST = "list"  # one request for each page of a listing
     GET = "get"  # also HEAD
-    DELETE = "delete"  # and aborted multipart uploads
+    DELETE = "delete"  # DELETE, and the abortion of multipart uploads
 
 
 class Cause(enum.Enum):
@@ -56,13 +56,13 @@ class Cause(enum.Enum):
     COMPACTION = "compaction"
     GARBAGE = "garbage"
     FSCK = "fsck"
-    MOUNT = "mount"  # opening, restoring, superblocks, the test of conditional writes
+    MOUNT = "mount"  # opening, restoring, reading superblocks, testing conditional writes
 
 
-# Beginnings of keys; see format.md, "Keys".
+# Prefixes of keys and the purpose of writes to them; see format.md, "Keys".
 _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
-    "changelog": Cause.CHANGELOGS,  # changelogs and their parts
+    "changelog": Cause.CHANGELOGS,  # objects with changelogs or parts of them
     "level/": Cause.LEVELS,
     "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,
@@ -125,8 +125,8 @@ class Billed(NamedTuple):
 
 NOTHING: Final = Billed()
 
-# Counts by day (since 1970-01-01 UTC), cause and class. Names are text, so that counts of a newer
-# program are kept.
+# Counts by the day since 1970-01-01 UTC, and by cause and class.
+# Causes and classes are text, so that counts of a newer program are kept.
 Usage = dict[int, dict[tuple[str, str], Billed]]
 
 
@@ -165,7 +165,8 @@ class Meter:
 
     def now_ns(self) -> int:
         """Return the current time, in nanoseconds since 1970-01-01 UTC."""
-        if self._clock is None:  # created at the first request: most short commands need no clock
+        # created at the first request, because most short commands need no clock
+        if self._clock is None:
             self._clock = SystemClock()
         return self._clock.now_ns()
 

@@ -24,9 +24,9 @@ _Result = TypeVar("_Result")
 class Outage(NamedTuple):
     """A period in which a store fails or does not answer; all fields are 0 or "" otherwise."""
 
-    age_s: float  # time since the store began to fail; 0: the last request succeeded
-    why: str  # the last failure
-    silent_s: float  # time for which requests have waited without any answer
+    age_s: float  # seconds since the store began to fail; 0: the last request succeeded
+    why: str  # the error of the last failed request
+    silent_s: float  # seconds for which requests have waited without any answer
 
 
 NO_OUTAGE = Outage(0.0, "", 0.0)
@@ -54,7 +54,7 @@ class Contact:
         """
         self._store, self._bounds, self._notify = store, bounds, notify
         self._is_notified = False
-        self._waiting = 0  # number of attempts that have no answer yet
+        self._waiting = 0  # number of attempts that wait for an answer
         self._silent_since_s = 0.0
         self._failing_since_s = 0.0
         self._failure = ""
@@ -73,7 +73,7 @@ class Contact:
         except TransientStoreError as exc:
             self._note_failure(exc)
             raise
-        except S3fsError:  # an error is an answer, too
+        except S3fsError:  # an error of the server is an answer, too
             self._note_answer()
             raise
         finally:
@@ -111,7 +111,7 @@ class Contact:
         self._silent_since_s = trio.current_time()
 
     def _report_silence(self) -> None:
-        # If a server accepts connections but never answers, an attempt lasts for both timeouts.
+        # An attempt lasts for both timeouts if a server accepts connections but never answers.
         bound_s = self._bounds.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(
             f"{described(self._store)} has not answered yet, trying for up to {bound_s:.0f} s"
@@ -119,7 +119,7 @@ class Contact:
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
         if error.unresolved:
-            return  # the request is not retried, and the caller shows the error
+            return  # the request is not retried, so its caller shows the error
         bound_s = self._bounds.bound_s(attempt_s, unconnected=error.unconnected)
         url = self._store.url
         self._report(f"cannot reach {url}, trying for up to {bound_s:.0f} s: {error.code}")

@@ -17,7 +17,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 
-ETag = str  # an opaque identifier of an object's content; only replace() uses it
+ETag = str  # opaque identifier of one version of an object; only replace() uses it
 
 
 class ObjectInfo(NamedTuple):
@@ -25,7 +25,7 @@ class ObjectInfo(NamedTuple):
 
     key: ObjectKey
     size_bytes: int
-    modified_ns: int | None = None  # time of the last write, by the store's clock; None: unknown
+    modified_ns: int | None = None  # time of the last write by the store's clock; None: unknown
 
 
 class Fetched(NamedTuple):

@@ -60,17 +60,17 @@ from s3fs_meta.objects.contract import (
     listing_of,
 )
 
-UNFINISHED: Final = "tmp"  # reserved: no key begins with this component
+UNFINISHED: Final = "tmp"  # name of a reserved directory; no key begins with this component
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
-_UNFINISHED_BYTES: Final = 16  # random bytes in the name of an unfinished file
+_UNFINISHED_BYTES: Final = 16  # number of random bytes in the name of an unfinished file
 _UNFINISHED_NAME: Final = re.compile(f"[0-9a-f]{{{2 * _UNFINISHED_BYTES}}}", re.ASCII)
 _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
-# Errors after which a retry may succeed: the disk may return, or space may become free.
+# Errors of a disk that may return, or on which space may become free.
 _TRANSIENT: Final = frozenset(
     {
         errno.ENOSPC,
@@ -245,7 +245,7 @@ class LocalStore:
             code = f"directory {os.fspath(self.root)!r} {since}"
             raise TransientStoreError(key, code, unresolved=self._was_absent)
 
-    # --- reading ---------------------------------------------------------------------------
+    # --- read objects ----------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _opened(self, key: ObjectKey) -> Iterator[tuple[int, os.stat_result]]:
@@ -311,7 +311,7 @@ class LocalStore:
         begun = after[len(above) :] if after.startswith(above) else ""
         wanted = prefix[len(above) :]
         if after > above and not begun:
-            return []  # every key in the directory is before *after*
+            return []  # every key in the directory sorts before *after*
         found: list[str] = []
         try:
             with os.scandir(self._tree.path(folder)) as entries:
@@ -328,7 +328,7 @@ class LocalStore:
                     found.append(name if is_folder else entry.name)
         except (FileNotFoundError, NotADirectoryError):
             self._require_root(folder)
-            return []  # the directory does not exist, or was removed because it was empty
+            return []  # the directory does not exist, or was empty and has been removed
         return found
 
     def _owns_unfinished(self) -> bool:
@@ -341,7 +341,7 @@ class LocalStore:
     def _page(found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
         return tuple(itertools.islice(found, LIST_PAGE_KEYS))
 
-    # --- writing ---------------------------------------------------------------------------
+    # --- write objects ---------------------------------------------------------------------
 
     def _put(self, key: ObjectKey, data: bytes | memoryview) -> None:
         with self._unfinished_file(key, data) as source:
@@ -353,7 +353,7 @@ class LocalStore:
             try:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
-                # Sync the existing object, because its writer may have crashed before the sync.
+                # Sync the existing object, because its writer may have crashed before its own sync.
                 self._tree.sync_parents([key])
                 raise PreconditionError(key) from exc
         self._tree.sync_parents([key])
@@ -419,8 +419,8 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _replace_lock(self) -> Iterator[None]:
-        # The wait needs no timeout: the holder of the lock reads and renames one small file, and the
-        # kernel releases the lock of a process that exits.
+        # No timeout is needed: the holder of the lock reads and renames one small file.
+        # The kernel releases the lock of a process that exits.
         path = self._unfinished / REPLACE_LOCK
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -481,7 +481,7 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
         piece = os.pread(fd, stop - start, start)
         if not piece:
             raise TransientStoreError(
-                key, f"the file became shorter during the read: {stop - start} bytes are missing"
+                key, f"the file was truncated during the read: {stop - start} bytes are missing"
             )
         pieces.append(piece)
         start += len(piece)

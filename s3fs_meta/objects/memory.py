@@ -27,8 +27,8 @@ class MemoryStore:
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
-        self.modified_ns: dict[ObjectKey, int] = {}  # the time at which each object was stored
-        self.clock: Clock = SystemClock()  # the clock of the store, which tests can set
+        self.modified_ns: dict[ObjectKey, int] = {}  # time of the last write of each object
+        self.clock: Clock = SystemClock()  # clock of the store; a test may replace it
         self.has_own_clock = True
 
     @property

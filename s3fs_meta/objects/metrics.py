@@ -22,8 +22,8 @@ class MethodCounts:
     """The counts of one method since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # calls that raised StoreError; a missing object is no error
-    sent_bytes: int = 0  # bytes sent by requests that succeeded
+    errors: int = 0  # calls that raised StoreError, except for a missing object
+    sent_bytes: int = 0  # bytes that successful requests sent
     received_bytes: int = 0
 
 

@@ -14,7 +14,8 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # written by probes
+# all contents that a probe writes
+CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})
 
 
 async def probe(store: ObjectStore, nonce: str) -> bool:
@@ -45,7 +46,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # The content is random, because a retry treats equal bytes as its own earlier write.
+    # Each write has other bytes, because a retry treats equal bytes as its own earlier write.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

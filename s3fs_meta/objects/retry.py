@@ -46,11 +46,11 @@ class RetryPolicy:
     """The limits of retries and the pauses between them."""
 
     attempts_max: int = STORE_ATTEMPTS_MAX
-    # The maximum time from the start of the first attempt to the start of the last attempt.
+    # Maximum time from the start of the first attempt to the start of the last attempt.
     total_s_max: float = STORE_TOTAL_S_MAX
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
-    # The same limit while no server at the address has ever accepted a connection.
+    # Maximum of that time while no server at the address has ever accepted a connection.
     unconnected_s_max: float = STORE_UNCONNECTED_S_MAX
 
     def delay_s(self, attempts_made: int, jitter: float) -> float:
@@ -141,7 +141,7 @@ class RetryingStore(StoreWrapper):
         """
         super().__init__(inner)
         self._charge = charge
-        self.retries = 0  # number of retries of all requests since construction
+        self.retries = 0  # number of retries of all requests so far
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._contact = Contact(inner, self._policy, notify)

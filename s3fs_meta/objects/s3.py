@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# The price class of each operation; all others count as GET.
+# Price class of each S3 operation; an operation that is not listed counts as GET.
 _CLASSES: Final = {
     "PutObject": RequestClass.PUT,
     "CreateMultipartUpload": RequestClass.PUT,
@@ -85,7 +85,7 @@ class _Page(NamedTuple):
     """One page of a listing."""
 
     found: Sequence[ObjectInfo]
-    token: str | None  # None on the last page
+    token: str | None  # token of the next page; None: this page is the last
 
 
 class _Current(threading.local):
@@ -183,7 +183,7 @@ class S3Store:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
         except (
             ObjectMissingError
-        ) as exc:  # the answer of S3 if an object with a condition is missing
+        ) as exc:  # S3 reports a missing object if a conditional write finds none
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -208,7 +208,9 @@ class S3Store:
                     last = info.key
                     yield info
                 elif info.key not in before and info.key != last:
-                    raise UnexpectedStoreError(name, f"the listing is not sorted at {info.key!r}")
+                    raise UnexpectedStoreError(
+                        name, f"the keys of the listing are not sorted at {info.key!r}"
+                    )
                 before.add(info.key)
             if page.token is None:
                 return
@@ -224,7 +226,7 @@ class S3Store:
             self._attempt, key, work, abandon_on_cancel=True, limiter=self._limiter
         )
 
-    # --- in a thread -----------------------------------------------------------------------
+    # --- run requests in a thread ----------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
         """Call *work* with the client; translate the errors of boto3."""
@@ -265,7 +267,8 @@ class S3Store:
         try:
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
-            body.close()  # closes the connection, because the rest of the body would still arrive
+            # close the connection, because the server would still send the rest of the body
+            body.close()
             raise
         return Fetched(self.read_body(key, body, size_bytes), etag)
 
@@ -287,20 +290,22 @@ class S3Store:
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
-        # The buffer is allocated once and never copied, because a copy holds the interpreter lock and
-        # blocks the event loop.
+        # The buffer is allocated once and never copied.
+        # A copy would hold the interpreter lock and block the event loop.
         buffer = io.BytesIO(bytes(size_bytes))
         try:
             while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
                 buffer.write(piece)
                 if time.monotonic() > deadline_s:
-                    raise TransientStoreError(key, "the body of the answer took too long")
+                    raise TransientStoreError(
+                        key, "the transfer of the answer's body took too long"
+                    )
         finally:
             body.close()
             self._meter.count(RequestClass.GET, key, 0, received_bytes=buffer.tell())
         if buffer.tell() != size_bytes:
             raise TransientStoreError(
-                key, f"the answer has {buffer.tell()} bytes instead of {size_bytes}"
+                key, f"the answer's body has {buffer.tell()} bytes instead of {size_bytes}"
             )
         return buffer.getvalue()
 
@@ -313,8 +318,8 @@ class S3Store:
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object must fit into one PUT"
         self._current.carry(len(body))
-        # boto3 accepts any buffer, but it copies, or reads in chunks, the types that its stubs
-        # allow.
+        # boto3 accepts any buffer.
+        # The types that its stubs allow would be copied or read in chunks.
         answer = client.put_object(
             **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
         )
@@ -350,11 +355,12 @@ class S3Store:
                 _in_ns(item["LastModified"]) if "LastModified" in item else None,
             )
             for item in answer.get("Contents", [])
-            if item["Key"] != self._prefix  # a "folder" that a web console made
+            # an empty object that a web console made to represent a folder
+            if item["Key"] != self._prefix
         ]
         return _Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
 
-    # --- large objects ---------------------------------------------------------------------
+    # --- upload large objects in parts -----------------------------------------------------
 
     async def _put_in_parts(self, key: ObjectKey, body: bytes) -> None:
         """Store an object by a multipart upload; abort the upload after an error."""
@@ -426,4 +432,6 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
         raise FormatError(key, f"the object ends at byte {total}, before {stop}")
     if span != f"{start}-{stop - 1}":
         asked = f"bytes {start}-{stop - 1}"
-        raise TransientStoreError(key, f"answer has range {content_range!r} instead of {asked!r}")
+        raise TransientStoreError(
+            key, f"the answer has the range {content_range!r} instead of {asked!r}"
+        )

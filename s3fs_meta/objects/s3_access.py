@@ -99,7 +99,7 @@ class S3ClientHolder:
             if renewed.credentials == self._made.credentials:
                 renewed.client.close()
                 return False
-            self._made = renewed  # running requests of other threads keep the old client
+            self._made = renewed  # requests that run in other threads continue with the old client
             return True
 
     def close(self) -> None:
@@ -118,7 +118,8 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
-    # "Expect: 100-continue" would add a round trip to each PUT, or 1 s if a server ignores it.
+    # The header "Expect: 100-continue" adds a round trip to each PUT.
+    # A server that ignores the header delays each PUT by 1 s.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
@@ -142,21 +143,21 @@ def _descriptions() -> Loader:
 def _config(place: S3Place) -> Config:
     return Config(
         signature_version="s3v4",
-        # Only objects.retry repeats requests, because it knows which writes are conditional, and
-        # botocore's quota would end all retries after some 35 failures.
+        # Only objects.retry repeats requests, because it knows which writes are conditional.
+        # The quota of botocore would end all retries after some 35 failures.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=place.connect_timeout_s,
         read_timeout=place.read_timeout_s,
         max_pool_connections=STORE_THREADS_MAX,
         tcp_keepalive=True,
         parameter_validation=False,
-        # Content-MD5 protects uploads; the hashes in the objects protect downloads.
+        # Content-MD5 protects uploads, and the hashes in the objects protect downloads.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            # Over https TLS protects the payload; over plain http only its signature protects it.
+            # TLS protects the payload of https requests, a signature that of http requests.
             "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
-            # Self-hosted servers rarely have a DNS name for every bucket.
+            # Few self-hosted servers have a DNS name for each bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
         user_agent_extra=USER_AGENT,

@@ -38,13 +38,13 @@ _TRANSIENT_CODES: Final = frozenset(
         "TooManyRequests",
         "RequestTimeout",
         "RequestTimeoutException",
-        "BadDigest",  # the bytes changed during the transfer
+        "BadDigest",  # the server received other bytes than the client sent
         "XAmzContentSHA256Mismatch",
         "XAmzContentChecksumMismatch",
         "IncompleteBody",
-        "ConditionalRequestConflict",  # two concurrent conditional writes: neither was applied
+        "ConditionalRequestConflict",  # two conditional writes ran at once, and neither was applied
         "OperationAborted",
-        "NoSuchUpload",  # another client aborted the multipart upload; a retry starts a new one
+        "NoSuchUpload",  # another client aborted the multipart upload; a retry begins a new upload
     }
 )
 _TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -89,7 +89,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
 
-# The most specific classes come first. The message of a connection error has an address, no secret.
+# Specific classes precede general ones. A connection error names an address but no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         boto.NoCredentialsError,
@@ -113,11 +113,11 @@ _TRANSIENT_EXCEPTIONS: Final = (
     boto.FlexibleChecksumError,
     boto.CredentialRetrievalError,
     boto.MetadataRetrievalError,
-    ResponseParserError,  # the answer probably came from a proxy
+    ResponseParserError,  # the answer could not be parsed, so it probably came from a proxy
     OSError,
 )
 _SILENT: Final = "{0} accepts the connection, but does not answer"
-# The most specific classes come first. "{0}" is the address of the server.
+# Specific classes precede general ones. "{0}" is the address of the server.
 _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.ConnectTimeoutError, "{0} does not accept the connection"),
     (boto.ReadTimeoutError, _SILENT),
@@ -127,7 +127,7 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _CHECK: Final = "check the network and the endpoint URL"
-# Parts of OpenSSL's messages, and the code and advice of the resulting error.
+# Parts of OpenSSL's messages, with the code and the advice of the resulting error.
 _TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "CERTIFICATE_VERIFY_FAILED": (
         "certificate verification failed",
@@ -256,7 +256,7 @@ def from_code(code: str, text: str, key: str) -> S3fsError:
     if code in _PRECONDITION_CODES:
         return PreconditionError(key)
     if code in _RANGE_CODES:
-        return FormatError(key, "the object ends before the requested range")
+        return FormatError(key, "the object ends before the requested range of bytes")
     if code in _ADVICE:
         return StoreAccessError(key, code, _ADVICE[code])
     return UnexpectedStoreError(key, f"{code}: {text}" if text else code)

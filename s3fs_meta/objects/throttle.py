@@ -24,13 +24,13 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.rate_limit import RateLimit
 from s3fs_meta.settings import CacheOptions
 
-_LIMITED_KEYS: Final = ("pack/", "image/")  # file content, and images of the metadata
+_LIMITED_KEYS: Final = ("pack/", "image/")  # key prefixes of file content and metadata images
 
 
 class Rank(enum.IntEnum):
     """The rank of a waiting transfer: lower numbers come first."""
 
-    WANTED = 0  # a program waits for the transfer
+    WANTED = 0  # a program waits for the result of the transfer
     BACKGROUND = 1
 
 
@@ -59,7 +59,7 @@ class Throttle:
     ) -> None:
         self.limit = limit
         self._local_time = local_time
-        self._balance = 0.0  # bytes that may be transferred now; below 0 after repeated attempts
+        self._balance = 0.0  # bytes that may be transferred now; repeated attempts make it negative
         self._balance_at_s = -math.inf
         self._waiting: set[_Waiting] = set()
         self._numbers = itertools.count()
@@ -108,7 +108,7 @@ class Throttle:
                 lacking = math.inf
                 if min(self._waiting) is waiting:
                     lacking = size_bytes - self._balance
-                    if lacking < 1:  # not 0, because of rounding errors of the clock
+                    if lacking < 1:  # a rounding error of the clock may leave less than one byte
                         self._balance -= size_bytes
                         return
                 with trio.move_on_after(min(lacking / rate, RATE_CHECK_S)):
@@ -148,7 +148,8 @@ class Throttle:
         self._changed = trio.Event()
 
 
-_LONG_S: Final = 7 * 86_400.0  # a longer time is counted as this one; avoids infinity at the start
+# longer times count as this one, which avoids an infinite time at the start
+_LONG_S: Final = 7 * 86_400.0
 
 
 class Throttles(NamedTuple):

@@ -18,8 +18,8 @@ from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, RetryingStore, ignore_charge, ignore_notice
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
-# A bucket name has 3 to 63 lower-case letters, digits, dots and hyphens. Source: S3 user guide,
-# bucket naming rules.
+# A bucket name has 3 to 63 lower-case letters, digits, dots and hyphens.
+# Source: S3 user guide, bucket naming rules.
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ENDPOINT: Final = re.compile(r"https?://[^/?#\s@]+(/[^?#\s]*)?")
 
@@ -65,7 +65,7 @@ def parse(url: str) -> StoreAddress:
     if url.startswith("/"):
         raise UsageError(
             f"{url!r} is a path, not a URL: s3fs-meta status shows the URL of a mounted filesystem; "
-            f"objects in a directory have local://{url}"
+            f"the URL of objects in a directory is local://{url}"
         )
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
@@ -99,7 +99,7 @@ def _prefix(url: str, path: str) -> str:
         if prefix:
             check_key(prefix)
     except InvalidRequestError as exc:
-        raise UsageError(f"URL {url!r} has a prefix that is not valid in every store") from exc
+        raise UsageError(f"URL {url!r} has a prefix that some stores do not accept") from exc
     return prefix
 
 

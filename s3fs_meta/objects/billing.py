@@ -1,13 +1,13 @@
-"""Billed requests: their classes, their causes, and the meter that counts them by day.
+"""The billed requests of a store: price classes, purposes, and a meter that counts them per day.
 
 Owns: the price class of a request, and its cause. Does not know: prices, files.
 Tasks: any thread may use the meter.
 
-The cause of a write follows from the kind of its object, which is the beginning of its key. Reads,
-listings and deletions of one kind of object serve several purposes: followers, merges of levels,
-fsck and restores read changelogs by the same functions. So the code for such a purpose names its
-cause with ``part``, which its tasks and threads inherit (contextvars). Without ``part`` the key
-decides.
+The key prefix of an object determines the cause of a write. Reads, listings and deletions of one
+kind of object serve several purposes: followers, merges of levels, fsck and restores read
+changelogs with the same functions. So the code for such a purpose sets the cause with ``part``, and
+its tasks and threads inherit the cause (contextvars). Without ``part``, the key determines the
+cause.
 Source: https://aws.amazon.com/s3/pricing/, "Requests & data retrievals".
 """
 
@@ -34,7 +34,7 @@ DAY_NS: Final = 86_400 * 1_000_000_000
 
 
 class RequestClass(enum.Enum):
-    """The price classes of requests."""
+    """The price classes in which a store bills requests."""
 
     PUT = "put"  # PUT, POST, COPY, and each part of a multipart upload
     LIST = "list"  # one request for each page of a listing
@@ -43,7 +43,7 @@ class RequestClass(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """The purpose of a request."""
+    """The purpose of a request, by which requests are counted."""
 
     DATA = "data"
     CHANGELOGS = "changelogs"
@@ -96,7 +96,7 @@ def part(
 
 
 def cause_of(kind: RequestClass, key: str) -> Cause:
-    """Return the cause of a request for a key, or of a listing of keys with this prefix."""
+    """Return the cause of a request for a key or for a key prefix."""
     if kind is RequestClass.PUT:
         return _by_key(_WRITES, key)
     reader = _part.get()
@@ -112,14 +112,14 @@ def _by_key(causes: Mapping[str, Cause], key: str) -> Cause:
 
 
 class Billed(NamedTuple):
-    """The requests of one class for one cause, and their bytes."""
+    """The number and the bytes of requests of one price class and one cause."""
 
     requests: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
 
     def plus(self, other: "Billed") -> "Billed":
-        """Return the sum of two counts."""
+        """Return the sum of this count and another count."""
         return Billed(*map(sum, zip(self, other, strict=True)))
 
 
@@ -156,7 +156,7 @@ class Meter:
         sent_bytes: int = 0,
         received_bytes: int = 0,
     ) -> None:
-        """Count requests for a key, or a listing of a prefix, and bytes of their bodies."""
+        """Count requests for a key or a key prefix, and the bytes of their bodies."""
         name = (cause_of(kind, key).value, kind.value)
         billed, today = Billed(requests, sent_bytes, received_bytes), self.today()
         with self._guard:
@@ -197,14 +197,14 @@ class Meter:
 
 
 class MeteredStore(StoreWrapper):
-    """A store without HTTP; its calls are counted as the requests that a bucket would bill."""
+    """A store without HTTP that counts its calls as the requests that a bucket would bill."""
 
     def __init__(self, inner: ObjectStore, meter: Meter) -> None:
         super().__init__(inner)
         self._meter = meter
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock; it counts as a listing of a bucket."""
+        """Return the time by the store's clock; the call counts as one listing."""
         self._meter.count(RequestClass.LIST, "")
         return await self.inner.now_ns()
 
@@ -228,7 +228,7 @@ class MeteredStore(StoreWrapper):
         await self.inner.put(key, data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Store an object only if no object has the key."""
         self._meter.count(RequestClass.PUT, key, sent_bytes=len(data))
         return await self.inner.create(key, data)
 
@@ -238,13 +238,13 @@ class MeteredStore(StoreWrapper):
         return await self.inner.replace(key, data, etag)
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects; a thousand count as one request."""
+        """Delete objects; each thousand keys count as one request."""
         if keys:
             self._meter.count(RequestClass.DELETE, keys[0], -(-len(keys) // DELETE_BATCH_KEYS))
         await self.inner.delete(keys)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in order of their keys; a thousand count as one request."""
+        """Yield objects in order of their keys; each thousand objects count as one request."""
         self._meter.count(RequestClass.LIST, prefix)
         yielded = 0
         async with aclosing(self.inner.list(prefix, after=after)) as found:

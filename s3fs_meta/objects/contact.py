@@ -1,6 +1,6 @@
-"""The contact with one store: its answers and outages, and messages to the user about delays.
+"""The reachability of one store: its answers, its outages, and messages to the user about delays.
 
-Owns: the time since which the store fails or does not answer; one message before its first answer.
+Owns: the beginning of an outage; one message to the user if the first answer is late.
 Does not know: retries (``retry``), requests.
 """
 
@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class Outage(NamedTuple):
-    """A period in which a store fails or does not answer; all fields are 0 or "" otherwise."""
+    """An outage of a store: its duration and reason. All fields are 0 or "" if the store works."""
 
     age_s: float  # seconds since the store began to fail; 0: the last request succeeded
     why: str  # the error of the last failed request
@@ -33,10 +33,10 @@ NO_OUTAGE = Outage(0.0, "", 0.0)
 
 
 class Bounds(Protocol):
-    """The limits of retries."""
+    """The retry limits that determine how long a request can take."""
 
     def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
-        """Return the maximum time of a request, given the duration and the failure of an attempt."""
+        """Return the maximum time of a request whose attempts take *attempt_s* seconds each."""
         ...
 
 
@@ -44,7 +44,7 @@ class Contact:
     """Records the answers and failures of a store; reports delays until its first answer."""
 
     def __init__(self, store: ObjectStore, bounds: Bounds, notify: Callable[[str], None]) -> None:
-        """Prepare the record, without a request.
+        """Prepare to watch the store; send no request.
 
         Args:
             store: a store that makes one attempt per request.
@@ -61,7 +61,7 @@ class Contact:
         self.is_made = False
 
     async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; until the store has answered once, report failures and delays.
+        """Make one attempt; report a failure or a delay if the store has never answered.
 
         Raises the errors of *request*.
         """
@@ -91,7 +91,7 @@ class Contact:
         )
 
     async def _announced(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; report its failure, or its delay while it waits."""
+        """Make one attempt; report a failure, or a delay while the attempt waits."""
         began_s = trio.current_time()
         try:
             async with _alarm(STORE_SILENCE_S_MAX, self._report_silence):

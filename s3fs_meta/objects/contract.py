@@ -52,7 +52,7 @@ class ObjectStore(Protocol):
 
     @property
     def has_own_clock(self) -> bool:
-        """Return whether the times of objects come from a clock other than this host's."""
+        """Return whether a clock other than this host's sets the times of objects."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class ObjectStore(Protocol):
         ...
 
     async def now_ns(self) -> int | None:
-        """Return nanoseconds since 1970-01-01 UTC by the store's clock, None if unavailable.
+        """Return the store's time in nanoseconds since 1970-01-01 UTC, None if unavailable.
 
         ``ObjectInfo.modified_ns`` uses the same clock. The time may be truncated to a second. Needs
         permission to write: a store of files takes the time from a file that it writes.
@@ -92,9 +92,10 @@ class ObjectStore(Protocol):
         ...
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free.
+        """Store an object only if no object has the key.
 
-        If several callers try at the same time, one succeeds; all others get PreconditionError.
+        If several callers create the object at the same time, one succeeds; all others get
+        PreconditionError.
         After TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries
         again; if the object then contains exactly these bytes, it counts as created by this call. So
         *data* must contain bytes that no other caller sends.
@@ -137,7 +138,7 @@ class ObjectStore(Protocol):
 
 
 def described(store: ObjectStore) -> str:
-    """Return the URL of a store, and its server if it has one, for messages."""
+    """Return a text for messages: the URL of a store, and its server if it has one."""
     return f"{store.url} at {store.endpoint}" if store.endpoint else store.url
 
 

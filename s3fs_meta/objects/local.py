@@ -107,7 +107,7 @@ class LocalStore:
         probe_only: bool = False,
         may_be_absent: bool = False,
     ) -> None:
-        """Open the directory *root*; this blocks on the disk.
+        """Open the directory *root*; wait for the disk.
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
@@ -142,7 +142,7 @@ class LocalStore:
 
     @property
     def endpoint(self) -> str:
-        """Return "": there is no server."""
+        """Return "", because a directory has no server."""
         return ""
 
     @property
@@ -151,7 +151,7 @@ class LocalStore:
         return False
 
     async def now_ns(self) -> int | None:
-        """Return the modification time of a file that is written for this purpose."""
+        """Write a file and return its modification time, which is the disk's time."""
         return await self._in_thread(UNFINISHED, self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -168,7 +168,7 @@ class LocalStore:
         await self._in_thread(key, partial(self._put, key, data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Store an object only if no object has the key."""
         return await self._in_thread(key, partial(self._create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
@@ -301,11 +301,11 @@ class LocalStore:
                         yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
 
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
-        """Return the names in a directory that may be, or contain, objects to list.
+        """Return the names of the files and subdirectories that a listing must visit.
 
-        A directory has a slash at the end of its name, so that names sort like keys: '-' < '/' < '0'.
-        A directory may have 100,000 changelogs, of which most listings need the last few, so other
-        names are dropped at once.
+        The name of a subdirectory gets a final slash, so that names sort like keys. Other names are
+        dropped at once, because a directory may have 100,000 changelogs, of which most listings need
+        the last few.
         """
         above = f"{folder}/" if folder else ""
         begun = after[len(above) :] if after.startswith(above) else ""
@@ -332,7 +332,7 @@ class LocalStore:
         return found
 
     def _owns_unfinished(self) -> bool:
-        """Return whether ``tmp`` is missing, empty, or made by a store, so has no user data."""
+        """Return whether ``tmp`` has no user data: it is missing, empty, or made by a store."""
         return (self._unfinished / LOCK).exists() or not (
             self._unfinished.is_dir() and any(self._unfinished.iterdir())
         )

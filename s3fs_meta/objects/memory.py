@@ -1,6 +1,6 @@
 """A store that keeps objects in a dictionary, for tests and experiments.
 
-The store passes the same contract tests as the stores on disk and in buckets.
+The memory store passes the same contract tests as the stores on disk and in buckets.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from s3fs_meta.objects.contract import (
 
 
 class MemoryStore:
-    """A store that exists as long as this Python object; every method is atomic."""
+    """An object store in memory; every method is atomic."""
 
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
@@ -38,7 +38,7 @@ class MemoryStore:
 
     @property
     def endpoint(self) -> str:
-        """Return "": there is no server."""
+        """Return "", because a dictionary has no server."""
         return ""
 
     async def now_ns(self) -> int | None:
@@ -69,7 +69,7 @@ class MemoryStore:
         self._store(key, data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Store an object only if no object has the key."""
         check_key(key)
         await trio.lowlevel.checkpoint()
         if key in self.objects:

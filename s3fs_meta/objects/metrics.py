@@ -1,6 +1,6 @@
 """A wrapper of a store that counts its requests.
 
-Owns: counts per method, which ``status`` shows. It does not change requests or results.
+Owns: counts per method, which ``status`` shows. Requests and results are unchanged.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ METHODS: Final = ("now", "get", "get_range", "put", "create", "replace", "delete
 
 @dataclass(slots=True)
 class MethodCounts:
-    """The counts of one method since the store was opened."""
+    """The calls, errors and bytes of one method since the store was opened."""
 
     requests: int = 0
     errors: int = 0  # calls that raised StoreError, except for a missing object
@@ -64,7 +64,7 @@ class CountingStore(StoreWrapper):
             counts.sent_bytes += _size_bytes(data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Store an object only if no object has the key."""
         with self._counted("create", answers=PreconditionError) as counts:
             etag = await self.inner.create(key, data)
             counts.sent_bytes += _size_bytes(data)

@@ -1,7 +1,7 @@
 """A wrapper of a store that repeats requests after transient failures.
 
-Owns: the number, duration and pauses of retries, and recognising an own write whose answer was lost.
-This is the only retry loop; the inner stores make one attempt.
+Owns: the number, duration and pauses of retries; the detection of an own write whose answer was
+lost. This is the only retry loop; the inner stores make one attempt.
 Does not know: how a store works. A request is repeated only after TransientStoreError.
 """
 
@@ -77,7 +77,7 @@ class RetryPolicy:
 
 
 class _Attempts:
-    """The attempts at one request so far."""
+    """Counts the attempts at one request, and pauses between them."""
 
     def __init__(
         self, key: str, policy: RetryPolicy, jitter: random.Random, contact: Contact
@@ -108,7 +108,7 @@ class _Attempts:
 
 
 def ignore_notice(_text: str) -> None:
-    """Ignore a message; the default of ``notify``."""
+    """Ignore a message to the user; the default of ``notify``."""
 
 
 Charge = Callable[[ObjectKey, int, int], None]
@@ -169,11 +169,11 @@ class RetryingStore(StoreWrapper):
         await self._repeat(key, partial(self.inner.put, key, data), sent_bytes=len(data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free or taken by an earlier attempt of this call."""
+        """Store an object, unless another call has created an object with the key."""
         return await self._conditional(key, data, partial(self.inner.create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Replace an object only if its version is *etag* or from an attempt of this call."""
+        """Replace an object if its version is *etag*, or comes from an attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -182,7 +182,7 @@ class RetryingStore(StoreWrapper):
         await self._repeat(key, partial(self.inner.delete, keys))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects in order of their keys; after an error, resume after the last one.
+        """Yield objects in order of their keys; after an error, resume after the last key.
 
         Each yielded object resets the limits, so a long listing survives any number of errors.
         """

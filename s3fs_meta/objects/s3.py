@@ -89,7 +89,7 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The current request of a thread, so that its answer can be counted."""
+    """The key and the body size of a thread's current request, which is counted at its answer."""
 
     def __init__(self) -> None:
         self.key = ""
@@ -138,7 +138,7 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """Return ``s3://``, bucket and prefix."""
+        """Return ``s3://`` with the bucket and the prefix."""
         return self._url
 
     @property
@@ -173,7 +173,7 @@ class S3Store:
             await self._request(key, partial(self._put, key, body, {}))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free."""
+        """Store an object only if no object has the key."""
         return await self._request(key, partial(self._put, key, _immutable(data), _IF_FREE))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
@@ -196,7 +196,7 @@ class S3Store:
         await trio.lowlevel.checkpoint()
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; an object that the server lists twice is yielded once."""
+        """Yield objects in order of their keys; skip duplicates in the server's listing."""
         name = listing_of(prefix)
         token: str | None = None
         before: set[str] = set()
@@ -283,7 +283,7 @@ class S3Store:
         return self.read_body(key, body, stop - start)
 
     def read_body(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
-        """Read exactly *size_bytes* bytes of an answer. Blocking.
+        """Read the body of an answer, exactly *size_bytes* bytes. Blocking.
 
         Raises:
             TransientStoreError: the body was shorter or longer, or arrived below the minimum rate.

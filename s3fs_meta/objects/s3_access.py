@@ -34,7 +34,7 @@ USER_AGENT: Final = "s3fs-meta"
 
 
 class S3Place(NamedTuple):
-    """Server, region, profile and timeouts; None selects the standard AWS configuration."""
+    """The server, region, profile and timeouts of a store; None: the standard AWS configuration."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -53,7 +53,7 @@ OnAnswer = Callable[[str, int], None]
 
 
 def _ignore_answer(_operation: str, _body_bytes: int) -> None:
-    """Ignore an answer; the default of ``on_answer``."""
+    """Ignore a billed answer; the default of ``on_answer``."""
 
 
 class S3ClientHolder:

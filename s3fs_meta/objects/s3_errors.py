@@ -199,7 +199,7 @@ def server_of(url: str) -> str:
 
 
 def _reason(exc: Exception) -> str:
-    """Return the text of the OSError that caused a connection error of botocore, or ""."""
+    """Return the text of the OSError that caused a connection error of botocore, "" without one."""
     for cause in _causes(exc):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror

@@ -1,12 +1,12 @@
 """Limits of the rate of uploads and downloads: a token bucket for each direction.
 
-Owns: how long, and in which order, transfers wait for their bytes. Does not know: objects, except
-that only packs and images are limited; when a program waits for an upload (callers of ``lifted``).
-A transfer waits until the rate allows all of its bytes. Then it runs at full speed, because a
-store takes complete objects. The bytes of a repeated attempt delay later transfers.
+Owns: the order and the delay of transfers. Does not know: when a program waits for an upload
+(callers of ``lifted``); objects, except that only packs and images are limited. A transfer waits
+until the rate allows all of its bytes. Then it runs at full speed, because a store takes complete
+objects. The bytes of a repeated attempt delay later transfers.
 Keeps: trio's clock measures waiting, so changes of the wall clock have no effect. The wall clock
 only selects an entry of the timetable, so a jump never causes more than RATE_BURST_S of burst.
-Tasks: any number may wait. No thread.
+Tasks: any number of tasks may wait. Threads: none.
 """
 
 import enum
@@ -35,7 +35,7 @@ class Rank(enum.IntEnum):
 
 
 class _Waiting(NamedTuple):
-    """One waiting transfer; the smallest tuple is next."""
+    """One waiting transfer; the smallest tuple continues first."""
 
     rank: Rank
     number: int
@@ -85,7 +85,7 @@ class Throttle:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Lift the limit, unless it is strict, because a program waits. Schedule point: never."""
+        """Suspend the limit, unless it is strict, while a program waits. Schedule point: never."""
         self._lifts += 1
         self._wake()
         try:
@@ -118,7 +118,7 @@ class Throttle:
             self._wake()
 
     def give_back(self, size_bytes: int) -> None:
-        """Return bytes that were taken but not transferred. Schedule point: never."""
+        """Give back bytes that were taken but not transferred. Schedule point: never."""
         self._balance += size_bytes
 
     def charge(self, size_bytes: int) -> None:
@@ -159,7 +159,7 @@ class Throttles(NamedTuple):
     download: Throttle
 
     def charge(self, key: ObjectKey, sent_bytes: int, received_bytes: int) -> None:
-        """Count a repeated attempt at a request for an object."""
+        """Charge the bytes of a repeated request for an object to their token buckets."""
         if key.startswith(_LIMITED_KEYS):
             self.upload.charge(sent_bytes)
             self.download.charge(received_bytes)

@@ -24,7 +24,7 @@ class StoreWrapper:
 
     @property
     def endpoint(self) -> str:
-        """Return the server of the inner store."""
+        """Return the address of the inner store's server."""
         return self.inner.endpoint
 
     async def close(self) -> None:

@@ -82,7 +82,7 @@ assert (
 
 
 class Kind(enum.Enum):
-    """The kinds of changelogs."""
+    """The kind of a changelog: a group of changes, a fence record, or an image."""
 
     GROUP = "group"  # holds changes
     FENCE = "fence"  # contains no changes; takes the txg number that a fenced writer would use next
@@ -117,7 +117,7 @@ class PartRef(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a txg's changes: a changeset of SQLite's session extension, and block locations."""
+    """Some changes of a txg: a changeset of SQLite's session extension, and block locations."""
 
     changeset: bytes
     locations: tuple[Location, ...]
@@ -128,7 +128,7 @@ NO_CHANGES: Final = Section(b"", ())
 
 @dataclass(frozen=True)
 class Changelog:
-    """One changelog of the chain."""
+    """The fields of one changelog: the changes of a txg, and its position in the chain."""
 
     kind: Kind
     txg: Txg
@@ -162,7 +162,7 @@ def parse_key(key: str) -> Txg | None:
 
 
 def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return the common prefix of the part keys of one attempt, without the final slash."""
+    """Return the key prefix of all parts of one upload attempt, without the final slash."""
     assert len(random_bytes) == RANDOM_BYTES, "the name of a part contains 8 random bytes"
     return f"changelog-part/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
@@ -180,7 +180,7 @@ def parse_part_key(key: str) -> Txg | None:
 
 
 def encode(changelog: Changelog, keyring: Keyring) -> bytes:
-    """Return the bytes of the object that holds a changelog, for the key ``key_of(changelog.txg)``.
+    """Return the bytes of a changelog's object, which has the key ``key_of(changelog.txg)``.
 
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
@@ -205,7 +205,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Change
 
 
 def encode_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
-    """Return the bytes of the object *key*, a changelog part that holds *section*.
+    """Return the bytes of the changelog part *key*, which contains *section*.
 
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
@@ -399,7 +399,7 @@ def check_packs(
 
 
 def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
-    """Raise FormatError if an item occurs twice."""
+    """Raise FormatError if an item occurs twice in a list."""
     if len(set(items)) != len(items):
         raise FormatError(key, f"the object names a {noun} twice")
 

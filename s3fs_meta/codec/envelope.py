@@ -52,7 +52,7 @@ def encode(
     *,
     level: int = LEVEL_DEFAULT,
 ) -> bytes:
-    """Return the object *key* with a payload of at most ENVELOPE_BYTES_MAX bytes.
+    """Return the bytes of the object *key* with a payload of at most ENVELOPE_BYTES_MAX bytes.
 
     *kind* is a word of at most 8 ASCII letters; *level* is the compression level of zstd.
     """

@@ -117,7 +117,7 @@ class Fields:
         return value
 
     def finish(self) -> None:
-        """Raise FormatError if a field is left that no getter has removed.
+        """Raise FormatError if the object has a field that no getter has read.
 
         Raises:
             FormatError: the object has an unknown field.

@@ -1,4 +1,4 @@
-"""The history index: the txgs of a run that changed each inode, or removed each name.
+"""The history index: for each inode and each removed name, the txgs of a run that changed it.
 
 Owns: the fields and columns of an index object. Does not know: changesets, when objects are written.
 Keeps: an index object records the hashes of the last changelog of its run and of the changelog before
@@ -112,7 +112,7 @@ class Inodes:
 
 @dataclass(frozen=True)
 class HistoryIndex:
-    """The changes of one run of txgs."""
+    """An index of the changes in one run of txgs."""
 
     level: int  # the run consists of HISTORY_FAN_OUT ** level txgs
     last: Txg
@@ -214,7 +214,7 @@ def _stored(column: "array[int]") -> bytes:
 
 
 class _Columns:
-    """Reads columns from a payload; its length has been checked."""
+    """Reads columns from a payload whose length was checked."""
 
     def __init__(self, data: memoryview) -> None:
         self._rest = data

@@ -56,7 +56,7 @@ assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece fits into one envelope"
 
 
 class ImageName(NamedTuple):
-    """The parts of the name of an image."""
+    """The parts of an image's name: txg, epoch and random digits."""
 
     txg: Txg
     epoch: Epoch
@@ -80,7 +80,7 @@ class ManifestRef(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """One image of the metadata database."""
+    """The fields of a manifest, which describes one image of the metadata database."""
 
     txg: Txg  # the last txg whose changes the image contains
     epoch: Epoch  # the epoch of the writer that made the image
@@ -287,7 +287,7 @@ def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
 def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
     """Return the pieces of a manifest; raise FormatError if a piece is not at its position.
 
-    So a hostile manifest cannot make its reader fetch the same object many times.
+    The check keeps a hostile manifest from making its reader fetch one object many times.
     The loop stops at the first wrong number, because a hostile manifest may list many pieces.
     """
     found = []

@@ -1,9 +1,9 @@
 """Kept points: named points in time that retention does not touch, one object for each.
 
-Owns: the fields, the names of the objects. Does not know: which objects a kept point needs
-(``sync.history.pins``), who may keep or drop one (``sync.history.keeping``).
-Keeps: an object can be decoded only under its own name, and only if it is for the name and the txg
-in it.
+Owns: the fields of a kept point, and its object key. Does not know: which objects a kept point
+needs (``sync.history.pins``), who may keep or drop one (``sync.history.keeping``).
+Keeps: an object can be decoded only under its own key, and only if the key matches its name and
+txg.
 Design: docs/design/format.md, "Kept point".
 
     kept/<txg>-<hash of the name>-<random>     in an envelope, create-only
@@ -38,7 +38,7 @@ _KEY: Final = re.compile(f"{PREFIX}{TXG}-([0-9a-f]{{32}})-([0-9a-f]{{16}})", re.
 
 
 class KeptName(NamedTuple):
-    """The parts of the name of an object."""
+    """The parts of the key of a kept point's object."""
 
     txg: Txg
     name_hash: str
@@ -69,23 +69,23 @@ class KeptPoint:
 
 
 def name_hash(name: str, keyring: Keyring) -> str:
-    """Return the hexadecimal digits that stand for a name in the keys of objects."""
+    """Return the keyed hash that replaces the name of a kept point in its object key."""
     return keyring.checksum(b"kept point", name.encode()).hex()[: 2 * NAME_HASH_BYTES]
 
 
 def prefix_of(txg: Txg) -> str:
-    """Return the common prefix of the keys of all objects of one txg."""
+    """Return the key prefix of all kept points of one txg."""
     return f"{PREFIX}{txg:0{TXG_DIGITS}d}-"
 
 
 def new_key(txg: Txg, name: str, keyring: Keyring, random_bytes: bytes) -> ObjectKey:
-    """Return the key of a new object; the caller draws 8 new *random_bytes* for each."""
+    """Return the key of a new kept point; the caller generates 8 *random_bytes* for each key."""
     assert len(random_bytes) == RANDOM_BYTES, "the name of a kept point holds 8 random bytes"
     return ObjectKey(f"{prefix_of(txg)}{name_hash(name, keyring)}-{random_bytes.hex()}")
 
 
 def parse_key(key: str) -> KeptName | None:
-    """Return the parts of the name of an object, None if *key* names no kept point."""
+    """Return the parts of a kept point's key, None if *key* names no kept point."""
     match = _KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
         return None
@@ -93,10 +93,10 @@ def parse_key(key: str) -> KeptName | None:
 
 
 def encode(point: KeptPoint, keyring: Keyring) -> bytes:
-    """Return the object of a kept point.
+    """Return the bytes of a kept point's object.
 
     Raises:
-        FormatError: a field is out of range: a bug; nothing may be stored.
+        FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     fields = {
         "version": VERSION,
@@ -161,7 +161,7 @@ def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
 
 
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
-    """Refuse fields that contradict the name of the object or each other."""
+    """Raise FormatError if fields contradict the key of the object or each other."""
     if not is_kept_name(point.name):
         raise FormatError(key, "the kept point has a name that is not allowed")
     image = image_codec.parse_manifest_key(point.image.key)

@@ -35,7 +35,7 @@ _CHECKSUM_CONTEXT: Final = "s3fs-meta 2025 checksum of a stored object 1"
 
 
 class Keyring:
-    """The keys of one filesystem; without a master key they only hash."""
+    """The keys of one filesystem; without a master key they hash but do not encrypt."""
 
     __slots__ = ("_checksum_key", "_hash_key", "_master_key")
 

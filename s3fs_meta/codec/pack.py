@@ -12,8 +12,8 @@ A *record* is compressed data (``compression``). On an encrypted filesystem it i
 then AES-GCM of that data. The salt is the same in all records of a pack.
 
 Nonces. The key of a pack is derived from its name and the salt. A name holds 128 random bits and is
-never used twice. Should a caller break that rule, the 64 random bits of the salt still give two
-writers of one name two keys. The nonce is the offset of the record: records do not overlap, so no
+never used twice. If a caller breaks that rule, the 64 random bits of the salt still give two packs
+of one name different keys. The nonce is the offset of the record: records do not overlap, so no
 offset occurs twice. A record that was moved within its pack, or to another pack, cannot be
 decrypted.
 """
@@ -60,7 +60,7 @@ assert PACK_BLOCKS_MAX * (ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PAC
 
 
 class PackEntry(NamedTuple):
-    """One block in a pack: its location, the hash of its content, and its file position then."""
+    """One packed block: its location, its hash, and its position in a file at that time."""
 
     block: BlockId
     hash: bytes  # keyring.block_hash of the block's content
@@ -82,7 +82,7 @@ class Pack(NamedTuple):
 def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
     """Return the object key of a new pack.
 
-    The caller draws 16 new *random_bytes* for each pack, so that no name is used twice.
+    The caller generates 16 new *random_bytes* for each pack, so that no name is used twice.
     """
     assert len(random_bytes) == RANDOM_BYTES, "the name of a pack holds 16 random bytes"
     name = random_bytes.hex()
@@ -125,7 +125,7 @@ class PackWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of the records so far."""
+        """Return the total bytes of the records that were added so far."""
         return self._size_bytes
 
     @property

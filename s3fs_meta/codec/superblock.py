@@ -222,7 +222,7 @@ def amend(
 
 
 def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Superblock:
-    """Return the next superblock, with one more feature, which older programs refuse."""
+    """Return the superblock with a feature that older programs refuse, and the next generation."""
     assert feature in KNOWN_FEATURES, "a program knows the features that it uses"
     features = tuple(sorted({*superblock.features, feature}))
     changed = replace(_next(superblock), features=features)
@@ -230,7 +230,7 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a generation above its own and above *generation*."""
+    """Return the superblock with a new generation, above its own and above *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
@@ -314,7 +314,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Parse the features first, because an unknown feature may have added unknown fields."""
+    """Return the features, which are parsed first: an unknown feature may add unknown fields."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:

@@ -25,7 +25,7 @@ LAST_BYTES: Final = len(b"blake3 ") + 64 + len(b"\n")
 
 
 def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
-    """Return *fields* as a text object, at most TEXT_OBJECT_BYTES_MAX."""
+    """Return *fields* as a text object of at most TEXT_OBJECT_BYTES_MAX bytes."""
     body = f"s3fs-meta {noun} {version}\n".encode("ascii") + dump(fields) + b"\n"
     data = body + last_line(body)
     assert len(data) <= TEXT_OBJECT_BYTES_MAX, "decode would refuse such a large text object"

@@ -1,12 +1,12 @@
 """Cached blocks on this host, from dirty to evicted.
 
 block_cache       the states of cached blocks: dirty, sealed, uploaded, clean
-block_files       the files in the cache directory, one per block
+block_files       the files in the cache directory, one for each block
 fetcher           downloads blocks
 read_coalescing   chooses blocks that one request downloads together
-files_ahead       empty files for the next blocks
+files_ahead       makes empty files for the next blocks
 eviction          makes room by removing clean blocks
-pinned_trees      the bound on pinned blocks, and new blocks of pinned trees
+pinned_trees      bounds pinned blocks, and pins new blocks of pinned trees
 index             bytes per state and the eviction order, in memory
 disk_space        reserves free space on the disk of the state directory
 upload_signal     wakes the uploader when writers wait for room

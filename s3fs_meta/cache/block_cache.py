@@ -103,8 +103,8 @@ class BlockCache:
     def load(self) -> None:
         """Read the index from the rows, at mount and after a group was rolled back.
 
-        The rows do not show whether the files of dirty and sealed blocks were synced completely. So
-        they count as unsynced.
+        The files of dirty and sealed blocks count as unsynced, because the rows do not show whether
+        they were synced completely.
         """
         self.index.clear()
         now_s = trio.current_time()
@@ -177,8 +177,8 @@ class BlockCache:
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
         """Return neighbours to fetch together with a small block, as far as there is room.
 
-        They may use free room, or a small part of the cache, for which the least recently used blocks
-        are evicted.
+        The neighbours may use free room, or a small part of the cache, for which the least recently
+        used blocks are evicted.
         """
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
@@ -233,7 +233,7 @@ class BlockCache:
 
     @property
     def ahead_bytes_max(self) -> int:
-        """Return how many bytes read-ahead may cache for one sequential reader."""
+        """Return the maximum bytes that read-ahead may cache for one sequential reader."""
         return min(READAHEAD_BYTES_MAX, self.bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
@@ -322,10 +322,10 @@ class BlockCache:
     ) -> BlockId:
         """Make a dirty block from the first *keep_bytes* of a cached block; the caller maps it.
 
-        The new block takes over the file of a clean block that has no other reference, and the clean
-        block is then no longer cached. Copying the file would block the event loop for a millisecond,
-        and write as many bytes. Any other block stays cached; so does a clean block that may be the last
-        intact copy.
+        The new block takes over the file of a clean block that has no other reference, and the
+        clean block is then no longer cached. A copy of the file would block the event loop for a
+        millisecond, and write as many bytes. Any other block stays cached. A clean block that may
+        be the last intact copy stays, too.
 
         Args:
             cuts: the file is truncated, so the other bytes of the block are dropped. Otherwise the
@@ -397,7 +397,7 @@ class BlockCache:
         self.doom(block)
 
     def doom(self, block: BlockId) -> None:
-        """Remove a deleted block from the cache, at once if clean, otherwise after the next sync."""
+        """Remove a deleted block from the cache: at once if clean, else after the next sync."""
         held = self.index.get(block)
         if held is None:
             return
@@ -423,7 +423,7 @@ class BlockCache:
             self.index.move(block, BlockState.SEALED)
 
     def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
-        """Seal an uploaded block whose file is in the cache, so that it is packed again."""
+        """Seal a cached block that is already uploaded, so that it is packed again."""
         cached_blocks.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
 
@@ -540,8 +540,8 @@ class BlockCache:
         """Wait until *size_bytes* fit into the cache, to slow writers down to the upload speed.
 
         Raises:
-            NoSpaceLeftError: they do not fit until the write timeout, or the disk has only its
-                reserve left.
+            NoSpaceLeftError: the bytes did not fit until the write timeout, or the disk has only
+                its reserve left.
         """
         if self.find_room(size_bytes):
             return
@@ -563,7 +563,7 @@ class BlockCache:
     async def resize(self, bytes_max: int) -> None:
         """Change the maximum size of the cache; evict clean blocks if it is smaller now.
 
-        Blocks that cannot be evicted stay above the new size; writers wait until they are uploaded.
+        Blocks that cannot be evicted may exceed the new size; writers wait until they are uploaded.
 
         Schedule point: only if a block is evicted.
         """
@@ -575,7 +575,7 @@ class BlockCache:
         await self.evictor.evict(0)
 
     def note_room(self) -> None:
-        """Let writers that wait for room check again."""
+        """Wake writers that wait for room, so that they check for room again."""
         self._room.set()
         self._room = trio.Event()
 

@@ -2,8 +2,8 @@
 
 Owns: reading, writing and syncing the files. Does not know: rows, states, the store.
 A file is as long as the block's content; the remaining bytes of the block are a hole.
-Every function blocks. A function that may take long is called in a thread, as its docstring says. Only
-functions on the event loop keep recently used files open.
+Every function blocks. A function that may take long is called in a thread; its docstring mentions
+this. Only functions on the event loop keep recently used files open.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class OpenBlocks:
     """
 
     def __init__(self, closing: Callable[[BlockId], None] = lambda _block: None) -> None:
-        """Begin with no file.
+        """Begin without open files.
 
         Args:
             closing: called with each block whose file is closed because of the bound.
@@ -58,7 +58,7 @@ class OpenBlocks:
         self._at_end = weakref.finalize(self, _close_all, self._fds, self._forgotten)
 
     def put(self, block: BlockId, fd: int) -> None:
-        """Keep the descriptor of a block, and replace an earlier one."""
+        """Keep the open descriptor of a block, which replaces an earlier descriptor."""
         fds = self._fds
         if block in fds:
             self.forget(block)
@@ -109,11 +109,11 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
 
 
 class WrittenBlocks:
-    """The blocks written since the last sync; their files should stay open until the next one.
+    """The blocks written since the last sync, whose files should stay open until the next sync.
 
-    The kernel reports a lost page to each file that is open. It forgets the error of a file that is
-    not open when it needs the memory of the inode; only syncfs(2) still reports it.
-    ``add``, after each write, and ``close`` belong to the event loop, the others to the thread of a sync.
+    The kernel reports a lost page to each open file. It may forget the error of a file that is not
+    open when it needs the inode's memory; only syncfs(2) still reports the error.
+    ``add``, after each write, and ``close`` run on the event loop; a sync's thread runs the others.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class WrittenBlocks:
         self.add = self._blocks.add
 
     def close(self, block: BlockId) -> None:
-        """Note that the descriptor of a block is about to be closed."""
+        """Record that the descriptor of a block is about to be closed."""
         if block in self._blocks or block in self._before:
             self._were_closed = True
 
@@ -133,14 +133,14 @@ class WrittenBlocks:
         self._were_closed = True
 
     def begin_sync(self) -> None:
-        """Note that a sync of all written blocks begins."""
+        """Record that a sync of all written blocks begins."""
         self._before, self._blocks = self._blocks, set()
         self.add = self._blocks.add
 
     def need_syncfs(self) -> bool:
         """Return whether this sync needs syncfs(2), because the file of a written block was closed.
 
-        Call it before syncfs(2) in any case, after the files of the sync are open.
+        Every sync must call this method before syncfs(2), after the files of the sync are open.
         """
         were_closed, self._were_closed = self._were_closed, False
         self._before = set()
@@ -183,7 +183,7 @@ class BlockFiles:
             os.close(fd)
 
     def read_on_loop(self, block: BlockId, start: int, stop: int) -> bytes:
-        """Return bytes as ``read`` does, and keep the file open. On the event loop."""
+        """Return bytes of a block as ``read`` does, and keep the file open. On the event loop."""
         fd = self._open.get(block)
         if fd is None:
             try:
@@ -360,7 +360,7 @@ class BlockFiles:
     def let_go(self, blocks: Iterable[BlockId]) -> None:
         """Close the files of blocks before a thread removes them. On the event loop.
 
-        The thread then frees their space. Otherwise a later close on the event loop would: 0.1 ms per MiB.
+        The thread then frees their space; a close on the event loop would take 0.1 ms per MiB.
         """
         for block in blocks:
             self._open.forget(block)
@@ -376,7 +376,7 @@ class BlockFiles:
         return _name(block)
 
     def close_removed(self) -> None:
-        """Close files that were opened again before their removal. On the event loop."""
+        """Close removed files that were opened again before their removal. On the event loop."""
         self._open.close_forgotten()
 
     def size(self, block: BlockId) -> int | None:
@@ -478,7 +478,7 @@ class BlockFiles:
                 self._syncfs()
 
     def sync_everything(self) -> None:
-        """Make all files of the disk durable. In a thread; raises as ``sync`` does.
+        """Sync all files of the disk. In a thread; raises as ``sync`` does.
 
         Uses syncfs(2), because the sync(2) of the standard library waits for every disk.
         """
@@ -496,10 +496,10 @@ class BlockFiles:
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
-        """Make every sync fail after a ``with`` block has failed. In any thread.
+        """Run a sync in a ``with`` block; after a failure all later syncs fail, too. In any thread.
 
-        The kernel reports a lost page to one sync only. If a later one succeeded, the bytes would
-        count as durable. The failure is recorded for the next mount, too.
+        The kernel reports a lost page to one sync only. If a later sync succeeded, the lost bytes
+        would count as durable. The failure is recorded for the next mount, too.
 
         Raises:
             OSError: the ``with`` block, or an earlier one, failed.

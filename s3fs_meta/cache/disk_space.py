@@ -53,7 +53,7 @@ class DiskSpace:
             size_bytes: the final size of the file.
 
         Raises:
-            NoSpaceLeftError: there is no room beyond the reserve.
+            NoSpaceLeftError: the disk has no room beyond the reserve.
         """
         self._measure(size_bytes)
         self._granted_bytes = 0

@@ -1,7 +1,7 @@
 """Eviction of clean blocks from the cache, the least recently used first.
 
-Owns: which clean blocks are evicted for more room, and in which slices.
-Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
+Owns: the choice of the clean blocks to evict, and the slices of an eviction.
+Does not know: the purpose of the room, dirty blocks, waiting writers (``block_cache``).
 Keeps: only clean blocks are evicted, and no pinned ones (``pinned_trees``). A block whose location in
 the bucket is marked as damaged is spared until ``reconsider``, because its file may be the only
 intact copy.
@@ -40,7 +40,7 @@ _WHY_KEPT: Final[Mapping[BlockState, str]] = {
 
 
 class Dropped(NamedTuple):
-    """The result of dropping cached blocks."""
+    """The result of ``Evictor.drop``: the evicted blocks, and the bytes that were kept."""
 
     blocks: int
     bytes: int
@@ -59,7 +59,7 @@ class Evictor:
         cache_bytes: int,
         let_go: Callable[[BlockId], None],
     ) -> None:
-        """Prepare eviction.
+        """Prepare eviction from one cache.
 
         Args:
             db: the database with the rows of the cached blocks.
@@ -89,8 +89,8 @@ class Evictor:
     async def evict(self, size_bytes: int) -> None:
         """Evict clean blocks until *size_bytes* more fit, or no clean block is left.
 
-        A block may be fetched again before its old file is removed. If the new file is removed
-        instead, its reader fetches the block again. Schedule point: only if a block is evicted.
+        A block may be fetched again before its old file is removed. If its new file is removed
+        instead, the reader fetches the block again. Schedule point: only if a block is evicted.
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
             victims = self._take_victims(size_bytes, LOOP_SLICE_ROWS)
@@ -163,7 +163,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Exclude a block from eviction if it is pinned or may be the last copy; return if it is."""
+        """Spare a block that is pinned or may be the last copy; return whether it is spared."""
         if self._pinned.adopt(block):
             return True
         is_spared = self.is_last_copy(block)

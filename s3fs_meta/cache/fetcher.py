@@ -6,11 +6,11 @@ One request may fetch a block and its neighbours. A reader of a neighbour waits 
 If the neighbour is corrupt, its reader gets no error from the request, and fetches the block alone.
 A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
 runs, because their caller limits their number.
-A fetch first waits for the download limit; the timeout of its readers begins after that wait. A run
-has waited before it begins (``block_cache``), so that a reader of one of its blocks does not wait for it.
-If an object is missing or a block invalid, the fetcher requests it again. Only the second failure
-counts as damage of the bucket and is reported. A timeout, a refused request, or a store without a
-superblock never counts as damage.
+A fetch first waits for the download limit; the timeout of its readers begins after that wait. The
+caller of a run waits for the limit before the run begins (``block_cache``), so that a reader of one
+of its blocks does not wait. If an object is missing, or a block is invalid, the fetcher requests
+the block again. Only the second failure counts as damage of the bucket and is reported. A timeout,
+a refused request, or a store without a superblock never counts as damage.
 """
 
 import logging
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """Another location of a block's content."""
+    """A second location of a block's content, in another pack."""
 
     object_key: ObjectKey
     pack_offset: int
@@ -81,7 +81,7 @@ NO_HANDLERS: Final = DamageHandlers()
 async def has_superblock(store: ObjectStore) -> bool:
     """Return whether a store has a superblock.
 
-    Without a superblock it may be another store, so a missing object does not prove damage.
+    A store without a superblock may be the wrong one, so a missing object does not prove damage.
     """
     try:
         await store.get_range(superblock_codec.KEY, 0, 1)
@@ -172,7 +172,8 @@ class Fetcher:
         """Download a run of adjacent uploaded blocks with one request.
 
         A reader that waits for a block continues as soon as that block is verified. Blocks that
-        another task is fetching are skipped. So are corrupt blocks; their readers report them.
+        another task is fetching are skipped. Corrupt blocks are skipped, too; their readers report
+        them.
 
         Args:
             run: the blocks, ascending.
@@ -249,7 +250,7 @@ class Fetcher:
         object_key: ObjectKey,
         scope: trio.CancelScope,
     ) -> None:
-        """Fetch a block with its neighbours; the timeout ends when the block has arrived."""
+        """Fetch a block with its neighbours; end the timeout when the block has arrived."""
         async with self._limiter:
             try:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
@@ -274,7 +275,7 @@ class Fetcher:
                 self.fetched_blocks += len(unpacked)
 
     async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
-        """Fetch a block alone after a first failure; if that fails, too, from another location.
+        """Fetch a block alone after a failure; if this fails, too, fetch it from another location.
 
         Raises:
             ObjectMissingError, FormatError: the block is damaged, and has no other intact location.

@@ -1,11 +1,11 @@
-"""Empty block files that are made ahead, open and with durable names.
+"""Empty block files that are made ahead of use, open and with durable names.
 
 Owns: the files for the next numbers of blocks, and when more are made. Does not know: rows.
-Why: creating a file takes 8 us of the event loop on ext4 with a journal. Without a journal it takes up to
-300 us, because ext4 searches long for a free inode after many removals. And fsync(2) of a block that got
-such a file need not sync the directory.
-Keeps: a file made ahead stays empty until a block gets it. Unused files are removed at the end of ``run``.
-A killed daemon leaves them; the next mount removes empty files without a row.
+Why: on ext4 with a journal, creating a file takes 8 us of the event loop. Without a journal it
+takes up to 300 us, because after many removals ext4 searches long for a free inode. If a block uses
+a file made ahead, its fsync(2) need not sync the directory.
+Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
+``run``. A killed daemon leaves its unused files; the next mount removes empty files without a row.
 Tasks: ``run``, one per mount for writing; all other methods on the event loop.
 """
 
@@ -27,7 +27,7 @@ _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Numbers(NamedTuple):
-    """The block numbers of a mount: the next one, and those that are cached."""
+    """The next block number of a mount, and the numbers of cached blocks."""
 
     next_block: Callable[[], int]
     is_cached: Callable[[BlockId], bool]
@@ -37,7 +37,7 @@ class FilesAhead:
     """The files made ahead in one directory of block files."""
 
     def __init__(self, directory: NumberedDir) -> None:
-        """Make no file until ``run`` is called and a block has been created."""
+        """Begin without files; ``run`` makes the first files after a block was created."""
         self._directory = directory
         self._fds: dict[int, int] = {}
         self._wanted = trio.Event()
@@ -53,7 +53,7 @@ class FilesAhead:
         return fd
 
     def drop(self, block: BlockId) -> None:
-        """Forget the file with a number, because another file gets its name."""
+        """Close the file made ahead for a block, because another file takes its name."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             os.close(fd)
@@ -101,7 +101,7 @@ class FilesAhead:
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:
-        """Forget the files of numbers that are already used; their blocks created files of their own."""
+        """Drop files made ahead whose numbers are used by blocks with files of their own."""
         passed = [number for number in self._fds if number < numbers.next_block()]
         for number in passed:
             if numbers.is_cached(BlockId(number)):
@@ -110,7 +110,7 @@ class FilesAhead:
                 self._discard([number])
 
     def _discard(self, numbers: Iterable[int]) -> None:
-        """Remove files that no block got."""
+        """Close the files of these numbers, and remove those that no block uses."""
         for number in numbers:
             fd = self._fds.pop(number)
             try:

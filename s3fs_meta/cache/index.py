@@ -34,7 +34,7 @@ class CacheIndex:
         self.clear()
 
     def clear(self) -> None:
-        """Remove all blocks from the index; pins stay."""
+        """Remove all blocks from the index; keep the pins."""
         self._held: dict[BlockId, Held] = {}
         self.total_bytes = 0  # size of all cached blocks in bytes
         self.total_count = 0
@@ -85,7 +85,7 @@ class CacheIndex:
         return list(self._held)
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
-        """Set the state and size of a block; add the block if it is not in the index."""
+        """Set the state and size of a block; add the block if the index lacks it."""
         if block in self._held:
             self._take_out(block)
         self._add(block, state, size_bytes)
@@ -110,7 +110,7 @@ class CacheIndex:
             self._synced[block] = 0
 
     def wrote(self, block: BlockId, size_bytes: int, now_s: float) -> None:
-        """Note a write into a dirty block, which may have grown; mark it as unsynced."""
+        """Record a write into a dirty block: its new size and time; mark the block as unsynced."""
         grown = size_bytes - self._held[block].size_bytes
         if grown:
             self._held[block] = Held(BlockState.DIRTY, size_bytes)
@@ -170,7 +170,7 @@ class CacheIndex:
         self.unasked_bytes -= size_bytes
 
     def used(self, block: BlockId) -> None:
-        """Make a clean block the last to be evicted."""
+        """Move a clean block to the end of the eviction order."""
         if block in self._clean:
             self._clean.move_to_end(block)
         elif block in self._unasked:
@@ -178,7 +178,7 @@ class CacheIndex:
             self._clean[block] = None
 
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
-        """Return the clean block to evict next, the least recently used; None without any.
+        """Return the least recently used clean block, which is evicted next; None if there is none.
 
         Blocks that no reader has used yet are evicted first while they exceed *unasked_bytes_max*
         or their part of CACHED_BLOCKS_MAX.
@@ -201,7 +201,7 @@ class CacheIndex:
         self.spared_bytes += size_bytes
 
     def reconsider(self) -> None:
-        """Make all spared blocks the next to be evicted."""
+        """Move all spared blocks to the beginning of the eviction order."""
         for block in self._spared:
             self._clean[block] = None
             self._clean.move_to_end(block, last=False)
@@ -226,7 +226,7 @@ class CacheIndex:
             self.put(block, BlockState.CLEAN, held.size_bytes)
 
     def unpin(self, block: BlockId) -> None:
-        """Undo ``pin``; a cached clean block is the last to be evicted."""
+        """Undo ``pin``; move a cached clean block to the end of the eviction order."""
         self.pinned_bytes -= self._pinned.pop(block, 0)
         held = self._held.get(block)
         if held is not None and block in self._kept:
@@ -249,7 +249,8 @@ class CacheIndex:
     ) -> list[BlockId]:
         """Return dirty blocks whose last write was before a time, the oldest first.
 
-        At most *count_max* blocks and *bytes_max* bytes, but at least one block if any is that old.
+        The result has at most *count_max* blocks and *bytes_max* bytes, but at least one block if
+        any block is old enough.
         """
         chosen: list[BlockId] = []
         total = 0
@@ -263,11 +264,11 @@ class CacheIndex:
         return chosen
 
     def note_write(self, block: BlockId) -> None:
-        """Note that the file of a block has unsynced bytes."""
+        """Record that the file of a block has unsynced bytes."""
         self._unsynced.add(block)
 
     def take_unsynced(self) -> list[BlockId]:
-        """Return the unsynced blocks, and count them as synced."""
+        """Return the unsynced blocks, and mark them as synced."""
         blocks = list(self._unsynced)
         self._unsynced.clear()
         return blocks
@@ -286,6 +287,6 @@ class CacheIndex:
         return block in self._synced
 
     def note_synced(self, block: BlockId, length: int) -> None:
-        """Note that a block's row has a new synced length."""
+        """Record that a block's row has a new synced length."""
         if block in self._held:
             self._synced[block] = length

@@ -1,10 +1,10 @@
-"""The part of the cache that handles pinned trees: their roots, and the bound on pinned bytes.
+"""The pinned trees of the cache: their roots, and the bound on pinned bytes.
 
-Owns: the bound on pinned bytes; pinning blocks that this host wrote into a pinned tree; the list of such
-blocks that deduplication replaced by an equal block that is not cached.
+Owns: the bound on pinned bytes; pins of blocks that this host wrote into a pinned tree; the list of
+these blocks that deduplication replaced by an equal block that is not cached.
 Does not know: paths, the list of pins, which other blocks the trees have (``fs.trees.pins``).
-A block is pinned when eviction considers it and its file is below a pinned inode. So pinning new content
-costs writers nothing.
+Eviction pins a new block when it considers the block and finds that its file is below a pinned
+inode. So pinning new content costs writers nothing.
 Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
 Tasks: the event loop. No method is a schedule point.
 """
@@ -27,7 +27,7 @@ PINNED_BLOCKS_MAX: Final = CACHED_BLOCKS_MAX - CACHED_BLOCKS_MAX // PIN_RESERVE_
 
 
 def pinned_bytes_max(cache_bytes: int) -> int:
-    """Return how many bytes pins may use in a cache of a size."""
+    """Return the maximum bytes of pinned blocks in a cache of *cache_bytes*."""
     return cache_bytes - max(cache_bytes // PIN_RESERVE_PART, PIN_RESERVE_BYTES_MIN)
 
 
@@ -43,7 +43,7 @@ class PinnedTrees:
         self.resize(cache_bytes)
 
     def resize(self, cache_bytes: int) -> None:
-        """Set the bound for a new size of the cache."""
+        """Adapt the bound on pinned bytes to a new cache size."""
         self.bytes_max = pinned_bytes_max(cache_bytes)
 
     def set_roots(self, roots: Iterable[Ino]) -> None:

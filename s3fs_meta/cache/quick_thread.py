@@ -19,7 +19,7 @@ class QuickThread:
     """Runs blocking calls in a thread, one at a time; the caller must hold a lock."""
 
     def __init__(self) -> None:
-        """Make the pipe at the first call, because most commands never sync."""
+        """Make no pipe before the first call, because most commands never sync."""
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
 
@@ -32,8 +32,8 @@ class QuickThread:
         A cancellation has no effect after the start, because a thread cannot be interrupted. A
         KeyboardInterrupt is raised after both have ended: trio delivers it to the main task even in a
         shielded scope, and the caller must hold its lock while the thread works.
-        If a function raises, ``run`` raises its exception after the end of both; if both raise,
-        that of *call*.
+        If a function raises, ``run`` raises the exception after both have ended. If both raise, it
+        raises the exception of *call*.
 
         Schedule point: always.
         """

@@ -14,7 +14,7 @@ def choose(
 ) -> list[Located]:
     """Return the small candidates that are fetched together with *middle*, in no order.
 
-    Together they are within NEIGHBOUR_FETCH_BYTES of the pack, with gaps of at most
+    All returned blocks are within NEIGHBOUR_FETCH_BYTES of the pack, with gaps of at most
     SMALL_BLOCK_BYTES. Blocks after *middle* have priority, because files are usually read in the
     order in which they were written.
 
@@ -71,7 +71,7 @@ def runs(
 ) -> Iterator[list[Located]]:
     """Yield runs of uploaded blocks that are adjacent in one pack, in the given order.
 
-    A run has at most *plain_bytes_max* bytes of content, but at least one block.
+    A run contains at most *plain_bytes_max* bytes of content, but at least one block.
 
     Args:
         gap_bytes_max: bytes of other records that may be between two blocks of a run.

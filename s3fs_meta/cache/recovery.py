@@ -60,13 +60,14 @@ def settle_strays(
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
-    A file that the disk can no longer read stays, because it cannot be moved either.
+    A file that the disk can no longer read is neither removed nor moved.
 
-    A group that a crash undid leaves such files. So does a database that was restored from a backup, and
-    then the files may be the only copies. The times of the files distinguish the cases. The group that a
-    kill undid was the last one, so its files are newer than the database and its log; a restored database
-    is newer than all files. Both mtime and ctime must be newer: copying a file or changing its owner
-    changes only the ctime, and a clock that was set back leaves times in the future.
+    A group that a crash undid leaves files without a row. A database that was restored from a
+    backup does the same, and then the files may be the only copies. The times of the files
+    distinguish the two cases. The group that a kill undid was the last group, so its files are
+    newer than the database and its log; a restored database is newer than all files. Both mtime and
+    ctime must be newer: copying a file or changing its owner changes only the ctime, and a clock
+    that was set back leaves times in the future.
     In a thread: the run time grows with the number of files, which is bounded.
 
     Args:
@@ -117,7 +118,7 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether the group that a kill undid can have made a file, by its row and its times."""
+    """Return whether a file's times and missing row show that a group that a kill undid made it."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
@@ -130,18 +131,18 @@ def _may_be_needed(db: Database, block: BlockId) -> bool:
 
 
 class KnownCopies:
-    """Changes the rows of ``copies``; knows in memory which blocks have a row."""
+    """Changes the rows of the table ``copies``, and remembers which blocks have a row."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._known: set[BlockId] = set()
 
     def load(self) -> None:
-        """Read from the table which blocks have a row."""
+        """Read from the table ``copies`` which blocks have a row."""
         self._known = set(block_origins.blocks(self._db))
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the origin of a new block, needed if power is lost before the block is synced."""
+        """Record the origin of a new block, to restore it after a power cut before its sync."""
         block_origins.note(self._db, block, origin, keep_bytes)
         self._known.add(block)
 
@@ -219,7 +220,8 @@ async def content_before(
 ) -> bytes:
     """Return the leading bytes of a block's origin, as many as the block may contain.
 
-    Changes nothing. If the origin is a copied block, too, the bytes in its file are returned.
+    No file or row is changed. If the origin is a copied block, too, the bytes in its file are
+    returned.
 
     Raises:
         StoreError: the origin exists only in the store, which is unavailable.

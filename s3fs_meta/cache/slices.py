@@ -9,6 +9,6 @@ _Item = TypeVar("_Item")
 
 
 def slices(items: Sequence[_Item], size: int = LOOP_SLICE_ROWS) -> Iterator[Sequence[_Item]]:
-    """Yield the items in order, in sequences of at most *size* items."""
+    """Yield slices of the items, in order, with at most *size* items each."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

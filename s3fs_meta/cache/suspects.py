@@ -1,7 +1,7 @@
 """Cached blocks that a power cut may have torn, until they are verified by their hash.
 
-Owns: which blocks are suspect, and their verification. Does not know: why; ``block_cache`` asks
-before it uses a block.
+Owns: the set of suspect blocks, and their verification. Does not know: why a block is suspect.
+``block_cache`` asks before it uses a block.
 Tasks: one background task verifies all; any reader verifies the block that it needs first.
 """
 
@@ -28,7 +28,7 @@ class Suspects:
         keyring: Keyring,
         forget: Callable[[BlockId], None],
     ) -> None:
-        """Begin without a suspect block.
+        """Begin without suspect blocks.
 
         Args:
             forget: removes the row and the file of a cached block, inside a group.
@@ -52,7 +52,7 @@ class Suspects:
         }
 
     def discard(self, block: BlockId) -> None:
-        """Forget that a block is suspect."""
+        """Remove a block from the suspect blocks."""
         self.blocks.discard(block)
 
     async def verify(self, located: Located) -> bool:
@@ -82,8 +82,8 @@ class Suspects:
     async def verify_all(self) -> None:
         """Verify all suspect cached blocks, one after another.
 
-        After each block the task sleeps for as long as the check took, so that readers get half of
-        the disk's time.
+        After each block the task sleeps for as long as the verification took, so that readers get
+        half of the disk's time.
         """
         for block in sorted(self.blocks):
             row = blocks.find(self._db, block) if block in self.blocks else None

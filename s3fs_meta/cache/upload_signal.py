@@ -1,6 +1,6 @@
 """The signal that wakes the uploader early, because writers wait for room in the cache.
 
-Owns: the signal. Does not know: how the uploader makes room.
+Owns: the signal. Does not know: what the uploader does to make room.
 """
 
 import trio

@@ -1,7 +1,7 @@
 """Durability of operations on this host: group commit, fsync, background sync.
 
-Owns: the order *block files, then COMMIT, then the WAL*; the times at which groups of operations are
-committed; the ``commit=`` interval. Does not know: the store.
+Owns: the order *block files, COMMIT, WAL*; the times at which groups of operations are committed;
+the ``commit=`` interval. Does not know: the store.
 Keeps: content is durable before its rows, so a sync of rows begins with the content of every file.
 The only exception is data written during the sync, whose rows may be durable first.
 Tasks: ``run_group_commit`` and ``run_background_sync`` are one task each per mount; any fsync
@@ -46,7 +46,7 @@ class Durability:
         last_record: Callable[[], int],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Create the object; the ``run`` methods commit and sync.
+        """Prepare to commit and sync; the ``run`` methods do both.
 
         Args:
             db: the mount's database.
@@ -92,14 +92,14 @@ class Durability:
             raise DatabaseError(self._broken)
 
     def _notice_log(self) -> None:
-        """Refuse later changes and syncs if a checkpoint has failed."""
+        """Refuse later changes and syncs if a checkpoint of the WAL has failed."""
         if self._db.wal is not None and self._db.wal.failure and not self._broken:
             self._give_up(f"the local disk failed to sync: {self._db.wal.failure}")
 
     async def run_group_commit(self) -> None:
-        """Commit each group when no operation follows or at its maximum age, until cancelled.
+        """Commit each group when it is idle or has its maximum age, until cancelled.
 
-        A commit costs as much as ten operations, so a stream of operations gets large groups.
+        A commit costs as much as ten operations, so many operations in a row share a group.
         """
         while True:
             await self._opened.wait()
@@ -140,7 +140,7 @@ class Durability:
         """Make the content, name and attributes of one file durable, as fsync(2) requires.
 
         Args:
-            data_only: times need not be durable, as for fdatasync(2).
+            data_only: timestamps need not be durable, as for fdatasync(2).
 
         Raises:
             OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
@@ -194,13 +194,13 @@ class Durability:
                     self._notice_log()
 
     async def sync(self, *, data_only: bool = False) -> None:
-        """Make every operation before this call durable: first contents, then rows.
+        """Make every operation before this call durable: first the content of files, then rows.
 
         Rows that an earlier sync made durable are not synced again, and calls that wait at the same
         time share the next sync of the log.
 
         Args:
-            data_only: operations that change only times need not be durable.
+            data_only: operations that change only timestamps need not be durable.
 
         Raises:
             OSError, DatabaseError: operations are not durable. The mount is read-only from now on,

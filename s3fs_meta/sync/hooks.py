@@ -1,7 +1,6 @@
 """Names of the steps between writes; tests stop or crash the program at these steps.
 
-Owns: the list of names. docs/design/durability.md has a table row for each name; a test
-checks this.
+Owns: the list of names. A test checks that docs/design/durability.md has a table row for each name.
 """
 
 from collections.abc import Callable
@@ -77,4 +76,4 @@ REMOVAL_STEPS: Final = (
 
 
 def no_hook(step: str) -> None:
-    """Do nothing; the hook of a real mount."""
+    """Ignore the name of a step; the hook of a real mount."""

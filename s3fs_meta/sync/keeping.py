@@ -1,7 +1,7 @@
-"""Keeping and dropping points in time, by the writer.
+"""Keeping points in time under names, and dropping them; only the writer may do this.
 
-Owns: the order *feature, object, lease*, which points may be kept.
-Does not know: what a kept point needs (``history.pins``), its callers.
+Owns: the order *feature, object, lease*, and the check which points may be kept.
+Does not know: the objects that a kept point needs (``history.pins``), its callers.
 Keeps: a point is confirmed only if the metadata that it needs is in the bucket, and if no garbage
 collection can have missed its object: this host's collection is paused, and another host that took
 over would have changed the lease before. No older program can open the filesystem afterwards.
@@ -67,7 +67,7 @@ class PointKeeper:
         *,
         auto: bool = False,
     ) -> KeptPoint:
-        """Keep a point in time under a name until it is dropped.
+        """Keep a point in time under a name until a user drops it.
 
         Args:
             name: a name that no kept point has.
@@ -77,9 +77,9 @@ class PointKeeper:
             auto: ``keep --expire`` may drop the point.
 
         Raises:
-            ReadOnlyStateError: the mount does not write.
-            UsageError: the name is not allowed, or is taken.
-            SettingsError: the point in time is not retained, or there are too many kept points.
+            ReadOnlyStateError: the mount is read-only.
+            UsageError: the name is not allowed, or another kept point has it.
+            SettingsError: the point in time is not retained, or too many points are kept.
             FencedError: another host has taken over the filesystem; the point may not be kept.
             FormatError: an object that the point needs is damaged or missing.
             StoreError: if the last request failed, the point may be kept.
@@ -109,8 +109,8 @@ class PointKeeper:
             names: the names of points, or the keys of their objects.
 
         Raises:
-            ReadOnlyStateError: the mount does not write.
-            SettingsError: there is no such point; nothing was deleted.
+            ReadOnlyStateError: the mount is read-only.
+            SettingsError: a kept point does not exist; nothing was deleted.
             FencedError: another host has taken over the filesystem; nothing was deleted.
             StoreError: some of the points may be dropped.
         """
@@ -139,7 +139,7 @@ class PointKeeper:
     async def _described(
         self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool
     ) -> KeptPoint:
-        """Return the new kept point; all objects of metadata that it needs exist."""
+        """Return the new kept point; check that all objects of metadata that it needs exist."""
         volume = self._volume
         if wanted is not None and wanted.kept is not None:
             others = kept.named(wanted.kept)
@@ -180,7 +180,7 @@ class PointKeeper:
         await self._require_changelogs(image, point.txg)
 
     async def _fetch(self, txg: Txg, wanted_hash: str) -> Fetched:
-        """Return the changelog of a point. Raises FormatError, ObjectMissingError."""
+        """Return the changelog of a kept point. Raises FormatError, ObjectMissingError."""
         volume = self._volume
         fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
         if fetched.link.hash != wanted_hash:
@@ -191,7 +191,7 @@ class PointKeeper:
         return fetched
 
     def _renamed(self, point: KeptPoint, name: str, *, auto: bool) -> KeptPoint:
-        """Return a point that is kept already under another name."""
+        """Return a copy, with another name, of a point that is kept already."""
         key, now_ns = self._new_key(point.txg, name), self._volume.clock.now_ns()
         return replace(point, key=key, name=name, kept_ns=now_ns, auto=auto)
 
@@ -232,7 +232,7 @@ class PointKeeper:
                 raise BrokenChainError(key, what, Txg(number - 1), txg)
 
     async def _require_feature(self) -> None:
-        """Shut out older programs, which would delete objects that kept points need."""
+        """Shut out older programs, because they would delete objects that kept points need."""
         volume = self._volume
         if superblock_codec.KEPT_POINTS in volume.superblock.features:
             return
@@ -244,7 +244,7 @@ class PointKeeper:
 
 
 def require_name(name: str) -> None:
-    """Refuse a text that cannot be the name of a kept point.
+    """Raise UsageError for a text that cannot be the name of a kept point.
 
     Raises:
         UsageError: the text is not allowed as a name.

@@ -18,10 +18,10 @@ class Turned(NamedTuple):
 
 
 class Kernel(Protocol):
-    """The kernel at a mountpoint: it has dirty pages, and caches replies to requests."""
+    """The kernel behind a mountpoint, which has dirty pages and caches replies to requests."""
 
     async def collect(self) -> object:
-        """Make the kernel write back all pages that are dirty now, within a time limit."""
+        """Make the kernel write back all dirty pages, within a time limit."""
         ...
 
     async def before_turn(self, turned: Turned | None) -> None:
@@ -29,11 +29,11 @@ class Kernel(Protocol):
         ...
 
     def at_turn(self) -> None:
-        """Cache replies again, because the new txg is now visible. Schedule point: never."""
+        """Resume the caching of replies, because the new txg is visible. Schedule point: never."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Drop replies from just before the new txg became visible, and changed file content."""
+        """Drop replies that are older than the new txg, and drop changed file content."""
         ...
 
 

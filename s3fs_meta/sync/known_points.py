@@ -1,9 +1,9 @@
 """Points in time and names of kept points that this host has seen, for the shell's completion.
 
-Owns: the file ``points.json`` in the state directory, its format and bounds, which points are kept,
-and when a mount saves it. Does not know: which points the bucket still has.
-Keeps: the file is replaced atomically, by the mount that has the state directory. A damaged file
-costs only its points; a file of a newer version is not changed.
+Owns: the file ``points.json`` in the state directory, its format and bounds, the choice of points
+in it, and when a mount saves it. Does not know: which points the bucket still has.
+Keeps: the file is replaced atomically, by the mount that uses the state directory. If the file is
+damaged, only its points are lost. A file of a newer version is not changed.
 Tasks: ``KnownPoints.run`` is one background task of a mount.
 Design: docs/design/format.md, "Known points in time".
 """
@@ -42,14 +42,14 @@ _LONGEST_SPAN_NS: Final = 30 * _DAY_NS
 
 
 class Point(NamedTuple):
-    """The end of a transaction group."""
+    """The point in time at which a transaction group ends: its txg and its time."""
 
     txg: int
     time_ns: int  # time of the txg by the writer's clock
 
 
 class Known(NamedTuple):
-    """The points of one filesystem, sorted."""
+    """The known points in time of one filesystem, sorted, and the names of kept points."""
 
     uuid: str
     points: tuple[Point, ...]
@@ -61,7 +61,7 @@ class NewerPointsError(Exception):
 
 
 def read(state: Path) -> Known | None:
-    """Return the points in a state directory, None if there are none. Blocking.
+    """Return the points in a state directory, None if it has no valid file. Blocking.
 
     Raises:
         NewerPointsError: a newer program wrote the file.
@@ -107,7 +107,7 @@ def _name(value: Any) -> str:
 
 
 def with_link(known: Known, link: Link) -> Known:
-    """Add the point of a link; remove points that are unavailable according to the link.
+    """Return the points with the point of a link added, without points that the link rules out.
 
     Later txgs belong to another history; txgs before the floor are not retained.
     """
@@ -116,7 +116,7 @@ def with_link(known: Known, link: Link) -> Known:
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the latest points, and of older points the first of each hour, day, or 30 days.
+    """Return the latest points, and the first older point of each hour, day, or 30 days.
 
     Each span is a multiple of the previous span, so a point that is kept for its day was also
     the first of its hour.
@@ -132,7 +132,7 @@ def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def write(state: Path, known: Known) -> None:
-    """Replace the file. Blocking.
+    """Replace the file of known points. Blocking.
 
     Raises:
         OSError: the file cannot be written.
@@ -147,7 +147,7 @@ def write(state: Path, known: Known) -> None:
 
 
 class KnownPoints:
-    """The points that one mount has seen, and those of earlier mounts."""
+    """The points in time that this mount and earlier mounts have seen."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class KnownPoints:
         link: Callable[[], Link],
         kept: Callable[[], Iterable[str] | None] = lambda: None,
     ) -> None:
-        """Begin without points; nothing is read yet.
+        """Begin without points; read the file later.
 
         Args:
             state: the state directory of the filesystem.

@@ -1,11 +1,12 @@
 """The rule for cached blocks that may be the last copies of their content.
 
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
-these blocks are kept.
+these blocks are quarantined.
 Keeps: a cached block is dropped only if no record reports its content as lost in the bucket, or if
-the files that had it were removed or changed. Two records report lost content. A mark of damage
-exists until the pack's row is removed after the retention. The attribute of a file whose lost part
-fsck replaced by a hole stays with the file. All functions block, so they must run in a thread.
+the files with this content were removed or changed. Two records report lost content. A mark of
+damage exists until the pack's row is removed after the retention. The attribute of a file whose
+lost part fsck replaced by a hole stays with the file. All functions block, so they must run in a
+thread.
 Design: docs/design/durability.md, "At mount".
 """
 

@@ -1,4 +1,4 @@
-"""mkfs: creating the objects of a filesystem, and recognising names of such objects.
+"""mkfs: creating the objects of a filesystem, and recognising the keys of its objects.
 
 Owns: the order in which the objects are created: superblock (claims the URL) and its copy, first
 image, lease (the filesystem exists). Mount refuses the objects of an interrupted mkfs; destroy
@@ -71,9 +71,9 @@ async def make_filesystem(
         The superblock and, if encrypted, the recovery key, which is not stored.
 
     Raises:
-        NotEmptyError: the URL has a filesystem or other objects; nothing was changed.
-        UnconditionalStoreError: the store ignores conditional writes, and the user did not accept
-            this.
+        NotEmptyError: the URL contains a filesystem or other objects; nothing was changed.
+        UnconditionalStoreError: the store ignores conditional writes, which the user did not
+            accept.
     """
     await _require_empty(store)
     keeper = LeaseKeeper(store, clock)
@@ -152,7 +152,7 @@ async def has_superblock(store: ObjectStore) -> bool:
 
 
 def _filesystem_below(key: str) -> str | None:
-    """Return the prefix of the filesystem to which a key may belong, else None."""
+    """Return the prefix of the filesystem to which a key may belong, or None."""
     names = key.split("/")
     for count in range(1, len(names)):
         if is_own("/".join(names[count:])):

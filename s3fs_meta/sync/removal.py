@@ -1,6 +1,6 @@
 """Removing a filesystem by deleting its objects, the superblock last.
 
-Owns: the order of the removal. Does not know: which objects the filesystem wrote (``own_objects``).
+Owns: the order of deletions. Does not know: which objects the filesystem wrote (``own_objects``).
 After an interrupted removal, every command except another removal refuses the remaining objects.
 Design: docs/design/durability.md, "The superblock".
 """
@@ -34,14 +34,14 @@ LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})
 
 
 class Contents(NamedTuple):
-    """The objects of a bucket, divided by the form of their names."""
+    """The objects of a bucket, divided by the form of their keys."""
 
     named: list[ObjectInfo]  # objects whose keys have a form that s3fs-meta uses
     foreign: list[ObjectKey]  # keys of all other objects in the bucket
 
     @property
     def keys(self) -> list[ObjectKey]:
-        """Return the keys of the objects whose names have a form that a filesystem uses."""
+        """Return the keys that have a form that a filesystem uses."""
         return [info.key for info in self.named]
 
 
@@ -61,8 +61,8 @@ async def keys_of_removed(
 ) -> tuple[Keyring, bytes] | None:
     """Return the keys and the superblock of a filesystem whose removal was interrupted.
 
-    The second superblock object is deleted after all others. If it is missing, no other object
-    remains, and the result is None.
+    The second superblock object is deleted after all other objects. If it is missing, no other
+    object remains, and the result is None.
 
     Raises:
         LostSuperblockError: the superblock is damaged, and this host has no copy.
@@ -112,14 +112,15 @@ async def remove(
 ) -> None:
     """Delete the objects of a filesystem, its superblock last.
 
-    First a tombstone replaces the superblock, so that no host restores it from a copy or opens the
-    remaining objects. The second superblock object is kept until all other objects are deleted,
-    because after an interruption only its keys prove which objects belong to the filesystem.
+    First a tombstone replaces the superblock, so that no host restores the superblock from a copy
+    or opens the remaining objects. The second superblock object is kept until all other objects are
+    deleted, because after an interruption only its keys prove which objects belong to the
+    filesystem.
 
     Args:
         store: the bucket.
         own: the object keys of the filesystem.
-        label: the label of the filesystem; another run needs it if this run is interrupted.
+        label: the label of the filesystem, which the next run needs if this run is interrupted.
         progress: called with the number of deleted objects, and the total.
         hook: called after each step.
         superblock: new content of the second superblock object; None: leave it unchanged.

@@ -1,7 +1,7 @@
 """Replication lag: the files with changes that are not yet in the bucket.
 
 Owns: reading the unshipped records of changes, for inodes and for paths.
-Does not know: how records are shipped, its callers. Nothing is read before the first call;
+Does not know: how records are shipped, its callers. No record is read before the first call;
 afterwards each record is read once.
 Tasks: any task; one call runs at a time.
 """
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class FileState(enum.Enum):
-    """The durability of the newest data and names of a file."""
+    """The durability of a file's newest data and names."""
 
     DIRTY = "dirty"  # a power cut may lose changes of the file
     LOCAL = "local"  # all changes of the file are on this machine's disk
@@ -30,7 +30,7 @@ class FileState(enum.Enum):
 
 
 class Paths(NamedTuple):
-    """Sorted paths of files with changes that are not in the bucket."""
+    """The sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
     complete: bool  # False if *paths* lists only a part of these files
@@ -42,7 +42,7 @@ class Unshipped:
     def __init__(
         self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
     ) -> None:
-        """Create the object; nothing is read yet.
+        """Begin without reading any record.
 
         Args:
             db: the database of the mount, which has the records of changes.

@@ -3,8 +3,8 @@
 Owns: the file ``requests.json`` in the state directory, its format and bounds, and when a mount
 saves it. Does not know: prices, the causes of requests.
 Keeps: the file is replaced atomically. Each process adds the counts since its last save, under a
-flock(2) on the directory, so several processes may count. A damaged file costs only its counts; a
-file of a newer version is not changed, and no counts are saved.
+flock(2) on the directory, so several processes may count. If the file is damaged, only its counts
+are lost. A file of a newer version is not changed, and no counts are saved.
 Tasks: ``RequestLog.run`` is one background task of a mount.
 Design: docs/design/format.md, "Counted requests".
 """
@@ -47,7 +47,7 @@ _NUMBER_MAX: Final = 1 << 63
 
 
 class Ledger(NamedTuple):
-    """The counts of requests on this host."""
+    """The counts of requests from this host, as the file stores them."""
 
     since_ns: int  # time at which this host counted the first request
     usage: Usage
@@ -59,7 +59,7 @@ class NewerLogError(Exception):
 
 
 def read(state: Path) -> Ledger | None:
-    """Return the counts in a state directory, None if there are none. Blocking.
+    """Return the counts in a state directory, None if it has no valid file. Blocking.
 
     Raises:
         NewerLogError: a newer program wrote the file.
@@ -80,7 +80,7 @@ def read(state: Path) -> Ledger | None:
 
 
 def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int) -> Ledger:
-    """Add counts to those in a state directory; return the sum. Blocking.
+    """Add counts to the counts in a state directory; return the totals. Blocking.
 
     Raises:
         NewerLogError, OSError: nothing was saved.
@@ -120,7 +120,7 @@ def _can_lock(fd: int, *, is_last: bool) -> bool:
 
 
 def _forget_oldest(ledger: Ledger) -> None:
-    """Delete the oldest days beyond REQUEST_DAYS_MAX.
+    """Delete the counts of the oldest days beyond REQUEST_DAYS_MAX.
 
     The age of a day does not matter: a clock that is wrong at one boot, for example without a
     battery, must not remove the counts of all other days.
@@ -147,7 +147,7 @@ def _encode(ledger: Ledger) -> bytes:
 
 
 def _decode(data: bytes) -> Ledger:
-    """Return the counts in a file.
+    """Return the counts in the bytes of a file.
 
     Raises:
         NewerLogError: the version is unknown.
@@ -188,7 +188,7 @@ def _number(value: Any) -> int:
 
 
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
-    """Add the counts of a meter to those in a state directory; return the sum.
+    """Add the counts of a meter to the counts in a state directory; return the totals.
 
     A failure is logged, and the meter keeps its counts. A directory without a filesystem's state
     is not changed, because a mistyped URL must not create state.
@@ -201,7 +201,7 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
 
 
 def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
-    """Save the counts. Blocking; a cancelled caller waits, so that no counts are lost."""
+    """Save the counts of a meter. Blocking; a cancelled caller waits, so no counts are lost."""
     if not any((state / name).exists() for name in _STATE):
         return None
     taken = meter.take()
@@ -218,10 +218,10 @@ def _save(state: Path, meter: Meter, stored_bytes: int | None) -> Ledger | None:
 
 
 class RequestLog:
-    """The counts of one mount: those of earlier processes, and its own."""
+    """The counts of requests by one mount and by earlier processes."""
 
     def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
-        """Begin with the counts of *meter*; the file is not read yet.
+        """Begin with the counts of *meter*; read the file later.
 
         Args:
             state: the state directory of the filesystem.
@@ -240,7 +240,7 @@ class RequestLog:
             await trio.sleep(REQUESTS_SAVE_S)
 
     async def save(self) -> None:
-        """Save the counts; a failure is logged, and the next call tries again."""
+        """Save the counts of the mount; log a failure, and let the next call try again."""
         saved = await save(self.state, self._meter, self._stored_bytes())
         self._saved = saved or self._saved
 

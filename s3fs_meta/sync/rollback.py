@@ -1,7 +1,7 @@
 """Rollback: publishing a past txg as a new txg, so that a second rollback can undo it.
 
-Owns: the order *ship changes, restore the past txg beside the current one, publish it, exchange the
-databases*.
+Owns: the order *ship changes, restore the past txg beside the current database, publish the past
+txg, exchange the databases*.
 Does not know: which point in time the user wants, its callers.
 Keeps: creating one object, the changelog of the new txg, makes the rollback effective on this and all
 other hosts. After a crash this host has the database from before the rollback; the next
@@ -40,7 +40,7 @@ from s3fs_meta.sync.volume import Position, Volume
 
 
 class RolledBack(NamedTuple):
-    """The result of a rollback."""
+    """The result of a rollback: the links before and after it, and notices."""
 
     before: Link  # last position before the rollback; a rollback to it undoes this rollback
     now: Link
@@ -107,7 +107,7 @@ async def roll_back(
 
 
 async def _ship(session: Session, progress: Progress) -> str:
-    """Ship all changes; return why only this host may have a block, "" if the bucket has all."""
+    """Ship all changes; return why the bucket may lack a block, "" if it has all blocks."""
     try:
         await session.flush_at_end(progress)
     except LostBlockError as exc:
@@ -151,7 +151,7 @@ async def _restore_beside(
 
 
 def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
-    """Copy facts that are never rolled back to the restored database; count damaged blocks."""
+    """Copy rows that are never rolled back to the restored database; count damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db)
@@ -190,7 +190,7 @@ async def _open_beside(
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
     """Replace the current database by the restored one. Blocking.
 
-    After a crash between both steps, the next mount restores the database from the bucket.
+    After a crash during the exchange, the next mount restores the database from the bucket.
 
     Args:
         stamp: names the quarantine of the current database; "": the bucket has all of its data.

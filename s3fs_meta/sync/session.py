@@ -1,6 +1,7 @@
 """A session: one opened filesystem with its cache and its background tasks, without FUSE.
 
-Owns: constructing and connecting the parts, recovery after a crash, the order of starts and stops.
+Owns: the construction and connection of the parts, recovery after a crash, the order of starts and
+stops.
 Does not know: FUSE, the command line.
 """
 
@@ -64,7 +65,7 @@ _NO_KERNEL: Final = NoKernel()
 
 
 class Session:
-    """One opened filesystem, with all parts of a mount below the filesystem semantics."""
+    """One opened filesystem with its cache and tasks: a mount without request handlers."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Session:
         bounds: UploadBounds = DEFAULT_BOUNDS,
         throttles: Throttles | None = None,
     ) -> None:
-        """Create the parts; no task runs yet.
+        """Create the parts of a session, without starting a task.
 
         Args:
             volume: the opened filesystem.
@@ -186,7 +187,7 @@ class Session:
 
     @property
     def link(self) -> Link:
-        """Return the link that a follower shows, or that a writer shipped last."""
+        """Return the link of the txg that a follower shows or a writer shipped last."""
         return self.volume.position.link
 
     @property
@@ -197,8 +198,9 @@ class Session:
     def recover(self) -> None:
         """Repair the rows after an unclean shutdown of an earlier run.
 
-        Call this before any task starts. After a clean unmount nothing is changed. No block file is
-        removed, because the rows may not be on the disk yet; the first sync removes obsolete files.
+        The caller must call this before any task starts. After a clean unmount nothing is changed.
+        No block file is removed, because the rows may not be on the disk yet; the first sync
+        removes obsolete files.
         """
         self.db.begin_local()
         cached_blocks.unseal_all(self.db)
@@ -245,7 +247,7 @@ class Session:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
-        """Run a writer's tasks: uploads until cancelled, upkeep until the last txg is due."""
+        """Run a writer's tasks: uploads until cancelled, upkeep tasks until the last txg is due."""
         upkeep: dict[str, Callable[[], Awaitable[None]]] = {
             "changelog": self.shipper.run,
             "condensing": self.condenser.run,
@@ -272,7 +274,7 @@ class Session:
                 nursery.start_soon(self.supervise, name, task)
 
     async def _follow(self) -> None:
-        """Follow another writer; after a promotion, run the tasks of a writer."""
+        """Follow another host's writer; after a promotion, run the tasks of a writer."""
         assert self.follower is not None, "only a follower runs this task"
         await self.follower.run()
         async with self.follower.paused():  # the lock is free after any running promotion
@@ -284,7 +286,7 @@ class Session:
         """Make a follower the writer; return the last link. Raises as ``promotion.take_over``.
 
         Raises:
-            UsageError: this mount is not a follower, or is one no longer.
+            UsageError: this mount is not a follower, or no longer a follower.
         """
         follower = self.follower
         if follower is None:
@@ -321,7 +323,7 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """Compare every cached block with its hash after a power cut, and record the check."""
+        """Compare every cached block with its hash after a power cut, and record the comparison."""
         await self.cache.suspects.verify_all()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
@@ -358,10 +360,10 @@ class Session:
                 await self.reclaimer.run(unless_idle=True)
 
     async def image_is_due(self) -> bool:
-        """Return whether an image would shorten a restore enough to be made now.
+        """Return whether a new image would shorten a restore enough to be made now.
 
-        Changes of locations alone do not make an image due. Dead packs that cannot be deleted
-        without an image make one due.
+        Changes of block locations alone do not make an image due. Dead packs that cannot be deleted
+        without a new image make an image due.
         """
         age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.since_image.has_news or self.reclaimer.wants_image
@@ -380,7 +382,7 @@ class Session:
         return head
 
     async def flush(self, progress: Progress = no_progress) -> Link | None:
-        """Ship all changes; see ``Shipper.ship``.
+        """Ship all changes, as ``Shipper.ship`` does.
 
         Raises:
             ReadOnlyStateError: the mount is read-only, so it does not hold the lease.
@@ -395,7 +397,7 @@ class Session:
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
-        """Ship all changes as ``flush`` does, and store a missing superblock again; for a user."""
+        """Ship all changes as ``flush`` does, and store a missing superblock again."""
         link = await self.flush(progress)
         await self._tend_superblock(put_back_missing)
         return link
@@ -407,10 +409,10 @@ class Session:
             _log.warning("cannot check the superblock now, will try again: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
-        """Make a file and the metadata that names it durable, as the option ``fsync`` requires.
+        """Make a file and its names durable, as the option ``fsync`` requires.
 
         Args:
-            data_only: times need not be durable, as for fdatasync(2).
+            data_only: timestamps need not be durable, as for fdatasync(2).
 
         Raises:
             OSError, DatabaseError: the file is not on the disk.
@@ -422,11 +424,11 @@ class Session:
                 await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
-        """Return the replication state of a file, as the value of its extended attribute."""
+        """Return the replication state of a file, in the form of its extended attribute's value."""
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
-        """Ship all changes as ``flush`` does, and also changes that affect only locations.
+        """Ship all changes as ``flush`` does, and also changes of block locations alone.
 
         Upkeep tasks such as images and garbage collection end first, so that the lease can be
         released afterwards.
@@ -446,7 +448,7 @@ class Session:
         await self._tend_superblock(tend)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
-        """Publish the local state as the next txg; see ``Imager.make_anew``."""
+        """Publish the local state as the next txg, as ``Imager.make_anew`` does."""
         head = await self.imager.make_anew(progress)
         # Ship the block locations that were recorded after the cut.
         await self.shipper.ship(progress, anyway=True)

@@ -3,10 +3,10 @@
 Owns: the layout, the lock that excludes a second process, and the check that no other user owns or
 can write to the directory. Does not know: how the path is chosen (``state_paths``).
 
-The directory contains names, content and the database of the mount. A user who can plant an entry in
-it could make the daemon write to any file that the daemon may write, so the check follows no
-symbolic link. It opens no entry, because closing a descriptor of the database would drop SQLite's
-locks.
+The directory contains names, content and the database of the mount. Another user with write
+permission could make the daemon write to any file that the daemon may write, so the check follows
+no symbolic link. The check opens no entry, because closing a descriptor of the database would drop
+SQLite's locks.
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the process that uses the directory
@@ -85,7 +85,7 @@ class StateDir:
 
     @property
     def spool(self) -> Path:
-        """Return the path of the temporary snapshot of a database without a WAL."""
+        """Return the path of the temporary file for the snapshot of a database without a WAL."""
         return self.path / "meta.db-snapshot"
 
     @property
@@ -109,7 +109,7 @@ class StateDir:
         return read_holder(self.path)
 
     def keep_holder(self, words: Sequence[str]) -> None:
-        """Record this host's holder name and nonces durably. Blocking."""
+        """Store this host's holder name and nonces durably in the file ``holder``. Blocking."""
         data = "\n".join(words).encode("ascii")
         assert len(data) <= HOLDER_BYTES_MAX, "the file must be readable with one read"
         if self.holder == list(words):
@@ -117,7 +117,7 @@ class StateDir:
         replace_durably(self.path / "holder", data)
 
     def clear_unfinished(self) -> None:
-        """Remove remains of interrupted operations outside ``tmp``."""
+        """Remove leftovers of interrupted operations that are not in ``tmp``."""
         self.spool.unlink(missing_ok=True)
         shutil.rmtree(self.rollback, ignore_errors=True)
 
@@ -143,8 +143,9 @@ class StateDir:
     def try_lock(self) -> bool:
         """Take the lock if it is free; return whether it was free.
 
-        If so, ``since_change_ns`` becomes the time range from the last database change until now.
-        If another process has removed the directory meanwhile, it is created again.
+        If the lock was free, ``since_change_ns`` becomes the time range from the last database
+        change until now. If another process has removed the directory meanwhile, the directory is
+        created again.
         """
         fd = self._open_lock()
         if not _can_lock(fd) or not _is_entry(fd, self.path / "lock"):
@@ -175,7 +176,7 @@ class StateDir:
         return is_locked(self.path)
 
     def drop_contents(self) -> None:
-        """Remove the database and its blocks; the bucket must have all of their data."""
+        """Remove the database and the block files; the bucket must have all of their data."""
         # The blocks are removed first.
         # After a crash the rows still name all remaining files.
         shutil.rmtree(self.blocks, ignore_errors=True)
@@ -199,7 +200,7 @@ class StateDir:
         return self.path / f"kept-{stamp}"
 
     def quarantine_as(self, stamp: str) -> Path:
-        """Move database and blocks to a quarantine directory, which is never removed; return it.
+        """Move the database and the blocks to a quarantine directory; return its path.
 
         The blocks are moved first and the logs last. So after an interruption at any point the next
         mount finds the remaining files, and no database is opened without its log.
@@ -237,8 +238,8 @@ def is_locked(path: Path) -> bool:
 class LockWatch:
     """Waits until no process uses a state directory, which may be missing or removed meanwhile.
 
-    A process that removes the directory holds the lock until it has done so. Create the watch
-    before that process is asked to end.
+    A process that removes the directory holds the lock until the directory is removed. Create the
+    watch before that process is asked to end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -271,7 +272,7 @@ def _can_lock(fd: int) -> bool:
 
 
 def _is_entry(fd: int, path: Path) -> bool:
-    """Return whether an open file has this path, because its directory was not removed meanwhile.
+    """Return whether an open file still has a path, so that its directory was not removed.
 
     A lock of a removed file excludes no process that creates the directory again.
     """
@@ -284,7 +285,7 @@ def _is_entry(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
-    """If the context fails, remove the state directory that it created but did not use."""
+    """After an error in the context, remove the state directory if it is new and unused."""
     is_new = not path.exists()
     try:
         yield
@@ -297,7 +298,7 @@ def without_new_remains(path: Path) -> Iterator[None]:
 def remove_unused(path: Path) -> None:
     """Remove a state directory that contains only empty directories and a log. Blocking.
 
-    A failure is only logged, because this is called after the failure of a command.
+    A failure is only logged, because the caller handles the failure of a command.
     """
     try:
         if not is_unused(path):
@@ -353,8 +354,8 @@ def remove_stale_snapshot(path: Path) -> None:
 def require_private(path: Path) -> None:
     """Raise SettingsError if another user owns, can write to, or has an entry in the directory.
 
-    If other users can only read the directory, their access is removed, because they cannot have
-    planted an entry.
+    If other users can only read the directory, their permission is removed and no error is raised,
+    because they cannot have created an entry.
 
     Raises:
         SettingsError: the directory is refused; nothing was changed.
@@ -386,7 +387,7 @@ def require_private(path: Path) -> None:
 
 
 def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -> None:
-    """Check that no other user has planted an entry; remove others' write permission."""
+    """Check that no other user owns an entry of the directory; remove others' write permission."""
     try:
         entry = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """This host's clock, and its difference from the store's clock.
 
-Owns: the comparison of the clocks, and the time for changelogs: this host's, or the store's if the
-clocks differ much. Does not know: garbage collection, its callers.
+Owns: the comparison of the clocks, and the time for changelogs: this host's time, or the store's
+time if the clocks differ much. Does not know: garbage collection, its callers.
 Keeps: no txg gets its time from a wrong clock of this host. The difference is measured before a host
 writes, and again when this host's clock jumps. The times of earlier txgs prove nothing, because a
 filesystem may have been idle for years.
@@ -24,7 +24,7 @@ _S: int = 1_000_000_000
 
 
 class StoreClock:
-    """A clock for times that other hosts read; it differs little from the store's clock."""
+    """A clock for times that other hosts read, which differs little from the store's clock."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         """Use this host's clock until the first measurement."""
@@ -37,7 +37,7 @@ class StoreClock:
         self.disagreement = ""  # how the difference affects a writer, as one line of text
 
     def now_ns(self) -> int:
-        """Return the best known time, in nanoseconds since 1970-01-01 UTC."""
+        """Return this host's time, corrected by the measured offset, in ns since 1970-01-01 UTC."""
         return self._clock.now_ns() + self._offset_ns
 
     async def measure_for_reading(self) -> None:
@@ -51,10 +51,10 @@ class StoreClock:
         return self._offset_ns
 
     async def compare(self) -> None:
-        """Compare the clocks; log a line when a disagreement begins.
+        """Compare the clocks, and log when a disagreement begins.
 
         Raises:
-            StoreError: the store is unavailable; the last result stays valid.
+            StoreError: the store is unavailable; the result of the last comparison stays valid.
         """
         before = self.disagreement
         await self.measure()

@@ -1,6 +1,7 @@
-"""Maintaining the superblock during a mount: updating this host's copy, restoring objects.
+"""Maintaining the superblock during a mount: updating this host's copy, storing lost objects again.
 
-Owns: when a mount may do this. Does not know: which copy is used, how a copy is written.
+Owns: the occasions for updates and repairs. Does not know: which copy is used, how a copy is
+written.
 Keeps: only the lease holder restores a missing copy, so a removed filesystem never
 reappears.
 Tasks: the background garbage collection, a flush by the user, the last flush of a mount.
@@ -75,7 +76,7 @@ async def put_back_missing(volume: Volume) -> None:
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
-    """Return whether a superblock was exchanged: it changed without a higher generation."""
+    """Return whether a superblock was exchanged: its fields changed without a higher generation."""
     return found.generation == seen.generation > 0 and found != seen
 
 

@@ -1,7 +1,8 @@
 """Uncached reads: block content read from packs, for callers that read each block once.
 
-Owns: combining requests, one for adjacent blocks or for all small blocks in one window of a pack.
-Does not know: files, cached blocks (``cache.fetcher`` downloads those).
+Owns: combining requests: one request for adjacent blocks, or for all small blocks in one window of
+a pack.
+Does not know: files, cached blocks (which ``cache.fetcher`` downloads).
 Keeps: the content of a missing or damaged block is returned as b"", never as zeros.
 Tasks: any number of tasks may read at once.
 """
@@ -75,7 +76,7 @@ class UncachedReader:
 
         Args:
             find_elsewhere: finds another location for a block whose recorded location is damaged.
-            windows_max: how many ranges around small blocks stay in memory.
+            windows_max: the maximum number of ranges around small blocks that stay in memory.
         """
         self._db = db
         self._store = store
@@ -85,7 +86,7 @@ class UncachedReader:
         self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return the content of blocks, in the order of *wanted*; empty for a lost block.
+        """Return the content of blocks, in the order of *wanted*; a lost block is empty.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -138,7 +139,7 @@ class UncachedReader:
         return [data for one in records for data in await self._read_run([one])]
 
     async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
-        """Return a small record; the window around it stays in memory for neighbouring records."""
+        """Return a small record; keep the window around it in memory for neighbouring records."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
         if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # the record extends beyond its window

@@ -1,4 +1,4 @@
-"""An opened filesystem as one value, and the options with which it is opened.
+"""An opened filesystem as one value, and the options for opening it.
 
 Owns: the parts of the value: store, keys, state directory, database, lease, position in the chain.
 Does not know: how it is opened and closed (``sync.opening``), which tasks use it
@@ -28,7 +28,7 @@ from s3fs_meta.sync.store_clock import StoreClock
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """The options with which a filesystem is opened."""
+    """The options for opening a filesystem."""
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
@@ -55,7 +55,7 @@ class Position:
         self.link = first  # last position that a follower shows or a writer has shipped
 
     def advance(self, link: Link) -> None:
-        """Record that the database now has the state of another link. Schedule point: never."""
+        """Record that the database has advanced to another link. Schedule point: never."""
         self.link = link
 
 
@@ -71,7 +71,7 @@ class KnownSuperblock:
         return self._present
 
     def accept(self, newer: Superblock) -> None:
-        """Use a newer superblock of the same filesystem from now on."""
+        """Use a newer superblock of the same filesystem from this call on."""
         assert newer.uuid == self._present.uuid, "the superblock must be of the same filesystem"
         self._present = newer
 

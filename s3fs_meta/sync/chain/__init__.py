@@ -1,9 +1,9 @@
 """Reading the chain of changelogs in the bucket.
 
-link            one changelog or image, and its position in the chain
+link            a position in the chain: a txg, and the hash of its changelog
 head            the image that the lease names; a restore begins with it
 level           several changelogs merged into one object, so that a restore reads fewer objects
-abandoned txgs  unreadable last txgs of the chain, after which the chain continues
+abandoned txgs  the unreadable last txgs of the chain, which fsck skips with a higher txg number
 
 Start at ``chain``. ``replay`` applies links to a database, ``levels`` finds and makes levels,
 ``chain_watch`` detects that the bucket lost the last link.

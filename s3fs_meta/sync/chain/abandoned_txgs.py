@@ -1,7 +1,7 @@
 """Abandoning the unreadable last txgs of the chain, or publishing the local state in their place.
 
-Owns: the txg number after which the chain continues, the rules by which a host may abandon txgs,
-the report about abandoned txgs, the row ``mend`` of ``local_state``.
+Owns: the txg number after which the chain continues, the permission to abandon txgs, the report
+about abandoned txgs, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
 Keeps: no object is overwritten or deleted. The chain continues after every txg that a name in the
 bucket may have, with a fence record that names the last valid txg, then a changelog of kind IMAGE.
@@ -55,7 +55,7 @@ class Mend:
 
 
 class Behind(NamedTuple):
-    """The txg number and the time after which the chain continues."""
+    """The txg number and the time that the next txg must exceed."""
 
     txg: Txg
     created_ns: int
@@ -72,7 +72,7 @@ def want(db: Database, why: str) -> None:
 
 
 def wanted(db: Database) -> str | None:
-    """Return why the next txg must be an image, None if it need not be one."""
+    """Return why the next txg must be an image, None if it may be an ordinary txg."""
     return local_state.get(db, _ROW)
 
 
@@ -87,7 +87,7 @@ def put_back(why: str) -> str:
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason is from ``put_back``; then packs may be missing, too."""
+    """Return whether a reason comes from ``put_back``, so that packs may be missing, too."""
     return why.startswith(_PUT_BACK)
 
 
@@ -97,13 +97,13 @@ def done(db: Database) -> None:
 
 
 async def publish_nothing(_progress: Progress) -> None:
-    """Do nothing; the default until the shipper has an imager."""
+    """Publish nothing; the default until the shipper has an imager."""
 
 
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
-    """Return the txg and time after which the chain continues; *kept* is its last valid link."""
+    """Return the txg and time that the next txg must exceed; *kept* is the last valid link."""
     head = Txg(0) if lease.head is None else lease.head.txg
     last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns
@@ -129,7 +129,7 @@ class Right(NamedTuple):
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Raise SettingsError if txgs are of another host and the user did not choose to abandon them.
+    """Raise SettingsError if another host may have written txgs that the user did not give up.
 
     Args:
         kept: the last valid txg.
@@ -162,7 +162,7 @@ async def require_right(
 async def describe(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Link, last: Txg
 ) -> list[str]:
-    """Return a line for each abandoned txg, with the known facts about it."""
+    """Return one line for each abandoned txg, with the known facts about the txg."""
     sizes: dict[Txg, int] = {}
     async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
         async for info in listing:

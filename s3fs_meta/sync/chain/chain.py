@@ -55,7 +55,7 @@ class Link(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A changelog that was read, with its link."""
+    """A changelog that was read from the bucket, with its link."""
 
     changelog: Changelog
     link: Link
@@ -68,7 +68,7 @@ class Fetched(NamedTuple):
 
 
 def encode_link(link: Link) -> str:
-    """Return a link as JSON text, for the local state."""
+    """Return a link as JSON text, to be stored in the local state."""
     return dump(link._asdict()).decode("ascii")
 
 
@@ -93,7 +93,7 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record the link of the state in a database, and that this host wrote it. Inside a group."""
+    """Record the link of a database's state, and that this host wrote it. Inside a group."""
     record(db, link)
     note_own(db, link.txg)
 
@@ -128,7 +128,7 @@ def wanted_floor(db: Database, link: Link) -> Txg:
 
 
 def want_floor(db: Database, floor: Txg) -> None:
-    """Record the floor to which the next changelog raises it. Transaction: inside a group."""
+    """Record the retention floor for the next changelog. Transaction: inside a group."""
     local_state.put(db, _FLOOR, str(floor))
 
 
@@ -137,7 +137,7 @@ async def numbers_from(
 ) -> list[Txg]:
     """Return the sorted txgs from *first* on that have a changelog in the bucket.
 
-    Names beyond the chain are ignored (``names.reached``).
+    Keys with a txg beyond the end of the chain are ignored (``names.reached``).
 
     Args:
         store: the bucket.
@@ -152,7 +152,7 @@ async def numbers_from(
 
 
 async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
-    """Return the sorted txgs in names of changelogs from *first* on, without verification."""
+    """Return the sorted txgs in the keys of changelogs from *first* on, without verification."""
     return [txg for txg, _info in await objects_from(store, first, count_max)]
 
 
@@ -211,8 +211,8 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
 async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Txg:
     """Return the retention floor at the end of the chain, NO_FLOOR if its end cannot be read.
 
-    Changelogs before the floor may be deleted. Those that kept points need stay, so an earlier
-    changelog may exist although a later one is deleted.
+    Changelogs before the floor may be deleted. The changelogs that kept points need stay, so an
+    earlier changelog may exist although a later changelog is deleted.
 
     Args:
         txg: a txg that the chain has reached.
@@ -277,7 +277,7 @@ async def _decode(
 async def _is_followed(
     store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg, data: bytes
 ) -> bool | None:
-    """Return whether the next changelog names the hash of *data*; None if it cannot be read."""
+    """Return whether the next changelog records the hash of *data*; None if it cannot be read."""
     after = key_of(Txg(txg + 1))
     try:
         following = (await store.get(after, ENCODED_BYTES_MAX)).data
@@ -318,10 +318,10 @@ async def _link_of_image_alone(
 ) -> Link:
     """Return the link of an image whose changelog cannot be read.
 
-    A manifest contains the hash of its own changelog or, if that is of kind IMAGE, the hash of the
-    previous changelog. In the second case only the next changelog contains the wanted hash. If no
-    next changelog exists, the hash of the changelog before the image is used, because the
-    next writer takes the hash from its rows.
+    A manifest contains the hash of its own changelog. If that changelog is of kind IMAGE, the
+    manifest contains the hash of the previous changelog instead. In the second case only the next
+    changelog contains the wanted hash. If no next changelog exists, the hash of the changelog
+    before the image is used, because the next writer takes the hash from its rows.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR
@@ -359,7 +359,7 @@ async def fetch_of_image(
 async def sections(
     store: ObjectStore, keyring: Keyring, changelog: Changelog
 ) -> AsyncGenerator[Section, None]:
-    """Yield the sections of a changelog, the last one first; only one is in memory at a time.
+    """Yield the sections of a changelog, the last section first; only one is in memory at a time.
 
     Raises:
         ObjectMissingError, FormatError: a part is missing or damaged.
@@ -391,7 +391,7 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
 
 
 def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
-    """Return the link of an encoded changelog. Blocking for some milliseconds."""
+    """Return the link of an encoded changelog. Blocks for some milliseconds."""
     return _link(changelog_codec.decode(key_of(txg), data, keyring), data)
 
 

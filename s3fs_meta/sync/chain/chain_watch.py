@@ -1,4 +1,4 @@
-"""A check that the bucket still has this writer's last changelog; one small request per append.
+"""A check, with one small request per append, that the bucket has this writer's last changelog.
 
 If the bucket of a running writer is replaced by an older copy, the last changelogs are lost. A
 changelog that the writer appends afterwards has no predecessor, so no host could restore it.
@@ -20,7 +20,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 
 class _Tail(NamedTuple):
-    """The last bytes of a changelog's object; they depend on all earlier bytes."""
+    """The last bytes of a changelog's object, which depend on all its earlier bytes."""
 
     link: Link
     start: int

@@ -1,4 +1,4 @@
-"""The head: the newest image, according to the lease and to this host's records.
+"""The head: the newest image according to the lease, and this host's records about it.
 
 Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``local_state``; finding
 manifests.
@@ -26,7 +26,7 @@ def recorded(db: Database, row: str) -> Head | None:
 
 
 def note_attempt(db: Database, head: Head) -> None:
-    """Record that *head* will be published next. Transaction: inside a group."""
+    """Record that *head* is about to be published. Transaction: inside a group."""
     local_state.put(db, "attempt", lease_codec.encode_head(head))
 
 

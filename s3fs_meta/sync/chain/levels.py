@@ -1,4 +1,4 @@
-"""Level objects in the bucket: listing, reading and verifying them, and merging new ones.
+"""Level objects in the bucket: listing, reading, verifying and creating them.
 
 Owns: which level object a replay applies next; merging a run of objects into one.
 Does not know: rows, when a level is made.
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotMergedError(Exception):
-    """The objects cannot be merged, because they are too large or one is an image."""
+    """Changelogs or level objects cannot be merged: they are too large, or one is an image."""
 
 
 class Piece(NamedTuple):
@@ -63,9 +63,9 @@ class Piece(NamedTuple):
 
 
 async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dict[Txg, list[Txg]]:
-    """Return the last txgs of the level objects that begin after a txg, by first txg.
+    """Return the last txgs of the level objects that begin after a txg, grouped by first txg.
 
-    Names that the chain cannot have reached are ignored: see ``names.reached``.
+    Keys with a txg that the chain cannot have reached are ignored: see ``names.reached``.
     """
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
@@ -88,7 +88,7 @@ async def ends_by_first(store: ObjectStore, keyring: Keyring, after: Txg) -> dic
 
 
 async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
-    """Return the first txg of the earliest level object with a txg, None if there is none.
+    """Return the first txg of the earliest level object that contains a txg, or None.
 
     Args:
         upto: level objects that end after this txg are ignored; None: none are ignored.
@@ -107,7 +107,7 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 
 
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
-    """Return the latest txg that an authentic level object ends with, or *txg* if that is later.
+    """Return the latest txg at which an authentic level object ends, at least *txg*.
 
     The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, with
     one request, because higher levels are made from level 1.
@@ -127,11 +127,11 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
 async def last_authentic(
     store: ObjectStore, keyring: Keyring, txg: Txg, levels: Iterable[names.Name]
 ) -> Txg:
-    """Return the latest end of the authentic level objects among some, at least *txg*.
+    """Return the latest txg at which an authentic object of *levels* ends, at least *txg*.
 
     A level object beyond the last changelog shows that changelogs are lost. But any user of the
-    bucket can create such a name, so it counts only if this filesystem wrote the object. Without such
-    names this costs no request.
+    bucket can create a level object's key, so the key counts only if this filesystem wrote the
+    object. Without level objects beyond the last changelog, no request is sent.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
     for last, key in later[:TXG_GAPS_MAX]:
@@ -217,7 +217,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
-    """Return the link of a txg from a level object that ends with the txg, or None.
+    """Return the link of a txg from a level object that ends at the txg, or None.
 
     Raises:
         NewerFormatError: a newer program wrote a level object that ends with the txg.
@@ -327,7 +327,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections, without blocks that they create and remove."""
+    """Return the net effect of sections, without blocks that are created and removed in them."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:

@@ -1,10 +1,10 @@
-"""Txgs in the names of objects: a check which of these txgs the chain can have reached.
+"""The txgs in object keys, and a check which of these txgs the chain can have reached.
 
-Owns: the rule that a name far beyond the chain is foreign, the listing of names.
+Owns: the rule that a key far beyond the chain is foreign, the listing of keys.
 Does not know: links, rows.
 Keeps: a name alone proves nothing, because any user of the bucket can create objects. So a txg
-number beyond a gap counts only if an object with such a number verifies with the keys of this
-filesystem. Objects that do not count are ignored and never changed.
+beyond a gap in the numbers counts only if an object with a txg beyond the gap verifies with the
+keys of this filesystem. Objects that do not count are ignored and never changed.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -58,7 +58,7 @@ async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
 
 
 async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
-    """Return the last txg that the chain can have reached, judged by the names of objects.
+    """Return the last txg that the chain can have reached, according to the keys of objects.
 
     If the txgs in the names have no gap, no request is sent.
 
@@ -84,7 +84,7 @@ async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Itera
 
 
 def _runs(names: list[Name]) -> Iterator[list[Name]]:
-    """Yield the names, ascending, in runs of txgs without a gap."""
+    """Yield runs of names whose txgs have no gap, in ascending order."""
     run: list[Name] = []
     for name in names:
         if run and name[0] - run[-1][0] > TXG_GAP_MAX:

@@ -1,9 +1,9 @@
 """Replay: applying changelogs and level objects to a database, in the order of the chain.
 
-Owns: the order *fetch, verify, apply, record the link*, one txg after another; refusing a changelog
-that is missing, damaged or does not fit.
+Owns: the order *fetch, verify, apply, record the link* for one txg after another; refusing a
+changelog that is missing, is damaged, or does not fit the database.
 Does not know: rows (``meta.replica``), why the database needs later txgs.
-Tasks: one per database; no other task uses the database meanwhile.
+Tasks: one task per database; no other task uses the database meanwhile.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ class Replayer:
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Find the last txg to apply and the level objects up to it, without a long listing."""
+        """Find the last txg to apply, and the level objects before it, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -140,7 +140,7 @@ class Replayer:
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
 
     async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
-        """Return the last txg reached by level objects, and the txgs of later changelogs."""
+        """Return the last txg that level objects reach, and the txgs of all later changelogs."""
         named = levels.names_of(ends)
         for last in sorted({name[0] for name in named}, reverse=True)[:TXG_GAPS_MAX]:
             later = await numbers_from(self._store, self._keyring, last)
@@ -152,7 +152,7 @@ class Replayer:
         return await numbers_from(self._store, self._keyring, link.next_txg)
 
     async def _level(self, way: "_Way", link: Link) -> Level | None:
-        """Return the largest valid level object that follows a link, None without one."""
+        """Return the largest valid level object that follows a link, None if there is none."""
         while (key := levels.longest(way.ends, link, way.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)

@@ -1,7 +1,7 @@
 """The content of a cut: a consistent snapshot of the filesystem, to be shipped as a txg.
 
 Owns: the values that the shipper passes to the imager; the locations that a changelog lists, from
-the rows of a cut and the uploads after it. Does not know: how a cut is made, how rows and uploads
+the rows of a cut and from later uploads. Does not know: how a cut is made, how rows and uploads
 were collected, the chain.
 """
 
@@ -31,7 +31,7 @@ class Frozen(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """A shipped txg; the receiver makes an image of the snapshot and closes it."""
+    """A shipped txg with its open snapshot, of which the receiver makes an image."""
 
     link: Link
     cut: Cut
@@ -39,7 +39,7 @@ class Shipped(NamedTuple):
 
 
 def close(frozen: Frozen) -> None:
-    """Close the snapshot of a cut, if it has one, so that a checkpoint can empty the WAL."""
+    """Close the snapshot of a cut, if it is open, so that a checkpoint can empty the WAL."""
     if frozen.snapshot is not None:
         frozen.snapshot.close()
 
@@ -76,7 +76,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
 
 
 def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
-    """Return the notes about new and condemned packs, and the IDs of packs that were deleted."""
+    """Return the notes about new and condemned packs, and the IDs of deleted packs."""
     notes = {
         one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
         for one in cut.packs.values()

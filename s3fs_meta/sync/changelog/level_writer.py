@@ -2,8 +2,8 @@
 
 Owns: finding missing level objects, and the order in which they are created.
 Does not know: how changelogs are merged (``levels``).
-Keeps: only confirmed txgs are merged; a run that cannot be merged gets no level, because a restore
-can use its changelogs.
+Keeps: only confirmed txgs are merged. A run that cannot be merged gets no level object, because a
+restore can use its changelogs.
 Tasks: ``run`` is one background task.
 Design: docs/design/durability.md, "Levels".
 """
@@ -45,7 +45,7 @@ class Leveler:
         hook: Hook,
         read: Callable[[Fetched], Awaitable[None]],
     ) -> None:
-        """Create the object; *read* is called with each changelog that was read."""
+        """Prepare to merge; *read* is called with each changelog that was read."""
         self._store = volume.store
         self._keyring = volume.keyring
         self._keeper = volume.keeper
@@ -100,7 +100,7 @@ class Leveler:
         }
 
     async def _make(self, level: int, last: Txg) -> bool:
-        """Create one level object; return whether the bucket has it now."""
+        """Create one level object; return whether the bucket has the object now."""
         try:
             pieces = await self._pieces(level, last)
             made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
@@ -127,7 +127,7 @@ class Leveler:
         return True
 
     async def _pieces(self, level: int, last: Txg) -> list[Piece]:
-        """Return the content of the objects that a level object merges: those one level below.
+        """Return the content of the objects that a level object merges, which are one level below.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: one of the objects cannot be merged.

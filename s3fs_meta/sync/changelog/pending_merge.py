@@ -1,7 +1,7 @@
 """Merging recorded, unshipped changes, so that an outage leaves few records.
 
-Owns: when records are merged; no request waits for this. Does not know: the content of a changeset,
-the store.
+Owns: when records are merged; no request waits for a merge. Does not know: the content of a
+changeset, the store.
 Keeps: records of a txg that is being shipped are not merged.
 Tasks: ``run`` is one background task, which merges records in a thread. Outside WAL mode only the
 event loop can read records; it reads at most CHANGELOG_RUN_BYTES at once.
@@ -24,7 +24,7 @@ class Condenser:
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
     ) -> None:
-        """Create the object; ``run`` merges records.
+        """Prepare to merge; ``run`` merges records.
 
         Args:
             db: the database of the mount.

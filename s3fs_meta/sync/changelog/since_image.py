@@ -1,6 +1,6 @@
-"""Sums over the changelogs since the last image; they determine when the next image is due.
+"""Totals of the changelogs since the last image, which determine when the next image is due.
 
-Owns: two sums. Does not know: how long an image or a restore takes.
+Owns: two totals. Does not know: how long an image or a restore takes.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class SinceImage:
         self.bytes += stored_bytes
 
     def note_news(self) -> None:
-        """Record that a txg changes more than locations."""
+        """Record that a txg changes more than block locations."""
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:
@@ -30,6 +30,6 @@ class SinceImage:
         self.has_news = self.has_news or max(sizes, default=0) > NEWS_BYTES_MIN
 
     def reset(self) -> None:
-        """Reset both sums, because a new image was made."""
+        """Reset both totals, because a new image was made."""
         self.bytes = 0
         self.has_news = False

@@ -1,6 +1,6 @@
-"""Handling an unauthentic object that has the name of this writer's next changelog.
+"""Handling an object that already has the key of this writer's next changelog.
 
-Owns: deciding whether another writer wrote the object. Does not know: how images are made.
+Owns: the decision whether another writer wrote the object. Does not know: how images are made.
 Keeps: the object is never changed. The attempted txg counts as this host's last txg, with an
 unreadable changelog, as in a mount after such damage. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 async def step_over(volume: Volume, durability: Durability, txg: Txg, data: bytes) -> NoReturn:
-    """Handle an object with the name of a txg that this host attempted, while it holds the lease.
+    """Handle a foreign object with the key of an attempted txg, while this host holds the lease.
 
     Args:
         volume: the volume of the writer.

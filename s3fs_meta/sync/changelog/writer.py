@@ -1,6 +1,6 @@
 """Shipping transaction groups to the bucket: cut, seal, upload, append to the chain.
 
-Owns: the steps of one txg from its cut to its confirmation, and when the next txg is due.
+Owns: the steps of one txg from its cut to its confirmation, and the time of the next txg.
 Does not know: FUSE, how images are made from a cut, how blocks are uploaded.
 Keeps: a changelog refers only to blocks in the store; its bytes are synced on this host before
 they are sent and never change; a txg counts as shipped only if this host still holds the lease after
@@ -106,8 +106,7 @@ class Shipper:
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # number of the last record in the newest cut
-        # number of the last record in the bucket
-        self.confirmed_seq = pending.shipped_seq(self._db.connection)
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)  # last shipped record
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
@@ -118,8 +117,7 @@ class Shipper:
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
         self.publish_anew = publish_anew  # publishes an image of the local state as the next txg
-        # set while an image waits for the upload of its blocks
-        self._image_wait: _ImageWait | None = None
+        self._image_wait: _ImageWait | None = None  # set while an image waits for its blocks
         volume.recorder.when_recorded(self._recorded)
 
     def _recorded(self) -> None:
@@ -131,7 +129,7 @@ class Shipper:
 
     @property
     def oldest_ns(self) -> int:
-        """Return the time of the oldest change that the bucket lacks; 0 if there is none."""
+        """Return the time of the oldest change that the bucket lacks; 0 if it lacks no change."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
     # --- schedule txgs -------------------------------------------------------------------------
@@ -159,7 +157,7 @@ class Shipper:
 
         Args:
             progress: called with the state of the upload.
-            anyway: ship also if only locations, pack news or the floor changed.
+            anyway: ship even if only block locations, packs or the retention floor changed.
 
         Returns:
             The last link of the chain, None if nothing changed.
@@ -180,7 +178,7 @@ class Shipper:
         return self._position.link if published else link
 
     async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
-        """Ship like ``ship``, but raise OlderBucketError if the next txg must be an image."""
+        """Ship as ``ship`` does, but raise OlderBucketError if the next txg must be an image."""
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
@@ -196,12 +194,12 @@ class Shipper:
                 return self._position.link
 
     async def ship_blocks(self, progress: Progress) -> None:
-        """Ship if there are dirty blocks to upload; the upload has no time limit."""
+        """Ship all changes if there are dirty blocks; the upload has no time limit."""
         if self._uploader.shippable:
             await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
-        """Ship a txg even if nothing changed; return it with its open snapshot, for an image.
+        """Ship a txg even if nothing changed; return the txg with its open snapshot, for an image.
 
         The WAL only grows while a snapshot is open, so the caller must run ``ship_blocks`` first. If
         the upload of blocks that were written meanwhile takes too long, no image is made.
@@ -286,7 +284,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether recorded changes, pack news or a higher floor are unshipped."""
+        """Return whether recorded changes, changes of packs, or a higher floor are unshipped."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -382,7 +380,7 @@ class Shipper:
         await self._send_attempt()
 
     async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read rows of the cut in a thread, or without a snapshot on the event loop."""
+        """Read rows of the cut: in a thread, or on the event loop if there is no snapshot."""
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
@@ -433,16 +431,14 @@ class Shipper:
         )
 
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
-        """Begin a new time span if the last link has a later time than this cut (a wrong clock).
+        """Begin a new time span if the last txg has a later time than this cut (a wrong clock).
 
-        A time span begins only with an image, because no level object spans an image, and only
-        while the store's clock agrees with this host's.
+        A time span begins only with an image, because no level object spans an image. It begins
+        only while the store's clock agrees with this host's clock.
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
-        _log.info(
-            "txg %d begins a new time span, because earlier txgs have later times", changelog.txg
-        )
+        _log.info("txg %d begins a new time span: earlier times are wrong", changelog.txg)
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
@@ -515,11 +511,10 @@ class Shipper:
         *,
         is_image: bool = False,
     ) -> None:
-        """Encode a changelog and sync it to this host's disk; its bytes are then final."""
+        """Encode a changelog and sync it to this host's disk, after which its bytes are final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        # the image contains all changes of the cut; later records belong to the next txg
-        if is_image:
+        if is_image:  # the image has the changes of the cut; later records join the next txg
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
@@ -570,7 +565,7 @@ class Shipper:
         return True
 
     async def _require_end(self) -> None:
-        """Check that this host holds the lease and that the bucket has its last changelog.
+        """Check that this host holds the lease, and that the bucket has this host's last changelog.
 
         Raises:
             OlderBucketError: the bucket was reset to an older copy. This is recorded, so the next

@@ -1,13 +1,13 @@
 """The follower: a read-only mount that shows each new txg of another host atomically.
 
 Owns: when to poll for the next txg, the order *apply on a second connection, switch, drop removed
-blocks*, and when to restore because changelogs do not lead to the newest txg.
+blocks*, and when to restore because changelogs alone do not reach the newest txg.
 Does not know: FUSE, leases, rows.
-Keeps: no request is answered partly from one txg and partly from the next. A second connection
-commits a txg, in a thread, while the mount's own connection still reads the previous txg. Then the
-mount's connection switches in one slice of the event loop.
-Tasks: ``run`` is one background task. One txg is applied at a time; a task in ``paused`` has the
-second connection.
+Keeps: no request gets an answer that mixes two txgs. A second connection commits a txg, in a
+thread, while the mount's own connection still reads the previous txg. Then the mount's connection
+switches in one slice of the event loop.
+Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
+use the second connection.
 Design: docs/design/concurrency.md, "A follower turns".
 """
 
@@ -66,7 +66,7 @@ class Follower:
         interval_s: float,
         degrade: Callable[[str], None],
     ) -> None:
-        """Begin with the txg of the opened database.
+        """Prepare to show the txg of the opened database.
 
         Args:
             volume: a filesystem opened to follow.
@@ -98,7 +98,7 @@ class Follower:
 
     @property
     def link(self) -> Link:
-        """Return the link that the mount shows."""
+        """Return the link of the txg that the mount shows."""
         return self._position.link
 
     # --- schedule polls ------------------------------------------------------------------------
@@ -161,8 +161,8 @@ class Follower:
         """Show the newest txg of the bucket; the caller must be ``poll_once`` or inside ``paused``.
 
         Args:
-            must_list: list the changelogs if the next one is missing: garbage collection may have
-                deleted it, and later ones exist.
+            must_list: list the changelogs if the next changelog is missing: garbage collection may
+                have deleted it, while later changelogs exist.
 
         Raises:
             S3fsError: a txg is unavailable; the mount shows the complete state of the txg before
@@ -179,7 +179,7 @@ class Follower:
             await self._begin_anew(str(exc), None)
 
     async def _poll(self, *, must_list: bool) -> Fetched | None:
-        """Return the changelog after the shown txg, None if none exists; one small request."""
+        """Return the changelog after the shown txg, or None. Sends one small request."""
         volume = self._volume
         try:
             fetched = await chain.fetch_next(volume.store, volume.keyring, volume.uuid, self.link)
@@ -294,7 +294,7 @@ class Follower:
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:
-    """Return the changes of a txg that has just been applied. Blocking."""
+    """Return the changes of the txg that was applied last. Blocking."""
     if touched is None:
         return None
     names = touched.names

@@ -1,4 +1,4 @@
-"""Restoring a second database for a follower if changelogs do not lead to the newest txg.
+"""Restoring a second database for a follower if changelogs alone do not reach the newest txg.
 
 Owns: restoring the database, and copying this host's local state into it. Does not know: how a
 mount switches to the database. Tasks: the follower's task; meanwhile the mount answers from its
@@ -42,7 +42,7 @@ async def restore_beside(
     Args:
         volume: the volume of a follower.
         applier: the follower's second connection; it has the local state of this host.
-        shown: the link that the mount shows.
+        shown: the link of the txg that the mount shows.
         image: the image to begin with; None: the newest image.
         cache: the cache of the mount, which is not changed.
         clock: gives the time in the name of a quarantine directory.

@@ -1,8 +1,8 @@
 """Promotion: a follower becomes the writer and downloads only txgs newer than its last poll.
 
-Owns: the order *check the lease, catch up, take the lease, append the fence record, recount totals
-that no changelog has*.
-Does not know: how a session becomes a writer's, FUSE.
+Owns: the order *check the lease, catch up, take the lease, append the fence record, recount the
+totals that no changelog contains*.
+Does not know: how a session becomes a writer's session, FUSE.
 Tasks: one promotion at a time, while the follower is paused. Until the promotion ends, the mount
 answers from the last txg that it showed. After a crash with the lease taken, the next mount or
 promotion on this host gets the lease at once. If the fence record was appended before the crash,
@@ -37,7 +37,7 @@ async def take_over(
         unsafe: accept a store that ignores conditional writes.
 
     Raises:
-        HeldError, UnconditionalStoreError: this host may not write; the mount stays a follower.
+        HeldError, UnconditionalStoreError: this host must not write; the mount stays a follower.
         StoreError: the store is unavailable; the mount stays a follower and can be promoted later.
     """
     keeper = volume.keeper
@@ -80,7 +80,7 @@ async def take_over(
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that a writer maintains. Blocks 1 s per ten million blocks."""
+    """Recount the totals that a writer maintains. Takes 1 s per ten million blocks."""
     db.begin_local()
     replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))

@@ -1,12 +1,12 @@
 """Quarantining cached blocks of a follower that may be last copies, before the cache is dropped.
 
-Owns: a directory ``kept-…`` with such block files and their rows. Does not know: which
+Owns: a directory ``kept-…`` with the quarantined block files and their rows. Does not know: which
 blocks are last copies (``sync.last_copies``), what happens after the quarantine. For example, a
 follower restores the newest txg after another host's fsck replaced unreadable content by holes.
 Cached blocks of damaged packs may then be the last copies of that content. The block files get a
 second name, because readers of the current txg still use the first name.
-Keeps: a quarantine directory with a database durably has all of its block files. A crash before
-that leaves block files without a database, and the cache unchanged.
+Keeps: a quarantine directory with a database durably has all of its block files. A crash before the
+database is complete leaves block files without a database, and the cache unchanged.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -99,7 +99,7 @@ def _fill(
 
 
 def _copy_rows(applier: Database, last: Sequence[BlockId], copy: Path) -> None:
-    """Copy the database durably, with rows only of the cached blocks *last*."""
+    """Copy the database durably, with only those rows that belong to the cached blocks *last*."""
     image_copy.remove(copy)
     snapshot = applier.open_snapshot()
     try:

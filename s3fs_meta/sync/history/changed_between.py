@@ -1,6 +1,7 @@
 """The inodes that changed between two txgs, according to the history index.
 
-Owns: reading the index, and changelogs of txgs that the index lacks. Does not know: how inodes changed.
+Owns: reading the index, and reading the changelogs of txgs that the index lacks. Does not know: how
+inodes changed.
 """
 
 from collections.abc import Iterable
@@ -25,10 +26,10 @@ async def changed_between(
     """Return the changed inodes of a range of txgs, and the directories whose names changed.
 
     Args:
-        search: the history.
+        search: searches the history index.
         changelogs: reads changes that the index lacks.
-        after: the txg before the first one.
-        last: the last one.
+        after: the txg before the range.
+        last: the last txg of the range.
         progress: called with the number of changelogs that were read.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Reading the changes of single changelogs, in any order.
+"""Reading single changelogs, in any order, to examine their changes.
 
 Owns: requests in parallel, and a cache of the changes that were read last.
 Does not know: the meaning of the changes.
-Keeps: a changelog is used only if its content is authentic for its name, and if fsck has not abandoned
-it, which is known once the fence record after it was read. Its hash is not compared with the hash in the
-next changelog, because callers may not read that one.
+Keeps: a changelog is used only if its content is authentic under its key, and if fsck has not
+abandoned it. The reader knows this after it has read the fence record after the changelog. The hash
+of the changelog is not compared with the hash in the next changelog, which callers may not read.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ Function = Callable[[bytes, bool], _T]
 
 
 class Unreadable(NamedTuple):
-    """A txg whose changes are unknown."""
+    """A txg whose changes are unknown, with the reason."""
 
     txg: Txg
     created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
@@ -39,7 +39,7 @@ class Unreadable(NamedTuple):
 
 
 class Scanned(NamedTuple, Generic[_T]):
-    """The results of a function for the changes of one txg."""
+    """The results of calling a function with the changes of one txg."""
 
     link: Link
     results: list[_T]  # one result for each section, the last section first
@@ -51,7 +51,7 @@ class Scanned(NamedTuple, Generic[_T]):
 
 
 class ChangelogReader:
-    """Reads changelogs of one filesystem."""
+    """Reads single changelogs of one filesystem."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
@@ -67,8 +67,8 @@ class ChangelogReader:
         """Call a function with the changeset of each section of some txgs.
 
         Args:
-            txgs: all are requested at the same time. A caller that goes backwards in time sees no abandoned
-                txg, because it has read the fence record before.
+            txgs: all changelogs are requested at the same time. A caller that reads backwards in
+                time gets no abandoned txg, because it has already read the fence record.
             function: called in a thread with a changeset, and whether it is the only one of the txg.
 
         Returns:
@@ -119,9 +119,9 @@ class ChangelogReader:
         return Scanned(fetched.link, results)
 
     async def _find_abandoned(self, fence: Fetched) -> None:
-        """Note the txgs between a fence record and the link that it names.
+        """Record the abandoned txgs between a fence record and the link that the record names.
 
-        They are searched in the bucket as long as it has readable ones.
+        The search ends where the bucket has no readable changelog.
         """
         named, last = fence.changelog.previous, Txg(fence.link.txg - 1)
         if named == NO_HASH or any(last in run for run in self._abandoned):
@@ -140,7 +140,7 @@ class ChangelogReader:
             batch = [Txg(txg) for txg in below[:HISTORY_FETCHES_MAX]]
 
     async def _hashes(self, txgs: Sequence[Txg]) -> dict[Txg, str]:
-        """Return the hashes of changelogs, "" for those that cannot be read."""
+        """Return the hashes of changelogs, "" for each unreadable changelog."""
         found = dict.fromkeys(txgs, "")
 
         async def read(txg: Txg) -> None:
@@ -153,10 +153,10 @@ class ChangelogReader:
         return found
 
     async def fetch(self, txg: Txg) -> Fetched:
-        """Return a changelog, from the cache if it is there.
+        """Return a changelog, from the cache if it was read recently.
 
         Raises:
-            ObjectMissingError, FormatError, StoreError: it cannot be read.
+            ObjectMissingError, FormatError, StoreError: the changelog cannot be read.
         """
         fetched = self._cached.get(txg)
         if fetched is None:

@@ -1,10 +1,10 @@
 """Garbage: objects that no retained txg needs, found in listings of the bucket and in the database.
 
-Owns: which images can be restored from, which objects no retained txg needs.
+Owns: the rules that decide which images can be restored, and which objects no retained txg needs.
 Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
-Keeps: an object whose name this program does not use is never garbage. Objects of unfinished uploads are
-never garbage: pieces of an image without a manifest, parts of the next changelog, packs of this
-epoch.
+Keeps: an object whose key has a form that this program does not use is never garbage. Objects of
+unfinished uploads are never garbage: pieces of an image without a manifest, parts of the next
+changelog, packs of this epoch.
 """
 
 import logging
@@ -43,7 +43,7 @@ _HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ 
 
 
 class Garbage(NamedTuple):
-    """Objects that can be deleted once the floor is shipped; each list in order of deletion."""
+    """Objects that can be deleted after the floor was shipped, in order of deletion."""
 
     floor: Txg
     packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
@@ -56,7 +56,7 @@ class Garbage(NamedTuple):
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the number and the bytes of the objects, by kind."""
+        """Return the number and the total bytes of the objects, by kind."""
         found = {"packs": [pack.object_bytes for pack in self.packs]}
         for kind in ("orphans", "manifests", "pieces", "changelogs", "levels", "history"):
             objects: list[ObjectInfo] = getattr(self, kind)
@@ -93,8 +93,8 @@ class StoredImages:
     """The images in the bucket; ``list_images`` lists them.
 
     On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
-    manifest must match its recorded hash, if there is one: in the head that this host recorded, in
-    the next valid image, or in its changelog of kind IMAGE.
+    manifest must match its recorded hash, if a hash is recorded: in the head that this host
+    recorded, in the next valid image, or in the image's changelog of kind IMAGE.
     """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
@@ -151,24 +151,20 @@ class StoredImages:
     async def _refuse_newer(self, named: Iterable[ManifestRef]) -> None:
         """Raise NewerFormatError if an authentic object names an image of an unknown version.
 
-        All other manifests that claim an unknown version are ignored; they and their pieces stay.
+        Other manifests that claim an unknown version are ignored; they and their pieces stay.
         """
         known = {one.key for one in named}
         known.update(one.previous.key for one in self._facts.values() if one.previous is not None)
         for key, newer in self._newer.items():
             if key in known or await self._is_named_by_its_txg(key):
                 raise newer
-            _log.info(
-                "no object in the bucket refers to this image; it is ignored and not deleted: %s",
-                newer,
-            )
+            _log.info("no object refers to this image, which is ignored and kept: %s", newer)
 
     async def _is_named_by_its_txg(self, manifest: ObjectKey) -> bool:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        # includes NewerFormatError: the claim of a newer version is no proof
-        except (FormatError, ObjectMissingError):
+        except (FormatError, ObjectMissingError):  # NewerFormatError, too: a claim is no proof
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
@@ -215,10 +211,10 @@ class StoredImages:
         return _Facts(image, content_hash, pieces, manifest.previous, info)
 
     async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
-        """Return whether a restore of the image's txg may need this image.
+        """Return whether a restore of an image's txg may need the image.
 
-        This is so if the txg's changelog is of kind IMAGE; an unreadable changelog may be of that
-        kind.
+        The image is needed if the txg's changelog is of kind IMAGE. An unreadable changelog may be
+        of this kind.
 
         Raises:
             FormatError, ObjectMissingError: the image does not belong to the chain.
@@ -265,15 +261,15 @@ class StoredImages:
         """Return manifests that can be deleted, and pieces that no other manifest names.
 
         Only images that this filesystem wrote are considered. A damaged or exchanged manifest and
-        the pieces of its image stay until the base image is later, so that no restore would use
-        them.
+        the pieces of its image stay until the base image is later, because no restore uses them
+        from then on.
 
         Args:
             stay: manifests to retain.
             before: objects of images from this txg on are retained, because an upload may be
                 unfinished.
             base: the txg of the image that a restore of the floor begins with.
-            pins: what the kept points need.
+            pins: the objects that kept points need.
         """
         gone = [
             info
@@ -361,7 +357,7 @@ def _image_txg(key: ObjectKey) -> Txg:
 
 
 class Finder:
-    """Finds garbage in one bucket, for one database."""
+    """Finds garbage in one bucket, according to one database."""
 
     def __init__(self, db: Database, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._db = db
@@ -369,10 +365,8 @@ class Finder:
         self._keyring = keyring
         self._uuid = uuid
         self.stored_images = StoredImages(store, keyring, uuid)
-        self._judged: dict[
-            ObjectInfo, bool
-            # True if the content proves that this filesystem wrote the object
-        ] = {}
+        # True if the content proves that this filesystem wrote the object
+        self._judged: dict[ObjectInfo, bool] = {}
         self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # no index object in the bucket ends before this txg
         # All packs between these two epochs were compared with the database.
@@ -383,7 +377,7 @@ class Finder:
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
         """Return the images on which a restore can rely: complete, in the chain, and not abandoned.
 
-        The store may still receive a DELETE for an abandoned image, even from a fenced host.
+        An abandoned image does not count, because a fenced host may still send a DELETE for it.
         *kept* are the images that kept points name.
         """
         head = image_head.recorded(self._db, "head")
@@ -443,10 +437,10 @@ class Finder:
         return found[:limit]
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-        """Return those of the first *limit* objects that this filesystem wrote.
+        """Return the objects that this filesystem wrote, among the first *limit* objects.
 
-        The content decides, because a name may be forged. This costs one request for each object
-        that is deleted, and one request per mount for each object of another writer.
+        The content of an object decides, because its key may be forged. This costs one request for
+        each object that is deleted, and one request per mount for each object of another writer.
         """
         wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
         new = [info for info in wanted if info not in self._judged]
@@ -467,7 +461,7 @@ class Finder:
         return base if intervals <= pins.intervals else Txg(0)
 
     async def _changelogs(self, base: Txg, pins: Pins, limit: int) -> list[ObjectInfo]:
-        """Return the changelogs before that of the base image, the oldest first."""
+        """Return the changelogs before the changelog of the base image, the oldest first."""
         found: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:
@@ -499,8 +493,7 @@ class Finder:
             async for info in listing:
                 txg = changelog_codec.parse_part_key(info.key)
                 if txg is None or txg > end:
-                    # another program's object, or a part of a changelog that is not uploaded yet
-                    continue
+                    continue  # a foreign object, or a part of a changelog to be uploaded
                 if txg < base:
                     if not pins.needs_changelog(txg):
                         found.append(info)
@@ -556,7 +549,7 @@ class Finder:
     async def find_orphans(
         self, floor_epoch: Epoch, limit: int, pins: Pins = NO_PINS
     ) -> list[ObjectInfo]:
-        """Return packs without a row from epochs before the floor's; no changelog ever listed them.
+        """Return packs without a row, of epochs before the floor's; no changelog ever listed them.
 
         An object that has the name of a pack but is not authentic belongs to another writer and is
         never returned.

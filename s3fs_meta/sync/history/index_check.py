@@ -1,7 +1,7 @@
 """Comparing index objects of the history with the changelogs that they describe.
 
 Owns: finding index objects that are damaged or contradict their changelogs.
-Does not know: their removal (fsck), and their replacement (``index_writer``).
+Does not know: the removal of index objects (fsck), and their replacement (``index_writer``).
 Keeps: an index object is reported only if everything that it describes was read. A missing or damaged
 changelog is no fault of the index.
 """
@@ -35,7 +35,7 @@ class IndexChecker:
         """Return why an index object must not be used, None if no fault is found.
 
         An object of level 1 is compared with its changelogs, any other with the objects of the level below.
-        An object that a newer program wrote is accepted.
+        An index object that a newer program wrote is accepted.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -66,14 +66,14 @@ class IndexChecker:
         return "it differs from the changes in its changelogs"
 
     async def _decode(self, key: ObjectKey, data: bytes) -> HistoryIndex:
-        """Return the index in an object of this filesystem."""
+        """Return the index in an index object of this filesystem."""
         index = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
         if index.uuid != self._uuid:
             raise FormatError(key, "the index object belongs to another filesystem")
         return index
 
     async def _of_txgs(self, index: HistoryIndex) -> HistoryIndex | None:
-        """Return the index made of the changelogs, None if one of them cannot be read."""
+        """Return an index made from the changelogs, None if a changelog cannot be read."""
         txgs: list[TxgChanges] = []
         for bit, txg in enumerate(range(index.first, index.last + 1)):
             try:
@@ -85,7 +85,7 @@ class IndexChecker:
         return await trio.to_thread.run_sync(index_runs.of_txgs, self._uuid, txgs)
 
     async def _of_runs(self, index: HistoryIndex) -> HistoryIndex | None:
-        """Return the index made of the level below, None if not all its runs can be compared."""
+        """Return an index made from the level below, None if one of its runs is unusable."""
         step = HISTORY_FAN_OUT ** (index.level - 1)
         runs: list[HistoryIndex] = []
         for end in range(index.first + step - 1, index.last + 1, step):

@@ -1,4 +1,4 @@
-"""Making the content of index objects: from changelogs, or from index objects of the level below.
+"""Making the content of an index object from changelogs, or from the index objects one level below.
 
 Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
 Keeps: changes that an index object lacks are marked as unknown, so a search reads them elsewhere.
@@ -30,11 +30,11 @@ from s3fs_meta.sync.chain.chain import Fetched, Link
 
 
 class TooManyChangesError(Exception):
-    """A run has more changes than one index object may have. Nothing is damaged."""
+    """A run has more changes than one index object may contain. Nothing is damaged."""
 
 
 class TxgChanges(NamedTuple):
-    """The changes of one txg."""
+    """The changed inodes and names of one txg."""
 
     link: Link
     previous: str  # content_hash of the previous changelog
@@ -43,13 +43,13 @@ class TxgChanges(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of inodes and names, for bounds of memory."""
+        """Return the number of inodes and names, by which memory is bounded."""
         rows = self.rows
         return 0 if rows is None else len(rows.content) + len(rows.other) + len(rows.names)
 
 
 async def changes_of(store: ObjectStore, keyring: Keyring, fetched: Fetched) -> TxgChanges:
-    """Return the changes in a changelog; its parts are read one after the other.
+    """Return the changes in a changelog; read its parts one after the other.
 
     Raises:
         ObjectMissingError, FormatError: a part is missing or damaged.
@@ -70,7 +70,7 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: Fetched) -> 
 
 
 def of_txgs(uuid: str, txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
-    """Return the index object of level 1 of a run. Blocking.
+    """Return the level 1 index object of a run. Blocking.
 
     Args:
         uuid: identifier of the filesystem.
@@ -78,8 +78,8 @@ def of_txgs(uuid: str, txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
 
     Raises:
         TooManyChangesError: the changes exceed the bounds of one object.
-        FormatError: the first or the last changelog cannot be read, or one does not follow its
-            predecessor.
+        FormatError: the first or the last changelog cannot be read, or a changelog does not follow
+            its predecessor.
     """
     inodes = heapq.merge(
         *(_inodes_of(one.rows, 1 << bit) for bit, one in enumerate(txgs) if one and one.rows)
@@ -93,7 +93,7 @@ def of_txgs(uuid: str, txgs: Sequence[TxgChanges | None]) -> HistoryIndex:
 
 
 def of_runs(level: int, uuid: str, runs: Sequence[HistoryIndex | None]) -> HistoryIndex:
-    """Return the index object of a run from those of the level below. Blocking.
+    """Return the index object of a run, merged from the index objects one level below. Blocking.
 
     Args:
         level: the level of the run.
@@ -174,7 +174,7 @@ def _marked_names(names: Sequence[RemovedName], bit: int) -> Iterator[RemovedNam
 
 
 def _joined_inodes(rows: Iterable[ChangedInode]) -> Iterator[ChangedInode]:
-    """Join the rows of each inode; no bit is set in two of its rows."""
+    """Join the rows of each inode; no bit is set in two rows of one inode."""
     for ino, some in groupby(rows, itemgetter(0)):
         content = other = 0
         for row in some:

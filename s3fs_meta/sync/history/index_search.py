@@ -1,4 +1,4 @@
-"""Searching the history index: the txgs that may concern an inode or a name.
+"""Searching the history index for the txgs that may have changed an inode or a name.
 
 Owns: which index objects a search reads, and the check that they describe this chain.
 Does not know: how a txg changed an inode, paths.
@@ -69,7 +69,7 @@ class _Run(NamedTuple):
 
 
 class HistorySearch:
-    """Searches the history of one filesystem up to one link of its chain."""
+    """Searches the history index of one filesystem up to one link of its chain."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, end: Link) -> None:
         self._store = store
@@ -88,7 +88,7 @@ class HistorySearch:
         Args:
             match: returns the parts of a run that match the search.
             first: the first txg of the range.
-            last: the last txg; None: the last one of the chain.
+            last: the last txg of the range; None: the last txg of the chain.
         """
         last = self._end.txg if last is None else min(last, self._end.txg)
         return Walk(self, match, first, last)
@@ -100,16 +100,16 @@ class HistorySearch:
         take: Callable[[HistoryIndex, int], None],
         most: int | None = None,
     ) -> list[Txg]:
-        """Pass the changes of a range of txgs to a function, and return the txgs that lack them.
+        """Pass the indexed changes of a range of txgs to a function; return the unindexed txgs.
 
         Args:
             first: the first txg of the range.
-            last: the last one.
+            last: the last txg of the range.
             take: called with an index object, and the mask of the parts that are in the range.
             most: the maximum number of txgs to return; None: any number.
 
         Returns:
-            The txgs whose changes no index object has, in any order.
+            The txgs whose changes no index object contains, in any order.
 
         Raises:
             TooManyError: the index lacks more than *most* txgs.
@@ -174,7 +174,7 @@ class HistorySearch:
                 nursery.start_soon(self._index, run)
 
     async def _index(self, run: _Run) -> HistoryIndex | None:
-        """Return the index object of a run; None if there is none that can be used."""
+        """Return the index object of a run, None if there is no usable one."""
         if self._stored is None:
             self._stored = await self._list()
         key = RUNS.key_of(run.level, run.last)
@@ -256,7 +256,7 @@ class HistorySearch:
 
 
 class Walk:
-    """A walk through the txgs that a search finds."""
+    """A walk through the txgs that a search finds, the latest first."""
 
     def __init__(self, search: HistorySearch, match: Match, first: Txg, last: Txg) -> None:
         self._search = search
@@ -266,10 +266,10 @@ class Walk:
         self._waiting = [(run, True) for run in _covering(first, last)][::-1]
 
     async def take(self, most: int) -> list[Candidate]:
-        """Return the next txgs, at most *most*; an empty list at the end of the range.
+        """Return at most *most* further txgs; return an empty list at the end of the range.
 
-        The search stops at a txg whose changes the index lacks, so that the caller can read them before
-        the next call, which may match by them.
+        The search stops at a txg whose changes the index lacks. The caller can read these changes
+        before the next call, whose matches may depend on them.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -294,7 +294,8 @@ class Walk:
 def _covering(first: Txg, last: Txg) -> Iterator[_Run]:
     """Yield runs that together contain a range of txgs, the latest first.
 
-    Each run ends within the range, or is the last one of level 1; the earliest may begin before it.
+    Each run ends within the range, except perhaps the last run of level 1. The earliest run may
+    begin before the range.
     """
     end = RUNS.end_of(1, last)
     while end >= max(first, 1):

@@ -1,10 +1,10 @@
 """Making the history index in a background task of the writer.
 
-Owns: which index objects are missing, and the order in which they are made.
+Owns: the list of missing index objects, and the order in which they are made.
 Does not know: how changes are merged (``index_runs``).
-Keeps: only confirmed txgs are indexed; a run that cannot be indexed gets no object, because a search
-can read its changelogs.
-Tasks: ``run`` is one background task; ``take`` may be called by another one.
+Keeps: only confirmed txgs are indexed. A run that cannot be indexed gets no index object, because a
+search can read its changelogs.
+Tasks: ``run`` is one background task; another task may call ``take``.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -70,7 +70,8 @@ class Indexer:
     async def take(self, fetched: Fetched) -> None:
         """Keep the changes of a changelog that was read for another purpose.
 
-        So indexing needs no request for them. If too many changes wait, the changelog is read again.
+        Indexing then needs no request for these changes. If too many changes wait, the changelog is
+        read again.
         """
         rows = sum(one.size for one in self._waiting.values())
         if (
@@ -84,7 +85,7 @@ class Indexer:
 
     @part(Cause.HISTORY)
     async def make_due(self) -> None:
-        """Make the missing index objects of new txgs, and of some earlier ones.
+        """Make the missing index objects of new txgs, and of some earlier txgs.
 
         Raises:
             StoreError: the store is unavailable; the next call continues with the same object.
@@ -101,7 +102,7 @@ class Indexer:
         await self._make_older(self.done)
 
     async def _make_older(self, done: Txg) -> None:
-        """Index earlier runs, the latest first, as far as they are retained."""
+        """Index earlier runs that are retained, the latest first."""
         made = 0
         while made < HISTORY_OLDER_RUNS and self.older > 0:
             last = self.older
@@ -132,7 +133,7 @@ class Indexer:
             del self._waiting[txg]
 
     async def _make(self, level: int, last: Txg) -> bool:
-        """Make one index object if it is missing; return whether this took requests."""
+        """Make one index object if it is missing; return whether requests were sent."""
         key = RUNS.key_of(level, last)
         if key in self._stored:
             return False
@@ -185,7 +186,7 @@ class Indexer:
         return await trio.to_thread.run_sync(index_runs.of_runs, level, self._uuid, runs)
 
     async def _run(self, key: ObjectKey) -> HistoryIndex | None:
-        """Return an index object, None if the bucket has none that can be read."""
+        """Return an index object, None if it is missing or unreadable."""
         if key not in self._stored:
             return None
         try:

@@ -1,6 +1,6 @@
 """The cost of kept points: the packs that would be garbage without them.
 
-Owns: which pack counts for which point. Does not know: kept points in the bucket, deleting.
+Owns: the assignment of packs to kept points. Does not know: kept points in the bucket, deleting.
 Tasks: any task; the rows are read in slices.
 """
 
@@ -20,14 +20,14 @@ from s3fs_meta.model import ObjectKey, Txg
 
 
 class Costs(NamedTuple):
-    """The bytes of packs that neither the present nor a retained txg needs."""
+    """The bytes of packs that only kept points need, neither the present nor a retained txg."""
 
     alone: dict[ObjectKey, int]  # by key of a kept point: bytes of packs that only this point needs
     total: int  # bytes of packs that at least one kept point needs
 
 
 async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Costs:
-    """Return the cost of kept points.
+    """Return the bytes of packs that only kept points need.
 
     Args:
         db: the database of the present state.

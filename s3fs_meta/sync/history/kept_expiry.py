@@ -1,7 +1,7 @@
-"""Expiry of kept points: which ones a policy of ages drops.
+"""Expiry of kept points: the choice of points that a policy of ages drops.
 
-Owns: the rules, which are those of ``restic forget``: of each period the latest point stays.
-Does not know: the bucket, who drops the points.
+Owns: the rules, which equal those of ``restic forget``: the latest point of each period stays. Does
+not know: the bucket, the caller that drops the points.
 Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand
 stays until the user drops it.
 """
@@ -12,26 +12,26 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 
 class Expiring(Protocol):
-    """A kept point, as far as its expiry is concerned."""
+    """The properties of a kept point that decide its expiry."""
 
     @property
     def key(self) -> str:
-        """Return the key of its object."""
+        """Return the key of the kept point's object."""
         ...
 
     @property
     def created_ns(self) -> int:
-        """Return the time of its txg."""
+        """Return the time of the kept point's txg."""
         ...
 
     @property
     def kept_ns(self) -> int:
-        """Return when the user kept it; it decides between points of one txg."""
+        """Return when the user kept the point, which decides between points of one txg."""
         ...
 
     @property
     def auto(self) -> bool:
-        """Return whether the point may be dropped."""
+        """Return whether "keep --expire" may drop the point."""
         ...
 
 
@@ -39,7 +39,7 @@ _Point = TypeVar("_Point", bound=Expiring)
 
 
 class Policy(NamedTuple):
-    """How many points stay of each kind of period; 0: the kind keeps none."""
+    """For each kind of period, the number of points that stay; 0: none."""
 
     last: int = 0
     daily: int = 0
@@ -69,12 +69,12 @@ _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
 def judge(
     points: Iterable[_Point], policy: Policy, zone: tzinfo | None = None
 ) -> list[tuple[_Point, tuple[str, ...]]]:
-    """Return the points that may expire, the latest first, each with what keeps it; (): nothing.
+    """Return the points that may expire, the latest first, each with the periods that keep it.
 
     Args:
-        points: kept points; those that users named by hand are left out.
-        policy: not empty.
-        zone: the time zone of days; None: that of this host.
+        points: kept points; points that users named by hand are left out.
+        policy: a policy that is not empty.
+        zone: the time zone of days; None: this host's time zone.
     """
     assert not policy.is_empty, "an empty policy drops everything"
     ordered = sorted(
@@ -94,7 +94,7 @@ def judge(
 
 
 def _latest_of_each(periods: Sequence[tuple[int, ...]], count: int) -> list[int]:
-    """Return the positions of the latest point of each of the last *count* periods with a point.
+    """Return the indices of the latest points in the last *count* periods that have a point.
 
     If there are fewer periods, the oldest point stays, too, until later ones have replaced it.
     """

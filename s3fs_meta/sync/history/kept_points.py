@@ -1,7 +1,7 @@
 """Kept points in the bucket: listing and reading them.
 
-Owns: the bound on their number, which objects count as kept points.
-Does not know: what they need (``pins``), who may change them (``keeping``).
+Owns: the maximum number of kept points, the decision which objects count as kept points. Does not
+know: the objects that a point needs (``pins``), the rules for changes (``keeping``).
 Keeps: an object that cannot be read now is never treated as if it did not exist.
 """
 
@@ -21,7 +21,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 
 
 class Unreadable(NamedTuple):
-    """An object with the name of a kept point that cannot be decoded."""
+    """An object that has the key of a kept point and cannot be decoded."""
 
     key: ObjectKey
     txg: Txg  # the txg that the object's name contains
@@ -35,13 +35,13 @@ class KeptPoints(NamedTuple):
     unreadable: tuple[Unreadable, ...] = ()
 
     def named(self, name: str) -> list[KeptPoint]:
-        """Return the points of a name, the latest first: two only after a race of two writers."""
+        """Return the points with a name, the latest first; a race of writers may leave two."""
         found = [point for point in self.points if point.name == name]
         return sorted(found, key=lambda point: point.kept_ns, reverse=True)
 
 
 def no_such_point(name: str) -> str:
-    """Return the message for a name that no kept point has."""
+    """Return the error message for a name that no kept point has."""
     return (
         f"{name!r} is not a point in time: there is no kept point of this name, s3fs-meta keep"
         " --list shows all; a time is written for example as 2026-05-09T14:30, 10m (ten minutes"
@@ -71,8 +71,8 @@ class KeptPointReader:
         """Return the kept point of a name.
 
         Raises:
-            SettingsError: there is no such point.
-            FormatError: its object is damaged.
+            SettingsError: no kept point has the name.
+            FormatError: the object of the kept point is damaged.
             StoreError: the bucket cannot be read.
         """
         wanted = kept_codec.name_hash(name, self._keyring)
@@ -94,7 +94,7 @@ class KeptPointReader:
         return found
 
     async def _read(self, infos: Sequence[ObjectInfo]) -> KeptPoints:
-        """Read objects; those beyond the bound count as unreadable."""
+        """Read the objects of kept points; objects beyond the maximum count as unreadable."""
         known: dict[ObjectInfo, KeptPoint | Unreadable] = {}
         waiting = iter(infos[:KEPT_POINTS_MAX])
         failed: list[StoreError] = []
@@ -126,7 +126,7 @@ class KeptPointReader:
         )
 
     async def _fetch(self, key: ObjectKey) -> KeptPoint | Unreadable | None:
-        """Return a kept point, why it is unreadable, or None if it was dropped meanwhile."""
+        """Return a kept point, or why it is unreadable; None if it was dropped meanwhile."""
         try:
             data = (await self._store.get(key, kept_codec.ENCODED_BYTES_MAX)).data
             point = kept_codec.decode(key, data, self._keyring)

@@ -3,7 +3,7 @@
 Content that was written again, or moved, is now in another pack, while the rows of the snapshot
 still name the old pack.
 
-Owns: a database of the newest state, restored when it is first needed, and the search in it.
+Owns: a database of the newest state, restored at the first search, and the search in this database.
 Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.uncached_reads``).
 Keeps: nothing in the bucket is changed. If the newest state cannot be read, no search succeeds.
 Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
@@ -34,12 +34,12 @@ _THROWAWAY = Pragmas(journal_mode="off", synchronous="off")
 
 
 class NewestState:
-    """The newest state of a filesystem, searched for content that an older state has lost."""
+    """The newest state of a filesystem, to search for content that an older state has lost."""
 
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, path: Path
     ) -> None:
-        """Store the arguments; ``run`` restores the database.
+        """Prepare the search; ``run`` restores the database.
 
         Args:
             path: the file for the newest database; the owner of its directory removes the file.
@@ -62,7 +62,7 @@ class NewestState:
         return None if self._db is None else intact_location(self._db, located)
 
     async def run(self) -> None:
-        """Restore the newest database when it is first needed; then keep it open."""
+        """Restore the newest database at the first search, and keep the database open."""
         await self._wanted.wait()
         try:
             await self._restore()
@@ -92,7 +92,7 @@ class NewestState:
 
 
 def intact_location(db: Database, located: Located) -> Found | None:
-    """Return where the database *db* has an intact block with the same content, or None."""
+    """Return the location of an intact block of *db* with equal content, or None."""
     row = None if located.hash is None else blocks.intact(db, located.hash)
     if row is None or row.pack is None or row.plain_bytes == 0:
         return None
@@ -104,6 +104,6 @@ def intact_location(db: Database, located: Located) -> Found | None:
 
 
 def newest_state(volume: Volume) -> NewestState:
-    """Return the newest state of an opened filesystem; it is restored when it is first needed."""
+    """Return the newest state of an opened filesystem, which the first search restores."""
     path = volume.state_dir.tmp / "newest.db"
     return NewestState(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

@@ -1,6 +1,7 @@
 """Uploading the local state again after the bucket of a mounted writer was reset to an older copy.
 
-Owns: finding missing packs, and the order *mark them, upload cached blocks again, publish*.
+Owns: finding missing packs, and the order *mark missing packs, upload cached blocks again,
+publish*.
 Does not know: how the reset is detected (``chain_watch``), how blocks are healed (``healing``).
 Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the chain.
 Design: docs/design/durability.md, "The chain".
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Publishes the local state as the next txg of a bucket that lost the txgs before it."""
+    """Publishes the local state as the next txg of a bucket that lost its last txgs."""
 
     def __init__(
         self,

@@ -1,12 +1,11 @@
 """An overview of a filesystem from its bucket alone, for the owner of a lost machine.
 
-Owns: the facts that few requests can show: the newest txg, the holder of the lease, the last image,
-and whether that image and the changelogs after it are complete.
-Does not know: how facts are shown, or what the user does next. Local state, except the superblock
-copy of this host.
+Owns: the facts that a few requests show: the newest txg, the holder of the lease, the last image,
+and whether this image and the changelogs after it are complete.
+Does not know: the presentation of facts; local state, except this host's copy of the superblock.
 Keeps: nothing is written, and no lease is taken. With the keys, only authentic objects are used.
-Without them, names and times of objects are unproven. Nothing older than the last image is examined;
-fsck does that, and reads every changelog.
+Without the keys, names and times of objects are unproven. Objects older than the last image are not
+examined; fsck examines them, and reads every changelog.
 
 Requests: two GETs each for the superblock and the newest changelog, one each for the lease and the
 image; three LISTs, and one more for each 1,000 changelogs since the image and 1,000 pieces of images.
@@ -47,7 +46,7 @@ Run = tuple[Txg, Txg]  # first and last of several consecutive txgs
 
 
 class Newest(NamedTuple):
-    """The newest txg that was found."""
+    """The newest txg that was found, and its time."""
 
     txg: Txg
     # Time of the cut by the writer's clock; without keys, time of the upload by the store's clock.
@@ -55,7 +54,7 @@ class Newest(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The facts about one filesystem."""
+    """The facts that the overview of a filesystem contains."""
 
     superblock: Superblock
     lease: Lease | None  # None: the lease is missing or damaged
@@ -84,7 +83,7 @@ async def examine(
 
 
 class _Examination:
-    """One examination with keys."""
+    """One examination of a bucket whose keys are available."""
 
     def __init__(self, bucket: Bucket) -> None:
         head = bucket.keeper.lease.head
@@ -138,7 +137,7 @@ class _Examination:
         return manifest
 
     async def _newest(self, after: Sequence[Txg], image: Manifest | None) -> Newest:
-        """Return the newest readable txg; note unreadable changelogs at the end."""
+        """Return the newest readable txg; record unreadable changelogs at the end of the chain."""
         candidates = sorted(after, reverse=True)
         for txg in candidates[:OVERVIEW_PROBES_MAX]:
             link = await self._points.readable(txg)
@@ -153,7 +152,7 @@ class _Examination:
         return Newest(self._head.txg, None if image is None else image.created_ns)
 
     async def _require_parts(self, txg: Txg) -> None:
-        """Note which parts of a changelog are missing."""
+        """Record the missing parts of a changelog as faults."""
         bucket = self._bucket
         try:
             fetched = await chain.fetch(self._store, bucket.keyring, bucket.uuid, txg)
@@ -171,7 +170,7 @@ class _Examination:
         self._faults += [f"{key!r} is missing" for key in sorted(parts)]
 
     async def _reached(self, after: Sequence[Txg]) -> Txg:
-        """Return the last txg to which the image and the changelogs lead; note gaps."""
+        """Return the last txg that can be restored from the image; record gaps as faults."""
         end = max(after, default=self._head.txg)
         present = set(after) - set(self._unreadable)
         gaps = gaps_between([self._head.txg, *sorted(after)])
@@ -192,7 +191,7 @@ class _Examination:
 
 
 def gaps_between(txgs: Sequence[Txg]) -> list[Run]:
-    """Return the runs of numbers that are missing between some txgs, which must be ascending."""
+    """Return the runs of numbers that are missing between ascending txgs."""
     return [
         (Txg(one + 1), Txg(other - 1)) for one, other in itertools.pairwise(txgs) if other > one + 1
     ]
@@ -211,7 +210,7 @@ def _missing(run: Run) -> str:
 
 
 async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock) -> Overview:
-    """Return an overview of an encrypted filesystem whose passphrase is unknown; nothing is proven.
+    """Return an unverified overview of an encrypted filesystem whose passphrase is unknown.
 
     Raises:
         NewerFormatError: a newer program wrote the superblock or the lease.
@@ -244,7 +243,7 @@ async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock
 
 
 def _within_reach(head: Txg, txgs: Sequence[Txg]) -> list[Txg]:
-    """Return the txgs up to the first long gap; a txg after it could only be verified with the keys."""
+    """Return the txgs up to the first long gap; only the keys could verify a later txg."""
     found: list[Txg] = []
     for txg in txgs:
         if txg - (found[-1] if found else head) > TXG_GAP_MAX:

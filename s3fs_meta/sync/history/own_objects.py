@@ -1,10 +1,10 @@
 """The proof, by the content of an object, that this filesystem wrote it.
 
-Owns: the proof. Does not know: why a caller needs it.
-Keeps: an object is ours if the keys of this filesystem decrypt or verify it under its own name. It
-is also ours if its name belongs to an image of which another object was verified, or whose pieces a
-verified manifest names. Checksums of a plain filesystem are keyed, too, so objects of another
-filesystem fail verification.
+Owns: the proof. Does not know: why a caller needs the proof.
+Keeps: this filesystem wrote an object if its keys decrypt or verify the object under its own key.
+It also wrote an object that belongs to an image of which another object was verified, or whose
+pieces a verified manifest names. Checksums of a plain filesystem are keyed, too, so objects of
+another filesystem fail verification.
 """
 
 from collections.abc import Sequence
@@ -43,9 +43,9 @@ async def own_objects(
     Args:
         store: the bucket.
         keyring: the keys of the filesystem.
-        named: objects whose names have a form that filesystems use.
+        named: objects whose keys have a form that filesystems use.
         progress: called with the number of objects read.
-        fetches: how many objects are read concurrently.
+        fetches: the number of objects that are read concurrently.
 
     Raises:
         StoreError: an object cannot be read now, so its writer is unknown.
@@ -71,13 +71,13 @@ class _OwnershipCheck:
         self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:
-        """Return whether this object, its image, or an object that names it was verified."""
+        """Return whether an object, its image, or an object that names it was verified."""
         return key in self._own or (
             key.startswith(image_codec.PREFIX) and image_codec.image_of(key) in self.images
         )
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
-        """Read objects and record which are ours, with a fixed number of tasks."""
+        """Read objects and record which of them are ours, with a fixed number of tasks."""
         failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0

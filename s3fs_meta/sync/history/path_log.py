@@ -1,16 +1,18 @@
 """The txgs that changed a file, or anything below a directory.
 
-Owns: which changed inodes were below the path. Does not know: how txgs are shown.
+Owns: the check whether a changed inode was below the path. Does not know: how txgs are shown.
 Keeps: a txg is yielded if it changed an inode that was at the path or below it, or if its changes are
 unknown. Memory does not grow with the history.
 
-The history index lists the inodes that a run of txgs changed. An inode belongs to the path if one of its
-parent directories, or a parent of those, is an inode of the path. The present parents are in the
-database; the former ones are those of removed names, which the index lists, too. The walk begins at the
-last txg, so when it reaches a run, it knows all names that were removed after the run.
+The history index lists the inodes that a run of txgs changed. An inode belongs to the path if one
+of its parent directories, or a parent of those, is an inode of the path. The present parents are in
+the database. The former parents belong to removed names, which the index lists, too. The search
+begins at the last txg. So when it reaches a run, it knows all names that were removed after the
+run.
 
-As in ``path_versions``, an inode is followed to its earlier names: a file that was moved into the
-directory has its earlier changes, and one that was moved out has those up to that txg.
+As in ``path_versions``, an inode is followed to its earlier names. The log of a directory includes
+all earlier changes of a file that was moved into it, and the changes of a file that was moved out
+up to the txg of the move.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -32,7 +34,7 @@ from s3fs_meta.sync.history.txg_log import Gap
 
 
 class PathLog:
-    """Finds the txgs that changed a path; an object is used once."""
+    """Finds the txgs that changed a path; each PathLog is used once."""
 
     def __init__(
         self,
@@ -42,26 +44,26 @@ class PathLog:
         stays: Sequence[Stay],
         last: Txg,
     ) -> None:
-        """Store the arguments.
+        """Prepare to search for the txgs that changed a path.
 
         Args:
             db: the state after the last txg.
-            search: finds txgs by the index.
-            changelogs: reads their changes.
+            search: finds txgs in the history index.
+            changelogs: reads the changes of these txgs.
             stays: the inodes of the path.
-            last: the last txg.
+            last: the last txg of the chain.
         """
         self._search = search
         self._changelogs = changelogs
         self._tree = PastTree(db, {stay.ino: stay.last for stay in stays}, last)
 
     async def backwards(self, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
-        """Yield the changelogs that changed the path, the latest first, back to a txg.
+        """Yield the changelogs that changed the path, the latest first, down to the txg *first*.
 
         A changelog that is unreadable, or that fsck abandoned, becomes a gap.
 
         Raises:
-            UsageError: too many names were removed to follow them all.
+            UsageError: too many names were removed, so not all of them can be followed.
             NewerFormatError: a newer program wrote a changelog.
             StoreError: the bucket cannot be read.
         """
@@ -85,7 +87,7 @@ class PathLog:
         return Gap(one.txg, one.why)
 
     def _concerns(self, one: Scanned[ChangedRows]) -> bool:
-        """Return whether a txg changed an inode of the path; keep the names that it removed."""
+        """Return whether a txg changed an inode of the path; store the names that it removed."""
         former = [(lost.ino, lost.parent, one.txg) for rows in one.results for lost in rows.names]
         self._tree.assume(former)
         changed = {ino for rows in one.results for ino in rows.content | rows.other}
@@ -94,10 +96,10 @@ class PathLog:
         return is_found
 
     def _match(self, index: HistoryIndex) -> int:
-        """Return the parts of a run that may have changed the path; store the names removed in the others.
+        """Return the parts of a run that may have changed the path; store names of other parts.
 
-        If the index lacks the changes of a part, a name that was removed in it may connect an inode of an
-        earlier part with the path. So such parts are examined, too.
+        The index may lack the changes of a part. A name that was removed in this part may connect
+        an inode of an earlier part with the path. So earlier parts are examined, too.
         """
         step = HISTORY_FAN_OUT ** (index.level - 1)
 

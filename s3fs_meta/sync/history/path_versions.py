@@ -1,12 +1,13 @@
-"""The versions of a path: the inodes that it referred to, and the changes of each.
+"""The versions of a path: the inodes that the path referred to, and the changes of each inode.
 
 Owns: following a path and its inodes back in time. Does not know: how versions are shown.
-Keeps: memory does not grow with the history; the number of versions that a caller wants bounds it.
+Keeps: memory does not grow with the history, only with the number of versions that a caller wants.
 
-The inode of a name changes over time, because programs replace a file by renaming a new one over it.
-So a path is followed from the root: for each name in a directory, the index lists when it was
-removed or got another inode, and so which inode it referred to in between (a *stay*). The versions of the
-path are the changes of these inodes, including changes under earlier names.
+The inode of a name changes over time, because programs replace a file by renaming a new one over
+it. So a path is followed from the root. For each name in a directory, the index lists the txgs that
+removed the name or gave it another inode. Between two of these txgs the name referred to one inode
+(a *stay*). The versions of the path are the changes of these inodes, including changes under
+earlier names.
 
 The newest state is in a database. Undoing the changes of an inode one by one, the latest first,
 gives its attributes at each earlier txg.
@@ -41,7 +42,7 @@ _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
 
 
 class Stay(NamedTuple):
-    """A range of txgs after which a path referred to one inode."""
+    """A range of txgs in which a path referred to one inode."""
 
     ino: Ino
     first: Txg
@@ -74,7 +75,7 @@ class Versions(NamedTuple):
 
 
 class PathVersions:
-    """Finds versions in the history of one filesystem."""
+    """Finds the versions of paths in the history of one filesystem."""
 
     def __init__(
         self,
@@ -87,14 +88,14 @@ class PathVersions:
         unshipped: bytes = b"",
         top: Ino = ROOT_INO,
     ) -> None:
-        """Store the arguments.
+        """Prepare to search for versions.
 
         Args:
-            db: the state after the last link and the unshipped changes.
-            search: finds txgs by the index.
-            changelogs: reads their changes.
+            db: the state after the last txg and the unshipped changes.
+            search: finds txgs in the history index.
+            changelogs: reads the changes of these txgs.
             first: the first retained txg.
-            end: the last link of the history.
+            end: the link of the last txg.
             unshipped: the changeset of later changes that are not uploaded.
             top: the directory to which paths are relative.
         """
@@ -136,7 +137,7 @@ class PathVersions:
     async def names_like(
         self, above: Sequence[bytes], pattern: bytes, most: int
     ) -> tuple[list[bytes], bool]:
-        """Return the names of a directory that match a pattern, present and past ones.
+        """Return the present and past names in a directory that match a pattern.
 
         Args:
             above: the components of the directory's path.
@@ -144,7 +145,7 @@ class PathVersions:
             most: the maximum number of names.
 
         Returns:
-            The names in order, and whether these are all.
+            The names in order, and whether all matching names are included.
 
         Raises:
             UsageError: no retained txg has the directory.
@@ -196,7 +197,7 @@ class PathVersions:
     # --- find the inodes of a path ---------------------------------------------------------------
 
     async def stays(self, names: Sequence[bytes]) -> list[Stay]:
-        """Return the inodes that a path referred to, the latest first, each once.
+        """Return the inodes that a path referred to, the latest first, each inode once.
 
         Raises:
             UsageError: no retained txg has the path.
@@ -215,7 +216,7 @@ class PathVersions:
         return sorted(latest_of.values(), key=_end_of, reverse=True)
 
     async def _stays_of_name(self, above: Stay, name: bytes) -> list[Stay]:
-        """Return the inodes of a name while its directory was at the path."""
+        """Return the inodes that a name referred to while its directory was at the path."""
         lost = await self._losses(above.ino, name, above.first, above.last)
         self.has_all_stays &= len(lost) < HISTORY_STAYS_MAX
         stays: list[Stay] = []
@@ -231,7 +232,8 @@ class PathVersions:
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
         """Return the inode that a name had after a txg, None if there was no such name.
 
-        It is the next inode that loses the name, or the present one, unless that inode got the name later.
+        This is the next inode that loses the name, or the present inode, unless that inode got the
+        name later.
         """
         ino = dentries.find(self._db, parent, name)
         if txg >= self._last:
@@ -365,7 +367,7 @@ def _end_of(stay: Stay) -> tuple[Txg, Txg]:
 
 
 def _of_directory(index: HistoryIndex, parent: Ino, name: bytes) -> list[RemovedName]:
-    """Return the removed names of an index that equal *name*, or of which only the cookie is known."""
+    """Return the removed names in an index that equal *name*, or have its cookie."""
     rows: list[RemovedName] = []
     for text in (b"", name):
         at = bisect_left(index.names, (parent, text))
@@ -376,7 +378,7 @@ def _of_directory(index: HistoryIndex, parent: Ino, name: bytes) -> list[Removed
 
 
 def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
-    """Join the changes of the sections of a txg, the last one first."""
+    """Join the changes in the sections of a txg, the last section first."""
     if not changes:
         return None
     for earlier in changes[1:]:
@@ -385,12 +387,12 @@ def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
 
 
 def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Version, _Row | None]:
-    """Return the version that a txg made, and the attributes before it; None: there was no inode.
+    """Return the version that a txg made, and the attributes before it; None: no inode existed.
 
     Args:
         link: the link of the txg.
         ino: the inode.
-        change: its changes in the txg.
+        change: the changes of the inode in the txg.
         after: the known attributes after the txg.
     """
     if change.after is None:

@@ -1,13 +1,14 @@
 """Pins: the objects below the retention floor that kept points need.
 
 Owns: the conditions under which garbage collection keeps these objects.
-Does not know: listings, rows, deleting (``garbage``, ``reclaim``).
+Does not know: listings, rows, deletion (``garbage``, ``reclaim``).
 Keeps: a kept point needs its image, the changelogs and levels from that image to its txg, and each
 pack that had live blocks at its txg. If a fact is unknown, more is pinned, never less.
 Design: docs/design/durability.md, "Kept points".
 
-A pack had live blocks at txg K if it was made before K and its last block died after K. So a pack
-that died in txg D is needed by a point K < D whose bound ``next_pack`` is above the pack's number.
+A pack had live blocks at txg K if it was made before K and its last block died after K. So a point
+at txg K needs a pack that died in txg D if K < D and the point's ``next_pack`` is above the pack's
+number.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,7 +25,7 @@ _ANY_EPOCH = Epoch(NUMBER_MAX + 1)
 
 
 class Renumbered(NamedTuple):
-    """Packs to which a repair gave new numbers, which do not show when the packs were made."""
+    """Packs with new numbers from a repair, which do not show when the packs were made."""
 
     txg: Txg  # the txg that the repair was writing
     next_pack: PackId  # the renumbered packs have numbers below this one
@@ -39,7 +40,7 @@ class _Interval(NamedTuple):
 
 
 class Pins:
-    """The conditions on objects that the kept points of one filesystem need."""
+    """Decides which objects the kept points of one filesystem need."""
 
     def __init__(
         self,
@@ -48,12 +49,12 @@ class Pins:
         end: Txg,
         renumbered: Renumbered = NOTHING_RENUMBERED,
     ) -> None:
-        """Compute the pins.
+        """Compute the needs of the kept points.
 
         Args:
             kept: the kept points.
             images: the manifests from which a restore can begin.
-            end: the last txg of the chain. A point after it is of another history.
+            end: the last txg of the chain. A point after this txg belongs to another history.
             renumbered: packs whose numbers do not show when they were made.
         """
         points = [point for point in kept.points if point.txg <= end]
@@ -87,7 +88,7 @@ class Pins:
         return frozenset(self._intervals)
 
     def needs_pack(self, pack: PackId, died: Txg) -> bool:
-        """Return whether a point needs a pack whose last block died in a txg."""
+        """Return whether a kept point needs a pack whose last block died in the txg *died*."""
         # number of kept points before the txg in which the pack died
         before = bisect_left(self._txgs, died)
         if before and pack < self._bounds[before - 1]:
@@ -96,14 +97,14 @@ class Pins:
         return is_renumbered and bisect_left(self._txgs, min(died, self._renumbered.txg)) > 0
 
     def needs_stray_pack(self, epoch: Epoch) -> bool:
-        """Return whether a point may need a pack without a row.
+        """Return whether a kept point may need a pack without a row.
 
         The row may be lost, or the point may belong to txgs that a repair abandoned.
         """
         return epoch <= self.last_epoch
 
     def needs_changelog(self, txg: Txg) -> bool:
-        """Return whether a point needs the changelog of a txg or its parts."""
+        """Return whether a kept point needs the changelog of a txg, with its parts."""
         return self.interval_of(txg) is not None
 
     def interval_of(self, txg: Txg) -> tuple[Txg, Txg] | None:
@@ -114,12 +115,12 @@ class Pins:
         return self._intervals[at]
 
     def needs_level(self, first: Txg, last: Txg) -> bool:
-        """Return whether a restore of a point may use a level object."""
+        """Return whether a restore of a kept point may use a level object."""
         interval = self.interval_of(first)
         return interval is not None and interval[0] < first and last <= interval[1]
 
     def needs_image(self, txg: Txg) -> bool:
-        """Return whether a point may need the objects of any image of a txg."""
+        """Return whether a kept point may need an image of a txg."""
         return txg <= self.held_upto
 
 
@@ -127,7 +128,7 @@ _ANY_TXG = Txg(NUMBER_MAX + 1)
 
 
 def _merged(intervals: Iterable[_Interval]) -> Sequence[_Interval]:
-    """Return intervals that do not overlap, ascending."""
+    """Return the union of intervals as ascending intervals that do not overlap."""
     merged: list[_Interval] = []
     for one in sorted(intervals):
         if merged and one.first <= merged[-1].last + 1:

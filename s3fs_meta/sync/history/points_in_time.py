@@ -1,6 +1,7 @@
-"""Points in time: which transaction group was current at a time, and which ones are available.
+"""Points in time: the transaction group that was current at a time, and the available groups.
 
-Owns: the search, the bounds of retention, the text about an unavailable point in time.
+Owns: the search for a txg by its time, the bounds of retention, the error message about an
+unavailable point in time.
 Does not know: how a txg is restored, how users write times (``option_syntax``).
 
 Within a *time span*, the times in changelogs strictly increase along the chain. So a binary search
@@ -40,7 +41,7 @@ _WAY_OUT: Final = "leave at_least out"
 
 
 class PointsInTime:
-    """The points in time that the bucket of one filesystem has."""
+    """The points in time that are available in the bucket of one filesystem."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease) -> None:
         self._store = store
@@ -60,7 +61,7 @@ class PointsInTime:
         Raises:
             SettingsError: the point in time is unavailable; the message names the available ones.
             BrokenChainError: the wanted link is unreadable, or an unreadable link may be the wanted
-                one.
+                link.
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end = await self.newest()
@@ -105,7 +106,7 @@ class PointsInTime:
         return found
 
     async def newest(self) -> Link:
-        """Return the last readable link; put the txgs after it into ``unreadable_end``."""
+        """Return the last readable link; store the later txgs in ``unreadable_end``."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -125,7 +126,7 @@ class PointsInTime:
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     async def txgs_after_head(self) -> list[Txg]:
-        """Return the txgs from the head's on that have a changelog, and the last txg, ascending.
+        """Return the txgs with a changelog, from the head on, and the last txg, in ascending order.
 
         A level object may show that the last txg exists although its changelog is missing.
         """
@@ -151,7 +152,8 @@ class PointsInTime:
     async def oldest(self) -> Link:
         """Return the link of the oldest retained txg, the first that can be restored.
 
-        If garbage was never collected, it is the first image after which no changelog is missing.
+        Before the first garbage collection, this is the first image after which no changelog is
+        missing.
         """
         newest = await self.newest()
         if newest.floor > NO_FLOOR:
@@ -169,7 +171,7 @@ class PointsInTime:
         raise UnfinishedFilesystemError(self._store.url)
 
     async def _first_readable(self, first: Txg, newest: Link) -> Link:
-        """Return the first readable link from txg *first* on; *newest* is readable."""
+        """Return the first readable link from txg *first* on, at the latest *newest*."""
         txg = first
         while txg < newest.txg:
             link = await self.readable(txg)
@@ -227,7 +229,7 @@ class PointsInTime:
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
         """Return the link of a txg that is not later than *newest*.
 
-        Only this changelog is read, so damage of other txgs does not matter.
+        Only the changelog of this txg is read, so damage of other txgs does not matter.
         """
         link = await self.readable(txg)
         if link is not None and (link.txg >= newest.floor or await self._is_kept(txg)):
@@ -241,8 +243,9 @@ class PointsInTime:
         """Return the link of a kept point, which may be below the retention floor.
 
         Raises:
-            SettingsError: there is no such point.
-            FormatError: the point is damaged, or of another history of this filesystem.
+            SettingsError: no kept point has the name.
+            FormatError: the kept point is damaged, or belongs to another history of this
+                filesystem.
         """
         point = await KeptPointReader(self._store, self._keyring, self._uuid).find(name)
         link = await self.readable(point.txg)
@@ -257,9 +260,9 @@ class PointsInTime:
         return link
 
     async def _is_kept(self, txg: Txg) -> bool:
-        """Return whether a name in the bucket says that a txg is a kept point.
+        """Return whether an object key in the bucket claims that a txg is a kept point.
 
-        The name alone proves nothing, but only decides whether a restore is tried.
+        The key alone proves nothing; it only decides whether a restore is tried.
         """
         async with aclosing(self._store.list(kept_codec.prefix_of(txg))) as listing:
             async for info in listing:
@@ -275,10 +278,10 @@ class PointsInTime:
         return self._broken(Txg(first - 1), txg)
 
     async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
-        """Return the last link from *oldest* to before *newest* that is not later than a time.
+        """Return the last link, from *oldest* to before *newest*, that is not later than a time.
 
         Raises:
-            BrokenChainError: the link after the found one is unreadable. Its time is unknown, so it
+            BrokenChainError: the link after the result is unreadable. Its time is unknown, so it
                 may be the wanted link.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
@@ -344,14 +347,14 @@ def _too_early(what: str, oldest: Link) -> SettingsError:
 async def require_at_least(
     store: ObjectStore, mark: Mark, served: Link | None = None
 ) -> str | None:
-    """Refuse a bucket that is older than a mark of the caller, or has another history.
+    """Raise an error if the bucket is older than a mark of the caller, or has another history.
 
     Args:
         served: the link that the mount shows; None if the filesystem is not open yet, so that the
             listing of the bucket is checked.
 
     Returns:
-        One line for the user if the hashes cannot be compared, None if the check passed.
+        One line for the user if the hashes cannot be compared; None if the bucket has the mark.
 
     Raises:
         OlderBucketError: the bucket lacks the marked txg, or has a txg with another hash.

@@ -1,9 +1,10 @@
 """Garbage collection: deletion of packs, images and changelogs that no retained txg needs.
 
-Owns: the order of steps (condemn rows, ship the rows, DELETE, remove rows), objects per pass.
+Owns: the order of steps (condemn rows, ship the rows, DELETE, remove rows), the number of objects
+per pass.
 Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
-Keeps: nothing is deleted before the txg that condemns or abandons it, or raises the floor above
-it, is confirmed; the floor is never lowered; an object of another writer is never deleted.
+Keeps: an object is deleted only after a txg is confirmed that condemns it, abandons it, or raises
+the floor above it. The floor is never lowered. An object of another writer is never deleted.
 Tasks: any task may call ``run`` and ``plan``; one pass runs at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
@@ -46,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tally(NamedTuple):
-    """The numbers and the bytes of objects, by kind."""
+    """The number and the total bytes of objects, by kind."""
 
     floor: Txg
     # for each kind of object: the number of objects, and their total bytes
@@ -94,8 +95,9 @@ class Reclaimer:
         """Delete a bounded amount of garbage; after a failure the next call continues.
 
         Args:
-            unless_idle: search the bucket only once a day while nothing changes. Without a new txg objects
-                become garbage only by their age, and the listings would be the main cost of an idle mount.
+            unless_idle: search the bucket only once a day while nothing changes. Without a new txg,
+                objects become garbage only by their age. The listings would be the main cost of an
+                idle mount.
         """
         try:
             await tend(self._volume)
@@ -117,7 +119,7 @@ class Reclaimer:
         return self._found_nothing_at == self._state() and waited_s < RECLAIM_IDLE_S
 
     def _state(self) -> tuple[str, int]:
-        """Return a value that changes with each txg and each change of the retention."""
+        """Return a value that changes with each txg and with each change of the retention."""
         return self._volume.position.link.hash, self._volume.superblock.generation
 
     @asynccontextmanager
@@ -127,7 +129,7 @@ class Reclaimer:
             yield
 
     async def kept_points(self) -> KeptPoints:
-        """Return the kept points. Raises StoreError."""
+        """Return the kept points in the bucket. Raises StoreError."""
         found = await self._kept.all()
         self.note_kept(found.points)
         return found
@@ -141,14 +143,14 @@ class Reclaimer:
         return await self._finder.images([point.image for point in kept.points])
 
     def wake(self) -> None:
-        """Let the next pass search the bucket, although no txg was written."""
+        """Make the next pass search the bucket even if no txg was written."""
         self._found_nothing_at = None
 
     async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
-        """Return the garbage that can be deleted now, without any change.
+        """Return the garbage that can be deleted now; change nothing.
 
         Raises:
-            ClockError: this host's clock, or the store's, is wrong.
+            ClockError: this host's clock or the store's clock is wrong.
             StoreError: the bucket is unavailable.
             CorruptionError: no copy of the superblock can be used.
         """
@@ -173,7 +175,7 @@ class Reclaimer:
         return await self._finder.find(images, past, limit)
 
     def _pins(self, kept: KeptPoints, images: Sequence[Image], end: Txg) -> Pins:
-        """Return the pins of the kept points; log each point whose needed objects are unknown."""
+        """Return the pins of the kept points; log each point whose needs are unknown."""
         renumbered = Renumbered(*properties.renumbered_packs(self._db))
         pins = Pins(kept, {image.key for image in images}, end, renumbered)
         why = {
@@ -206,7 +208,7 @@ class Reclaimer:
 
     @part(Cause.GARBAGE)
     async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
-        """Delete all garbage, a bounded number of objects per pass; return its tally.
+        """Delete all garbage, in passes with a bounded number of objects; return the tally.
 
         Raises:
             As ``reclaim``; objects of earlier passes are already deleted.
@@ -245,7 +247,7 @@ class Reclaimer:
     # --- condemn packs -------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Condemn the objects in rows: nothing new may refer to them. A changelog ships that."""
+        """Mark objects as condemned in rows that are shipped; no new row may refer to them."""
         for piece in slices(found.orphans):
             self._db.begin_local()
             for info in piece:
@@ -312,7 +314,7 @@ class Reclaimer:
             self._hook("packs forgotten")
 
     def _forget_given_up(self, found: Garbage) -> None:
-        """Remove the rows of abandoned images whose manifests are deleted."""
+        """Remove the rows of abandoned images whose manifests were deleted."""
         gone = set(_keys(found.manifests))
         stored_images = self._finder.stored_images
         keys = [

@@ -1,10 +1,11 @@
 """Retention: the floor, which is the oldest available txg, and the images that are kept.
 
-Owns: the floor, finding the txg that is as old as the retention, the images kept for restores. Does not
-know: rows, deleting (``reclaim``).
+Owns: the floor, the search for the txg that is as old as the retention, the images kept for
+restores. Does not know: rows, deletion (``reclaim``).
 Keeps: a wrong clock never causes the loss of a needed object. Times only choose a floor between two
-bounds: the present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images,
-which always stay. A txg counts as old only if both its own time and the time of its upload are old.
+bounds. One is the present floor, which is never lowered. The other is the oldest of the last
+IMAGES_KEPT images, which always stay. A txg counts as old only if both its own time and the time of
+its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -44,7 +45,7 @@ class TxgStamp(NamedTuple):
 
 
 class TxgTimes:
-    """Finds txgs by their times, which increase within a time span; caches the times."""
+    """Finds txgs by their times, which increase within a time span, and caches the times."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
@@ -57,8 +58,8 @@ class TxgTimes:
     ) -> Txg:
         """Return the newest txg from *low* to *high* that is not later than a time, or *low*.
 
-        An unreadable changelog has no known time, so the result may be an earlier txg. Then more is
-        retained, never less.
+        The time of an unreadable changelog is unknown, so the result may be an earlier txg. Then
+        more is retained, never less.
 
         Args:
             images: the txgs that are images; a time span may begin with any of them.
@@ -114,7 +115,7 @@ class TxgTimes:
 
 
 class StoredAges:
-    """The ages of txgs, from the times at which their changelogs were stored.
+    """The ages of txgs, according to the times at which their changelogs were stored.
 
     If the store has its own clock, these times are reliable. In any other store they come from this
     host's clock, which may have been wrong by years for an hour. So the time between two txgs
@@ -158,7 +159,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*, with the time between two txgs capped."""
+        """Return the ages of the txgs after *low*; the time between two txgs is capped."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -176,7 +177,7 @@ class StoredAges:
 
 
 def newest(images: Sequence[Image]) -> list[Image]:
-    """Return the last IMAGES_KEPT images, which always stay, the latest first."""
+    """Return the last IMAGES_KEPT images, which are always retained, the latest first."""
     return sorted(images, reverse=True)[:IMAGES_KEPT]
 
 
@@ -198,7 +199,7 @@ async def newest_old(
 
     Args:
         now_ns: the present time.
-        low: the present floor; returned if no later txg is that old.
+        low: the present floor; returned if no later txg is older than the retention.
         high: the last txg of the chain.
     """
     spans = [image.txg for image in images if image.is_txg]
@@ -207,7 +208,7 @@ async def newest_old(
 
 
 def floor_of(images: Sequence[Image], low: Txg, old: Txg) -> Txg:
-    """Return the retention floor: never below the present one or above an image that always stays.
+    """Return the retention floor, from the present floor up to the oldest image that always stays.
 
     Args:
         images: at least as many as ``may_rise`` requires.
@@ -225,8 +226,9 @@ def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
     """Return the manifests of images that must be retained.
 
-    These images are the newest ones, the base image of the floor, the images whose changelogs have
-    no changes, and some at intervals. So every retained txg has an image shortly before it.
+    These images are the newest images, the base image of the floor, the images whose changelogs
+    have no changes, and some images at intervals. So every retained txg has an image shortly before
+    it.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

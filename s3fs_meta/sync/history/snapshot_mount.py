@@ -1,10 +1,10 @@
-"""Snapshots: opening a bucket read-only at any available point in time, without any write to it.
+"""Snapshots: opening a bucket read-only at any available point in time, without writing to it.
 
 Owns: the order of keys, search and restore; opening a snapshot with a separate state directory.
 Does not know: FUSE, which files are read.
-Keeps: the bucket is not changed, not even the lease. From this host's state directory of the
-filesystem only the superblock copy is read. The state directory of a snapshot is removed when it is
-closed.
+Keeps: the bucket is not changed, not even the lease. Only the superblock copy is read from this
+host's state directory of the filesystem. The state directory of a snapshot is removed when the
+snapshot is closed.
 """
 
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ RESTORED_HERE: Final = Restoring()
 
 @dataclass(slots=True)
 class Bucket:
-    """A filesystem whose bucket is read without local state and without the lease."""
+    """A filesystem whose bucket is read without local state, and without taking the lease."""
 
     store: ObjectStore
     superblock: Superblock
@@ -73,13 +73,14 @@ class Bucket:
     async def find(self, wanted: PointInTime) -> Link:
         """Return the link of a point in time. Raises as ``PointsInTime.find``.
 
-        A relative time is counted from the store's clock if this host's clock differs much from it.
+        A relative time is counted from the store's time if this host's clock differs much from the
+        store's clock.
         """
         wanted, now_ns = await self.by_store(wanted)
         return await self.points.find(wanted, now_ns)
 
     async def by_store(self, wanted: PointInTime) -> tuple[PointInTime, int]:
-        """Return a point in time counted by the store's clock, and the present time.
+        """Return a point in time relative to the store's clock, and the present time.
 
         Raises:
             StoreError: the store's clock cannot be read.
@@ -112,7 +113,7 @@ class Bucket:
         The database is not synced, because it is not used after a crash.
 
         Args:
-            link: the link.
+            link: the link of the wanted txg.
             target: a path at which no file exists.
             how: the options of the restore.
 
@@ -156,7 +157,7 @@ async def read_bucket(
         clock: the clock for the search of a time.
 
     Raises:
-        UnfinishedFilesystemError: there is no lease and no complete image.
+        UnfinishedFilesystemError: the bucket has no lease and no complete image.
         As ``open_keys``.
     """
     keys = await open_keys(store, remembered, secret)

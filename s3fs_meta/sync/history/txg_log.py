@@ -1,8 +1,8 @@
 """The log of transaction groups, read backwards from any txg.
 
-Owns: reading the chain backwards, counts of a txg's changes.
+Owns: reading the chain backwards, and counting the changes of a txg.
 Does not know: how the log is shown, which txgs concern a path (``path_log``).
-Keeps: a changelog is used only if the next changelog names it by hash, unless the next one is
+Keeps: a changelog is used only if the next changelog records its hash, unless the next changelog is
 damaged. Memory does not grow with the number of txgs.
 """
 
@@ -46,7 +46,7 @@ class Gap(NamedTuple):
 
 
 class _Names:
-    """Checks hashes while the chain is read backwards: each changelog names the hash before it."""
+    """Checks hashes while the chain is read backwards: each changelog records the previous hash."""
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
@@ -55,7 +55,7 @@ class _Names:
         self._is_sure = True
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
-        """Check the next earlier changelog by its hash and return it, or a gap.
+        """Check the hash of the next earlier changelog; return the changelog, or a gap.
 
         A gap is returned unchanged; an abandoned changelog before a fence record becomes a gap.
 
@@ -80,10 +80,10 @@ async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fe
     """Yield the changelogs from one link back to a txg, the latest changelog first.
 
     A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
-    may name an earlier link than the one directly before it; the txgs between them were abandoned.
+    may name an earlier link than the link directly before it; the txgs in between were abandoned.
 
     Raises:
-        FormatError: a hash differs from the one in the next changelog, or a newer program wrote a
+        FormatError: a hash differs from the hash in the next changelog, or a newer program wrote a
             changelog.
     """
     if last.hash == NO_HASH:

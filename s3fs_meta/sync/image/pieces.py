@@ -1,4 +1,4 @@
-"""An image's objects: pieces of a database file, and the manifest that names them.
+"""The objects of an image: pieces of a database file, and the manifest that lists them.
 
 Owns: splitting a finished copy into pieces, reusing pieces of the last image, the manifest.
 Does not know: cuts of a txg, leases, when an image is due.
@@ -28,7 +28,7 @@ Take = Callable[[int], Awaitable[None]]
 
 
 async def at_once(_size_bytes: int) -> None:
-    """Return at once, because no limit applies."""
+    """Return at once, because no upload limit applies."""
 
 
 class NewImage(NamedTuple):
@@ -40,7 +40,7 @@ class NewImage(NamedTuple):
 
 
 def new_image(txg: Txg, epoch: Epoch) -> NewImage:
-    """Choose the names of a new image; every attempt gets different names."""
+    """Return a new image with keys that no other attempt has."""
     random_bytes = secrets.token_bytes(image_codec.RANDOM_BYTES)
     return NewImage(txg, epoch, image_codec.image_prefix(txg, epoch, random_bytes))
 

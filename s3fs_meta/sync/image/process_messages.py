@@ -27,14 +27,14 @@ assert issubclass(bucket_errors.BrokenChainError, S3fsError), "both sides know t
 
 
 class Message(NamedTuple):
-    """One message."""
+    """One message: its fields, and bytes that follow them."""
 
     fields: dict[str, Any]
     body: bytes
 
 
 class Connection:
-    """One end of the connection."""
+    """One end of the connection between the daemon and the restoring process."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -57,7 +57,7 @@ class Connection:
     async def receive(self) -> Message | None:
         """Return the next message, None at the end of the connection.
 
-        A message that is longer than any valid one ends the connection, too.
+        A message that is longer than any valid message ends the connection, too.
         """
         start = await self._bytes(_LENGTHS.size)
         if start is None:
@@ -85,7 +85,7 @@ class Connection:
 
 
 def fields_of_error(exc: Exception) -> dict[str, Any]:
-    """Return an error as the fields of a message."""
+    """Return the fields of a message that describes an error."""
     if isinstance(exc, S3fsError):
         fields = {name: value for name, value in vars(exc).items() if isinstance(value, _PLAIN)}
         return {"error": type(exc).__name__, "fields": fields}

@@ -1,8 +1,8 @@
-"""The start of the restoring process: it gives up what it inherited, before it imports anything.
+"""The start of the restoring process, which drops inherited properties before any import.
 
 Owns: the properties of the process. Does not know: restores (``process_worker``).
-The daemon starts it by execve(2), with a socket as descriptor 0. The process has no other file of
-the daemon, and ends with the daemon.
+The daemon starts the process by execve(2), with a socket as descriptor 0. The process has no other
+open file of the daemon, and ends with the daemon.
 """
 
 import ctypes

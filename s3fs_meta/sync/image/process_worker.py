@@ -1,7 +1,7 @@
 """The restoring process: restores one database with objects that the daemon reads for it.
 
 Owns: the store whose requests the daemon carries out, and the run of one restore.
-Does not know: credentials, the URL's server, the daemon's database.
+Does not know: credentials, the server of the URL, the daemon's database.
 Keeps: the process ends when the daemon closes the connection.
 Design: docs/design/performance.md, "Restores of the past".
 """
@@ -36,7 +36,7 @@ _DAEMON_ENDED: Final = 3  # exit status after the daemon ended; no process reads
 
 
 class DaemonStore:
-    """A store for reading; the daemon carries out its requests."""
+    """A read-only store whose requests the daemon carries out."""
 
     def __init__(self, connection: Connection, url: str) -> None:
         self._connection = connection
@@ -56,7 +56,7 @@ class DaemonStore:
 
     @property
     def endpoint(self) -> str:
-        """Return "": this process has no server."""
+        """Return "", because this process connects to no server."""
         return ""
 
     async def ask(self, **fields: Any) -> Message:
@@ -75,7 +75,7 @@ class DaemonStore:
         return reply
 
     def replied(self, reply: Message) -> None:
-        """Pass a reply to the task that waits for it; a cancelled task needs none."""
+        """Pass a reply to the task that waits for it, unless that task was cancelled."""
         waiting = self._waiting.get(reply.fields["number"])
         if waiting is not None:
             waiting.send_nowait(reply)
@@ -169,7 +169,7 @@ async def _receive(connection: Connection, store: DaemonStore) -> NoReturn:
 
 
 async def _restored(store: DaemonStore, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Restore a database; return the last message."""
+    """Restore a database; return the message with the result or the error."""
     notes = _LogToDaemon()
     logging.getLogger().addHandler(notes)
     keys = [None if one is None else base64.b64decode(one) for one in wanted["keys"]]

@@ -1,6 +1,6 @@
 """Restoring a metadata database from the bucket: an image, and the changelogs after it.
 
-Owns: choosing the image, downloading its pieces to their offsets, its position in the chain.
+Owns: the choice of the image, the download of its pieces, the image's position in the chain.
 Does not know: local state, leases.
 """
 
@@ -63,7 +63,7 @@ class Restorer:
         reserve: Reserve | None = None,
         is_throwaway: bool = False,
     ) -> None:
-        """Prepare a restore.
+        """Prepare to restore databases.
 
         Args:
             reserve: called with the size of each image before it is downloaded; raises
@@ -89,14 +89,15 @@ class Restorer:
         Args:
             newest: the first image to try; None, or later than *upto*: only older images are tried.
             target: a path at which no file exists.
-            upto: the wanted txg; None for the last txg in the bucket.
+            upto: the wanted txg; None: the last txg in the bucket.
 
         Raises:
             UnfinishedFilesystemError: the bucket has no image.
             StoreError: an object is unavailable.
             BrokenChainError: a changelog cannot be read or replaced; the error names the last txg
                 that can be restored.
-            NoImageError: an object is damaged or missing, and no older image leads to the txg.
+            NoImageError: an object is damaged or missing, and the txg cannot be reached from an
+                older image.
             NoSpaceLeftError: as ``reserve``.
         """
         unfinished = target.with_name(target.name + ".restoring")
@@ -202,9 +203,9 @@ class Restorer:
             self.notices.append(f"restored from the older image {key}")
 
     async def _is_of_kept_point(self, broken: BrokenChainError, upto: Txg | None) -> bool:
-        """Return whether an image leads nowhere because the retention has passed it.
+        """Return whether an image cannot reach the txg because changelogs after it were deleted.
 
-        Only a kept point needs such an image; it says nothing about the present state.
+        Only a kept point needs such an image, so the failure says nothing about the present state.
         """
         lost = Txg(broken.last_txg + 1)
         floor = await chain.floor_after(self._store, self._keyring, self._uuid, lost)
@@ -215,7 +216,8 @@ class Restorer:
     ) -> bool:
         """Return whether a restore from an image may succeed where newer images stopped.
 
-        So of the images of kept points, after which changelogs were deleted, one is tried at most.
+        So at most one image of a kept point is tried, because changelogs after such images were
+        deleted.
         """
         for broken in breaks:
             if not await self._may_lead_past(broken, ref, upto):
@@ -261,9 +263,9 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Restore an image and the txgs after it; if a level object causes a failure, use none.
+        """Restore an image and the txgs after it; if a level object fails, use its changelogs.
 
-        Only the changelogs after a level object prove that it belongs to this chain.
+        Only the changelogs after a level object prove that the object belongs to this chain.
         """
         self._take_last_level()
         try:
@@ -289,7 +291,7 @@ class Restorer:
         return link
 
     def _take_last_level(self) -> ObjectKey | None:
-        """Return the level object that was applied last, and reset the record of it."""
+        """Return the level object that was applied last, and forget it."""
         level, self._last_level = self._last_level, None
         return level
 
@@ -338,7 +340,7 @@ class Restorer:
 
 
 def _settle(db: Database, link: Link, uuid: str) -> None:
-    """Record the link of a restored database, and its totals, which are read from all blocks."""
+    """Record the link of a restored database, and its totals, which all blocks determine."""
     db.begin_local()
     replica.settle(db)
     chain.record(db, link)

@@ -3,7 +3,8 @@
 Owns: starting, serving and ending the process. Does not know: how a database is restored.
 Keeps: the process gets no credentials: the daemon reads the objects for it, with the daemon's
 retries, limits and counts. It gets the keys of the filesystem through its socket.
-Tasks: the main thread must start the process, which ends when the thread that started it ends.
+Tasks: the main thread must start the process, because the process ends with the thread that started
+it.
 Design: docs/design/performance.md, "Restores of the past".
 """
 
@@ -57,7 +58,7 @@ class ProcessRestorer:
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def restore(self, newest: ManifestRef | None, target: Path, upto: Txg) -> Link:
-        """Restore a database to *target*.
+        """Restore a database to *target*, in a process.
 
         Raises:
             As ``Restorer.restore``.
@@ -157,10 +158,10 @@ def _described(status: int | None) -> str:
 
 
 class _Process:
-    """One restoring process, and the connection to it."""
+    """One restoring process, and the daemon's connection to the process."""
 
     def __init__(self) -> None:
-        """Start the process.
+        """Start the restoring process.
 
         Raises:
             OSError: the process cannot be started.
@@ -185,7 +186,7 @@ class _Process:
         """End the process; return its wait status, None if it does not end.
 
         Args:
-            ends_itself: the process has closed the connection, so its status tells why.
+            ends_itself: the process has closed the connection, so its exit status shows the reason.
         """
         status: int | None = None
         self._stream.socket.close()

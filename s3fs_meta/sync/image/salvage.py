@@ -1,6 +1,6 @@
 """Writing the intact pieces of an image that cannot be restored to a database file.
 
-Owns: finding intact pieces, also in other images, and finding pieces without a manifest.
+Owns: the search for intact pieces, also in other images, and for pieces without a manifest.
 Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version counts
@@ -80,9 +80,10 @@ class Salvager:
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
         """Write each image that has its first piece to a file, the best image first, and yield it.
 
-        First come images with nine tenths of their pieces, the newest first, then all other
-        images of which pieces of every number exist, also of earlier images; their manifests are
-        ignored. Images with fewer pieces come last, ordered by the share of missing pieces.
+        The first images have at least nine tenths of their pieces, the newest first. Then follow
+        all other images of which pieces of every number exist, in them or in earlier images; their
+        manifests are ignored. The last images have fewer pieces, and are ordered by the share of
+        missing pieces.
 
         Args:
             path: the path of the file; each image replaces the image before it.
@@ -176,7 +177,7 @@ class Salvager:
         return sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
-        """Return for each number the newest piece in an image and in earlier images."""
+        """Return the newest piece of each number, from an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -239,7 +240,7 @@ class Salvager:
         return True
 
     def _note_lost(self, exc: CorruptionError | ObjectMissingError) -> None:
-        """Log an object that cannot be used; record the first unverified claim to be newer."""
+        """Log an unusable object; record the first unverified claim of a newer version."""
         if isinstance(exc, NewerFormatError):
             _log.warning(
                 "the object %s claims %s, which cannot be verified, so it counts as lost",
@@ -269,7 +270,7 @@ class Salvager:
         return True
 
     async def _fill(self, path: Path, missing: dict[str, list[int]], other: ObjectKey) -> None:
-        """Fill gaps with equal pieces of another image."""
+        """Fill gaps in the file with equal pieces of another image."""
         manifest = await self._manifest(other) if missing else None
         for piece in manifest.pieces if manifest is not None else ():
             numbers = missing.get(piece.hash, [])

@@ -4,7 +4,7 @@ Owns: the copy of the database, its pieces, the order of steps until the image i
 Does not know: FUSE, its callers, how a txg is shipped.
 Keeps: an image refers only to blocks in the store, and its txg is in the chain; the head in
 the lease changes only after the manifest is in the store.
-Tasks: any task may call ``make`` and ``make_anew``; one of them runs at a time.
+Tasks: any task may call ``make`` and ``make_anew``; one call runs at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
 
@@ -84,7 +84,7 @@ class Imager:
         _log.warning("cannot make an image of the metadata now, will try again: %s", exc)
 
     async def is_due(self) -> bool:
-        """Return whether the changelogs since the last image are large, compared with the image.
+        """Return whether the changelogs since the last image are large in relation to the image.
 
         Raises:
             StoreError: the bucket cannot be listed.
@@ -95,7 +95,7 @@ class Imager:
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:
-        """Measure the last image and the changelogs of earlier mounts after it, from listings."""
+        """Measure the last image, and the later changelogs of earlier mounts, from listings."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -161,7 +161,7 @@ class Imager:
     async def make_anew(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg. Raises as ``make``.
 
-        The image also ships rows that no recorded change contains, such as repairs by fsck.
+        The image also ships rows that are in no recorded change, such as repairs by fsck.
         """
         heads_made: list[Head] = []
 
@@ -205,7 +205,7 @@ class Imager:
                     await trio.to_thread.run_sync(image_copy.remove, copy)
 
     def _copies_bytes(self) -> int:
-        """Return the disk space of the copy; outside WAL mode the snapshot is a second copy."""
+        """Return the disk space for a copy; outside WAL mode the snapshot is a second copy."""
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
@@ -271,7 +271,7 @@ class Imager:
         self._confirm(head)
 
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
-        """Return the pieces of the last image, or () if this image can no longer be restored."""
+        """Return the pieces of the last image, () if the image can no longer be restored."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, newest.manifest_key, newest.manifest_hash

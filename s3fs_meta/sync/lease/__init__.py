@@ -1,4 +1,4 @@
-"""The lease: it determines the host that may write, and how another host takes over.
+"""The lease, which determines the host that may write, and how another host takes over.
 
 lease    the object that names the host that may write; each new holder has a higher epoch
 hold     the holder name and the nonces that prove that a lease belongs to this host

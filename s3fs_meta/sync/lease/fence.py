@@ -1,10 +1,10 @@
-"""Becoming the writer: taking the lease with a new epoch, then appending a fence record.
+"""Taking the lease with a new epoch, then appending a fence record, to become the writer.
 
 Owns: the order of both steps, for a mount for writing and for a promoted follower.
 Does not know: how the txgs of the chain are applied to a database.
 Keeps: this host's holder name and nonce are on its disk before the lease has them. The fence record
-is on its disk before it is sent. The former writer's next append then fails, because its name exists.
-Txgs that the former writer appended late are applied before the fence record.
+is on this disk before it is sent. The former writer's next append then fails, because its key
+exists. Txgs that the former writer appended late are applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -50,7 +50,7 @@ class Fencer:
         clock: Clock,
         hook: Hook,
     ) -> None:
-        """Create the fencer of one state directory; *keeper* has already read the lease."""
+        """Prepare to fence for one state directory; *keeper* has already read the lease."""
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -71,10 +71,10 @@ class Fencer:
         """Take the lease and append a fence record; return the database that includes it.
 
         Args:
-            db: a database with the last txg of the chain, or one attempted txg ahead of it.
+            db: a database with the last txg of the chain, perhaps with one attempted txg after it.
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
-            catch_up: returns a database, the given one or another, with the last txg of the chain.
+            catch_up: returns a database with the last txg of the chain, perhaps another database.
             behind: returns the link before the fence record if unreadable txgs are abandoned.
 
         Raises:
@@ -102,7 +102,7 @@ class Fencer:
         raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch of the chain's last changelog and this host's own acquisitions.
+        """Return the latest epoch among the chain's last changelog and this host's acquisitions.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.
@@ -152,7 +152,7 @@ class Fencer:
         return False
 
     async def _send(self, db: Database) -> bool:
-        """Append the attempted changelog, if any; return false if its txg number is taken."""
+        """Append the attempted changelog, if it exists; return False if its txg number is taken."""
         attempt = pending.outbox(db)
         if attempt is None:
             return True

@@ -1,9 +1,10 @@
 """The keeper of the lease: acquiring and releasing the lease object, and its epoch.
 
-Owns: acquiring the lease, changing its head, releasing it. Each is one compare-and-set on one
-object, so exactly one of two writers succeeds. Also the check whether an unreleased lease is its own.
-Does not know: what an image is, where this host stores its proof of a lease (``lease_proof``). No
-step depends on a clock; the times in the lease are only shown to users.
+Owns: acquiring the lease, changing its head, releasing it, and the check whether an unreleased
+lease belongs to this host. Each change is one compare-and-set on one object, so exactly one of two
+writers succeeds.
+Does not know: images, where this host stores its proof of a lease (``lease_proof``). No step
+depends on a clock; the times in the lease are only shown to users.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -49,7 +50,7 @@ _LATE_WRITES_MAX: Final = 3
 
 
 class Hold(NamedTuple):
-    """A state directory's proof that an unreleased lease is its own."""
+    """The proof that an unreleased lease belongs to a state directory."""
 
     holder: str  # random name that identifies the state directory
     # nonces of the acquisitions, the oldest first; the lease contains one of them
@@ -121,16 +122,16 @@ class LeaseKeeper:
 
     @property
     def is_held(self) -> bool:
-        """Return whether this process acquired the lease and has not found itself fenced since."""
+        """Return whether this process acquired the lease and has not been fenced since."""
         return self._is_acquired and self.fenced is None
 
     @property
     def epoch(self) -> Epoch:
-        """Return the epoch in the lease."""
+        """Return the epoch of the lease as this process last wrote or read it."""
         return self.lease.epoch
 
     async def require_conditions(self, *, unsafe_allowed: bool) -> None:
-        """Test whether the store honours conditional writes; if not, use none for the lease.
+        """Test whether the store honours conditional writes, and use them only if it does.
 
         Raises:
             UnconditionalStoreError: the store ignores conditions, and *unsafe_allowed* is not set.
@@ -145,11 +146,11 @@ class LeaseKeeper:
         self._conditional = conditional
 
     def assume(self, lease: Lease) -> None:
-        """Use a derived or remembered lease, which this process does not hold."""
+        """Use a derived or remembered lease that this process does not hold."""
         self._lease = lease
 
     async def read(self) -> Lease:
-        """Read the lease.
+        """Read the lease in the bucket.
 
         Raises:
             UnfinishedFilesystemError: the lease is missing: mkfs was interrupted, or it was lost.
@@ -240,7 +241,7 @@ class LeaseKeeper:
             raise LostLeaseError(url, exc.what, etag) from exc
 
     async def put_back(self, lost: LostLeaseError) -> None:
-        """Store this host's lost lease again; the chain's last link must be verified as its own.
+        """Store this host's lost lease again; the caller has verified that it wrote the last txg.
 
         The nonce stays the same. Another host may have replaced this lease and then lost its own
         lease before it appended a fence record. That host recognises this lease as the lease that it
@@ -258,7 +259,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether a lease is older than the current one, and this host held or replaced it."""
+        """Return whether this host held or replaced a lease earlier than its current lease."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -273,7 +274,7 @@ class LeaseKeeper:
         )
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Record and return the error for another writer's object with this host's next txg."""
+        """Record and return the error for another writer's object with the next txg's key."""
         self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 
@@ -302,7 +303,7 @@ class LeaseKeeper:
                 is an older copy. No epoch is used twice.
 
         Raises:
-            HeldError: another host holds the lease; the message names it and what to do.
+            HeldError: another host holds the lease; the message names the host and what to do.
         """
         self._hold = hold
         before = await self.read()
@@ -381,18 +382,18 @@ def _lease_of_this_process(
 def _same_hold(one: Lease, other: Lease) -> bool:
     """Return whether the same holder wrote two leases in one acquisition.
 
-    A server may apply a write after it timed out; the holder's next write then conflicts with it.
+    A server may apply a write after its timeout, and the holder's next write then conflicts.
     """
     return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 
 
 def describe_holder(lease: Lease) -> str:
-    """Return the error message if another host holds the lease."""
+    """Return the error message for a lease that another host holds."""
     return f"{_held_by(lease)}; unmount it there, or if that host is lost use --takeover"
 
 
 def describe_copy(lease: Lease, why: str) -> str:
-    """Return the error message if the state directory is a copy."""
+    """Return the error message for a state directory that is a copy."""
     return (
         f"{_held_by(lease)}, and the local state directory is only a copy or a backup of the"
         f" directory that holds the lease ({why}); unmount the filesystem where it is in use, or if"

@@ -1,4 +1,4 @@
-"""Storing the lost lease of a running writer again, if no other host has written.
+"""Storing the lost lease of a running writer again if no other host has written.
 
 Owns: the proof that no other host has written. Does not know: how the loss is detected
 (``lease.keeper``).
@@ -45,7 +45,7 @@ async def put_back(
     """Store the lost lease of this writer again.
 
     Args:
-        store: the bucket that lost it.
+        store: the bucket that lost the lease.
         keyring: the keys of the filesystem.
         keeper: the keeper of the lost lease.
         watch: checks that the bucket has the last changelog of this writer.

@@ -1,8 +1,7 @@
-"""This host's proof that a lease belongs to it, and the detection of copied state directories.
+"""The proof that a lease belongs to this host, and the detection of copied state directories.
 
-Owns: where the proof is stored (in rows of ``local_state``, and in a file in case the database is
-lost), and the comparison of an unreleased lease with the chain. Does not know: how a lease is
-written.
+Owns: the location of the proof (rows of ``local_state``, and a file in case the database is lost),
+and the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
 Keeps: a nonce is synced on this host before the lease gets it, so a crash at any point leaves a
 lease that this host recognises as its own.
 Design: docs/design/durability.md, "One writer".
@@ -27,7 +26,7 @@ _REPLACED: Final = "replaced_lease"
 
 
 def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
-    """Return this host's proof of a lease, with a new name if this host never held a lease.
+    """Return this host's proof of a lease, with a new holder name if this host never held a lease.
 
     Args:
         db: the local database, if it exists; its rows have precedence.
@@ -81,9 +80,9 @@ def note_replaced(db: Database, lease: Lease) -> None:
 def took_last(db: Database, lease: Lease) -> bool:
     """Return whether no other host can have taken the lease since this host took it.
 
-    This is true if this state directory wrote the lease, in this or an earlier acquisition. It is
-    also true for the lease that this host replaced: the bucket is an older copy that no host has
-    used.
+    The result is true if this state directory wrote the lease, in this or an earlier acquisition.
+    It is also true for the lease that this host replaced. Then the bucket is an older copy that no
+    host has used.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):
         return False
@@ -94,7 +93,7 @@ def took_last(db: Database, lease: Lease) -> bool:
 
 
 def _named(lease: Lease) -> str:
-    """Return a text that identifies the content of a lease."""
+    """Return a text that identifies a lease by its content."""
     head = "" if lease.head is None else lease.head.manifest_hash
     facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
     return " ".join(map(str, facts))

@@ -1,7 +1,7 @@
 """Replacing a lost or damaged lease by a lease derived from images and epochs in the bucket.
 
-Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the lease; a reader
-only uses the name of the image.
+Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the new lease; a
+reader only uses the name of the image.
 Keeps: the new epoch is not below the epoch of any object in the bucket. A host that still holds the
 old lease is fenced.
 """
@@ -89,7 +89,7 @@ async def read_or_derive(
     *,
     only_head: bool = False,
 ) -> str | None:
-    """Read the lease for a caller that only reads the filesystem; nothing is written.
+    """Read the lease for a caller that only reads the filesystem; write nothing.
 
     If the lease is missing or damaged, a lease is derived from the newest complete image in the
     bucket.
@@ -124,7 +124,7 @@ async def read_or_derive(
 
 
 async def _newest_image(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
-    """Return a released lease that names the newest complete image, and has its epoch."""
+    """Return a released lease that names the newest complete image, with its epoch."""
     manifests, pieces = [], set()
     async with aclosing(store.list(image_codec.PREFIX)) as listing:
         async for info in listing:

@@ -1,7 +1,7 @@
-"""A database with the last txg of the chain: the local one, or a restored one.
+"""A database with the last txg of the chain: the local database, or a restored database.
 
-Owns: keeping local state until another database has replaced it; choosing the txg to continue from if the
-last changelogs of the chain cannot be read.
+Owns: the rule that local state stays until another database has replaced it; the choice of the txg
+to continue from if the last changelogs of the chain cannot be read.
 Does not know: the rules of the lease, how txgs are abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
@@ -58,7 +58,7 @@ def _rules(lease: Lease, wanted: Wanted) -> Rules:
 
 
 class CurrentDatabase:
-    """Opens or restores a database with the last txg of the chain, in a locked state directory."""
+    """Opens or restores a database with the chain's last txg, in a locked state directory."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class CurrentDatabase:
         Args:
             local: the local state.
             lease: the lease in the bucket.
-            holder: this host's holder name.
+            holder: this host's holder name in leases.
 
         Raises:
             BrokenChainError: the last changelogs cannot be read; the local state is unchanged.
@@ -177,7 +177,7 @@ class CurrentDatabase:
             self.notices += restorer.notices
 
     def _put_in_place(self, path: Path, lease: Lease) -> Database:
-        """Move a restored database to the path of the local state, where no file is now."""
+        """Move a restored database to the path of the local database, which must be free."""
         self.db = None
         database = self._state_dir.database
         if path != database:

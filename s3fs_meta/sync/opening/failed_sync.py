@@ -1,4 +1,4 @@
-"""Writing the local state again if a sync of it has failed since the machine started.
+"""Writing the local state again after a sync of its files failed, unless the machine rebooted.
 
 Owns: writing files again. Does not know: why the disk failed, and how the failure is recorded
 (``sync_failures``).
@@ -39,7 +39,7 @@ _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 
 async def write_database_again(state_dir: StateDir) -> None:
-    """Write the database again if a sync has failed. No process may have it open.
+    """Write the database again if a sync has failed. No process may have the database open.
 
     If no sync has failed, prepare the record of later failures.
 
@@ -60,14 +60,14 @@ async def write_database_again(state_dir: StateDir) -> None:
 
 
 async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:
-    """Write all dirty blocks again if a sync has failed, and forget the failure; return notices.
+    """Write all dirty blocks again if a sync has failed; forget the failure; return notices.
 
-    Cached blocks of the bucket are dropped from memory and become suspect: their files are compared
-    with their hashes, as after a power loss.
+    Uploaded blocks are dropped from memory and become suspect: their files are compared with their
+    hashes, as after a power loss.
 
     Args:
         state_dir: the locked state directory.
-        db: its database. None if no database can be read; then any block may be dirty.
+        db: the database in *state_dir*; None if it cannot be read, so that any block may be dirty.
 
     Raises:
         DatabaseError: the disk still fails, or is full; no byte has changed.

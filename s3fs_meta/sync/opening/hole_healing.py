@@ -1,10 +1,11 @@
-"""Refilling of holes that fsck made, from the cached blocks of quarantined states.
+"""Refilling holes that fsck made, from the cached blocks of quarantined states.
 
-Owns: which holes are refilled, and the records of lost parts. Does not know: why a state was
-quarantined. ``fsck -y`` on one host replaces content that the bucket lost by holes. Another host
-may have that content cached, and quarantines it at its next mount. The hole gets its content back
-under three conditions: an attribute of the file lists the lost part, the file has not changed since
-(same size, mtime and ctime), and the cached block has the hash in its row in the quarantined state.
+Owns: the choice of the holes to refill, and the records of lost parts. Does not know: why a state
+was quarantined. ``fsck -y`` on one host replaces content that the bucket lost by holes. Another
+host may have that content cached, and quarantines it at its next mount. The hole gets its content
+back under three conditions: an attribute of the file lists the lost part, the file has not changed
+since (same size, mtime and ctime), and the cached block has the hash in its row in the quarantined
+state.
 Keeps: quarantined state is only read. Content is durable before its rows are committed. An interrupted
 run is continued by the next mount.
 Tasks: one task, at a mount for writing, before the kernel can send requests.
@@ -195,7 +196,7 @@ class _Healer:
             raise full
 
     def _content(self, row: BlockRow) -> bytes | None:
-        """Return the content of a quarantined block, None unless its hash is right. Blocking."""
+        """Return the content of a quarantined block, None if its hash differs. Blocking."""
         try:
             fd = self._source_blocks.open(f"{row.block:x}", os.O_RDONLY)
         except OSError:

@@ -118,7 +118,7 @@ def volatility(pragmas: Pragmas) -> str:
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the end of the last run may have lost committed rows, given its pragmas."""
+    """Return whether the end of the last run may have lost committed rows, under its pragmas."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
@@ -147,7 +147,7 @@ class Rules(NamedTuple):
 
 
 class Chooser:
-    """Decides for one opening whether the local state is used, and prepares it or its removal."""
+    """Decides for one opening whether the local state is used or removed, and prepares this."""
 
     def __init__(
         self,
@@ -177,9 +177,10 @@ class Chooser:
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def choose(self, local: Local) -> Database | None:
-        """Return the local database, brought to the last txg of the chain, if it can be continued.
+        """Return the local database with the last txg of the chain, None if it cannot be continued.
 
-        Otherwise the state stays unchanged in ``left`` until ``make_way``, as a restore may fail.
+        State that cannot be continued stays in ``left`` until ``make_way``, because a restore may
+        fail.
 
         Raises:
             OlderBucketError: the bucket was reset to an older copy; nothing was changed.
@@ -351,7 +352,8 @@ class Chooser:
         """Return why the changelog of a link cannot be read, "" if it can be read.
 
         Raises:
-            OlderBucketError: the changelog can be read, but is not the one that this host knows.
+            OlderBucketError: the changelog can be read, but differs from the changelog that this
+                host knows.
         """
         try:
             data = await chain.bytes_of(self._store, link.txg)
@@ -371,10 +373,11 @@ class Chooser:
         raise self._older(link, "the bucket has another txg with this number")
 
     async def _follows_there(self, txg: Txg) -> bool:
-        """Return whether the changelog of a txg names the hash of the bucket's changelog before it.
+        """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
-        If not, only this object was exchanged, not the bucket. The result is also true if one of
-        both changelogs cannot be read, and for a fence record, which may name an earlier link.
+        If the result is false, only this object was exchanged, not the bucket. The result is also
+        true if one of the two changelogs cannot be read, and for a fence record, which may name an
+        earlier link.
         """
         uuid = self._superblock.uuid
         try:
@@ -388,7 +391,7 @@ class Chooser:
         return changelog.kind is Kind.FENCE or changelog.previous == before.link.hash
 
     async def _names(self, link: Link) -> bool:
-        """Return whether the next changelog names the hash of a link."""
+        """Return whether the next changelog records the hash of a link."""
         try:
             await chain.fetch_next(self._store, self._keyring, self._superblock.uuid, link)
         except NewerFormatError:
@@ -398,7 +401,7 @@ class Chooser:
         return True
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
-        """Refuse to continue state whose changelog was deleted or lost."""
+        """Decline to continue state whose changelog was deleted or lost."""
         first = await chain.listed_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and (first[0] > link.txg or await self._is_passed(link.txg))
         return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
@@ -409,9 +412,10 @@ class Chooser:
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
-        """Adopt the fence record of an interrupted repair as our link if the bucket has it.
+        """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
 
-        Its txg number is above all used ones, so it does not follow the link of the rows directly.
+        The txg number of this record is above all used numbers, so the record does not follow the
+        link of the rows directly.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:
@@ -434,10 +438,10 @@ class Chooser:
     async def _adopt_attempt(
         self, db: Database, link: Link, newer: list[Txg]
     ) -> tuple[Link, list[Txg]]:
-        """Adopt our last attempt as our link if the bucket has it.
+        """Adopt this host's last attempt as its link if the bucket has the attempted changelog.
 
-        A damaged object with the attempt's name counts as ours if no other host can have written
-        it.
+        A damaged object with the attempt's key counts as this host's if no other host can have
+        written it.
         """
         attempt = pending.outbox(db)
         if attempt is None or not newer or newer[0] != attempt[0]:
@@ -459,9 +463,9 @@ class Chooser:
         return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
-        """Remove a fence record that is not in the bucket; it has no changes. Blocking.
+        """Remove a fence record that is not in the bucket; a fence record has no changes. Blocking.
 
-        If the store applies the upload later, the record is replayed like another host's.
+        If the store applies the upload later, the record is replayed like a record of another host.
         """
         attempt = pending.outbox(db)
         if attempt is None:
@@ -500,7 +504,7 @@ def _has_last_copies(db: Database, restored: Path) -> bool:
 def is_exact(db: Database) -> bool:
     """Return whether the rows equal the state of their link, so that later changelogs fit them.
 
-    Packs that no changelog lists yet may have IDs that another host has used for its own packs.
+    Another host may have used the IDs of packs that no changelog lists yet.
     """
     is_shipped = not pending.has_pack_news(db) and not packs.uploading(db)
     return _is_settled(db) and pending.is_empty(db) and is_shipped

@@ -2,8 +2,8 @@
 
 Owns: the check whether the local state is complete, and opening it without the bucket.
 Does not know: FUSE, why the bucket cannot be reached.
-Keeps: only state that this host verified before is used. The superblock is the copy that an earlier
-mount verified; the rows have the state of a link that this host has applied. Later writes of
+Keeps: only state that this host has verified is used. The superblock is the copy that an earlier
+mount verified. The rows have the state of a link that this host has applied. Later writes of
 another host are not visible, and the mount is read-only.
 Design: docs/decisions/0013-offline-mounts.md.
 """
@@ -75,7 +75,8 @@ async def open_offline(
     """Open a complete local state read-only; close it with ``close_filesystem``.
 
     Args:
-        store: cannot be reached now; later, content that is not cached is read from it.
+        store: the store, which cannot be reached now; content that is not cached is read from it
+            later.
         state_dir: the state directory of the filesystem.
         secret: unlocks the superblock.
         clock: gives the timestamps of files.
@@ -137,7 +138,7 @@ async def open_offline(
 async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
     """Return the link of the local state, which must be complete and have the keys *keyring*.
 
-    The state of a follower is complete after each txg, except for totals; these are recounted.
+    The state of a follower is complete after each txg, except for totals, which are recounted.
 
     Raises:
         OfflineError: the local state is not complete, or has other keys.
@@ -158,7 +159,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 
 
 def _settle(db: Database) -> None:
-    """Recount the totals that changelogs do not have; takes a second per ten million blocks."""
+    """Recount the totals that changelogs lack; this takes a second per ten million blocks."""
     db.begin_local()
     replica.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
@@ -171,7 +172,7 @@ def _notice(why: str, *, follows: bool) -> str:
 
 
 def _require_mark(url: str, link: Link, mark: Mark) -> None:
-    """Refuse local state that is older than a mark of the caller.
+    """Raise OlderBucketError if the local state is older than a mark of the caller.
 
     A later link is accepted, because the marked txg's hash cannot be read without the bucket.
 
@@ -187,7 +188,7 @@ def _require_mark(url: str, link: Link, mark: Mark) -> None:
 async def _open_remembered(
     state_dir: StateDir, secret: Secret, why: str
 ) -> tuple[Superblock, Keyring]:
-    """Return this host's copy of the superblock, and its keys."""
+    """Return this host's copy of the superblock, and the keys that the secret unlocks."""
     remembered = Remembered(state_dir.path)
     data = await trio.to_thread.run_sync(remembered.read)
     if data is None:

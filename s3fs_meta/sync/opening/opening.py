@@ -60,8 +60,8 @@ async def open_filesystem(
     """Open a filesystem for one process on this host; close with ``close_filesystem``.
 
     Raises:
-        NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError,
-            OlderBucketError: the filesystem may not be opened; nothing was changed.
+        NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError, OlderBucketError:
+            the filesystem must not be opened; nothing was changed.
         StoreError: the store is unavailable.
         As ``open_keys``.
     """
@@ -212,7 +212,7 @@ class _Opening:
             )
 
     async def _examine(self) -> Local:
-        """Open the local database if it exists; first write it again if a sync of it has failed."""
+        """Open the local database if it exists, after writing it again if a sync has failed."""
         await failed_sync.write_database_again(self._state_dir)
         local = local_state_choice.examine(
             self._state_dir,
@@ -229,7 +229,7 @@ class _Opening:
     async def _require_at_least(self, db: Database | None) -> None:
         """Raise OlderBucketError if the bucket, or *db*, is older than ``at_least``.
 
-        The listing is checked first, so that a too old bucket changes nothing on this host. The
+        The listing is checked first, so that an outdated bucket changes nothing on this host. The
         rows are checked later, because a store may hide objects that it listed.
         """
         if self._options.at_least is None:
@@ -240,7 +240,7 @@ class _Opening:
             self.notices.append(unsure)
 
     async def _require_keys(self, local: Local) -> Local:
-        """Refuse local state with other keys, which would be uploaded under the bucket's keys.
+        """Refuse local state with other keys than the bucket's, under which it would be uploaded.
 
         State of an earlier program has no record of its keys. It is accepted if the keys of the
         bucket's superblock decrypt an image.
@@ -272,7 +272,7 @@ class _Opening:
         return Local(None, doubtful=False)
 
     async def _read_lease(self) -> Lease:
-        """Return the lease; a read-only mount accepts one derived from the newest image."""
+        """Return the lease; a read-only mount accepts a lease derived from the newest image."""
         options = self._options
         if not options.read_only or options.repairing or options.follow:
             return await self._keeper.read()
@@ -296,7 +296,7 @@ class _Opening:
             )
 
     async def _choose_database(self, local: Local, lease: Lease, holder: str) -> Database:
-        """Return a database at the end of the chain, or ahead of it."""
+        """Return a database with the last txg of the chain, perhaps with later local changes."""
         try:
             return await self._current.choose(local, lease, holder)
         finally:
@@ -305,7 +305,7 @@ class _Opening:
             self._current.notices = []
 
     async def _settle_strays(self, db: Database, first: BlockId, *, killed: bool) -> None:
-        """Remove or quarantine stray block files, but not in a repair, which may need them."""
+        """Remove or quarantine stray block files, except in a repair, which may need them."""
         if self._options.repairing:
             return
         stamp = str(self._clock.now_ns())
@@ -321,7 +321,7 @@ class _Opening:
 
 
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
-    """Record that a process uses this state; return whether the last run crashed, or lost power.
+    """Record that a process uses this state; return whether the last run crashed or lost power.
 
     Args:
         own: the last txg that this host wrote, according to the database before opening. *db* may

@@ -3,8 +3,9 @@
 Owns: removing stray files whose content is in the bucket, quarantining all others, the line for the
 user.
 Does not know: which database is used. A killed process leaves a few stray files, from its last,
-uncommitted group of operations; they are removed. A database that was restored from a backup leaves
-many. They may be the only copy of data written after the backup, so they are quarantined.
+uncommitted group of operations; these files are removed. A database that was restored from a backup
+leaves many stray files. These may be the only copy of data written after the backup, so they are
+quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
 

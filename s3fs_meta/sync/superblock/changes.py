@@ -1,6 +1,7 @@
 """Writing the superblock in the bucket and on this host: changes, missing and damaged copies.
 
-Owns: the order *first object, second object, this host's copy*, and which copy may be overwritten.
+Owns: the order *first object, second object, this host's copy*, and the rules for overwriting a
+copy.
 Does not know: which copy is used (``selection``).
 Keeps: a mount only creates missing objects, with one exception: it finishes an interrupted change
 by copying the first object to the second. Only a change, or ``fsck -y``, replaces other objects, by
@@ -37,7 +38,7 @@ Mutate = Callable[[Superblock, Keyring], Superblock]
 
 
 class Changed(NamedTuple):
-    """The result of a change of the superblock."""
+    """The result of a change: the new superblock, and the copies that were not changed."""
 
     superblock: Superblock
     unreached: list[str]  # copies that could not be changed, one line with the reason for each
@@ -72,7 +73,7 @@ async def change(
 async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
     """Use the first object in the bucket as the superblock, even if a newer copy is known.
 
-    The superblock gets a generation above that of every known copy, so other hosts accept it.
+    The superblock gets a higher generation than every known copy, so other hosts accept it.
 
     Raises:
         As ``open_first`` and ``require_proof``.
@@ -113,7 +114,7 @@ async def _publish(
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
     """Create missing superblock objects in the bucket, and finish an interrupted change.
 
-    The caller holds the lease, so the filesystem exists, and no other host can remove it.
+    The caller must hold the lease. Then the filesystem exists, and no other host can remove it.
 
     Returns:
         One line for the user for each object that was created again.

@@ -39,7 +39,7 @@ class Remembered:
     def keep(self, data: bytes, *, back: bool = False) -> None:
         """Store an authentic superblock durably as the copy, unless the existing copy is newer.
 
-        Without a state directory nothing is stored.
+        If the state directory does not exist, nothing is stored.
 
         Args:
             data: the bytes of the superblock.
@@ -70,8 +70,8 @@ class Remembered:
 def _is_older(data: bytes, present: bytes) -> bool:
     """Return whether *data* is an older superblock than *present* of the same filesystem.
 
-    Different bytes with the same generation count as older, because every change raises the
-    generation, so the object must have been exchanged. Early programs always wrote generation 0.
+    Different bytes with the same generation count as older. Every change raises the generation, so
+    the object must have been exchanged. Early programs always wrote generation 0.
     """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:

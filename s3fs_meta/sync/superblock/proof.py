@@ -1,6 +1,7 @@
-"""The proof that keys belong to the filesystem in the bucket: they decrypt one of its objects.
+"""The proof that keys belong to the filesystem in the bucket: the keys decrypt one of its objects.
 
-Owns: the choice and number of the objects that are tried. Does not know: the origin of the keys.
+Owns: the choice and the number of objects on which the keys are tried. Does not know: the origin of
+the keys.
 Keeps: a command writes nothing under keys that decrypt or verify no object but the superblock. A
 superblock authenticates only its own fields, so any writer of the bucket can replace it by another
 filesystem's.
@@ -27,7 +28,7 @@ from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class _Try(NamedTuple):
-    """Keys, and the object on which they are tried."""
+    """Keys, and the object that they are to decrypt or verify."""
 
     store: ObjectStore
     keyring: Keyring
@@ -77,7 +78,7 @@ async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> N
 async def _try(
     kind: _Kind, store: ObjectStore, keyring: Keyring, uuid: str
 ) -> tuple[bool, list[CorruptionError]]:
-    """Return whether the keys verify one of a few objects; if not, also the errors."""
+    """Return whether the keys verify one of a few objects, and the errors if they do not."""
     chosen: deque[ObjectInfo] = deque(maxlen=PROOF_OBJECTS_MAX)
     async with aclosing(store.list(kind.prefix)) as listing:
         async for info in listing:

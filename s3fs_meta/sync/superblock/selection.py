@@ -1,7 +1,7 @@
 """Selecting the superblock from two objects in the bucket and this host's copy.
 
-Owns: reading the copies, the decision between them, the proof that a filesystem exists.
-Does not know: how a copy is written again (``changes``), the use of the keys.
+Owns: reading the copies, the choice of one copy, the proof that a filesystem exists. Does not know:
+how a copy is written again (``changes``), the use of the keys.
 Keeps: the decision is made once, and the bytes that were examined are used. The authentic copy of
 the highest generation is used. A plain copy is refused if a passphrase is given, or if any copy of
 the same uuid is encrypted. A copy that cannot be read now is never treated as damaged.
@@ -58,7 +58,7 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 
 
 class Copy(NamedTuple):
-    """One copy of a superblock, as it was read."""
+    """One copy of a superblock, as read from the bucket or from this host's file."""
 
     key: ObjectKey | None  # key of the copy in the bucket; None for this host's copy
     data: bytes
@@ -272,7 +272,8 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
     """Return the key of an object that proves that the bucket holds a filesystem, or None.
 
-    ``destroy`` deletes the superblock after all other objects, so a superblock alone is no proof.
+    The command ``destroy`` deletes the superblock after all other objects, so a superblock alone is
+    no proof.
     """
     try:
         await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -322,7 +323,7 @@ def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
 
 
 def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
-    """Return the difference between a copy in the bucket and the copy in use, or ""."""
+    """Return how a copy in the bucket differs from the copy in use, "" if they are equal."""
     assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE
@@ -434,7 +435,7 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
 
 
 async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyring:
-    """Return the keys in the newest authentic copy of one filesystem."""
+    """Return the keys that the secret unlocks in the newest authentic copy of a filesystem."""
     newest_first = sorted(group, key=_generation, reverse=True)
     if any(map(_encrypted, group)):
         secret.ask()

@@ -1,6 +1,7 @@
 """Secrets that unlock a superblock: a passphrase, the recovery key, or known keys.
 
-Owns: asking the user at most once. Does not know: which superblock is used (``selection``).
+Owns: the rule that the user is asked at most once. Does not know: which superblock is used
+(``selection``).
 """
 
 from collections.abc import Callable
@@ -20,11 +21,11 @@ class Secret(Protocol):
 
     @property
     def given(self) -> bool:
-        """Return whether the user gave the secret in advance and so expects encryption."""
+        """Return whether the user gave the secret in advance, and therefore expects encryption."""
         ...
 
     def ask(self) -> None:
-        """Ask the user for the secret, once; only called for an encrypted filesystem.
+        """Ask the user for the secret, once. Called only for an encrypted filesystem.
 
         Raises:
             PassphraseError: no secret is available.
@@ -42,10 +43,10 @@ class Secret(Protocol):
 
 
 class _Typed(Secret):
-    """A secret that a user types or that a file holds."""
+    """A secret that a user types or that a file contains."""
 
     def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
-        """Create a secret; the user is asked for it when it is needed.
+        """Create a secret, for which the user is asked when it is needed.
 
         Args:
             source: returns the secret, or asks the user for it.

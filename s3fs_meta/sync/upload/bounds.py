@@ -18,7 +18,7 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class UploadBounds:
-    """When blocks are sealed, and the maximum sizes of batches and changelog objects."""
+    """The age at which blocks are sealed, the maximum sizes of batches and changelog objects."""
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S

@@ -1,6 +1,6 @@
 """Compaction: moving the live blocks of mostly dead packs into new packs.
 
-Owns: choosing a pack, fetching its live blocks, passing them to the uploader.
+Owns: choosing a pack, fetching its live blocks, passing these blocks to the uploader.
 Does not know: how the new pack is made, when the old pack may be deleted (``reclaim``).
 Keeps: the old location stays in the rows until the new location is confirmed, so after a crash at
 any point every block is readable. A cached block that differs from the pack is never moved, because
@@ -54,7 +54,7 @@ class Compactor:
         files: BlockFiles,
         mark: Callable[[Mark, str], None],
     ) -> None:
-        """Create the object; ``run`` moves blocks.
+        """Prepare to compact; ``run`` moves blocks.
 
         Args:
             mark: ``DamageMarker.mark``, which marks proven damage.
@@ -68,7 +68,7 @@ class Compactor:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Call ``run_once``; record a failure, so that the next call tries again.
+        """Call ``run_once``; record a failure, and let the next call try again.
 
         Raises:
             FencedError: another host has taken over the filesystem.
@@ -109,7 +109,7 @@ class Compactor:
         return moved
 
     async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
-        """Report a pack that cannot be emptied; mark it if its object is missing or damaged."""
+        """Log a pack that cannot be emptied; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
         _log.error("compaction cannot move the blocks of %s and skips it: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
@@ -143,7 +143,7 @@ class Compactor:
     async def _fetch(
         self, pack: PackRow, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Fetch and unpack a pack; fetch it twice before it is reported as missing or damaged."""
+        """Fetch and unpack a pack; after an error, fetch it a second time."""
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
@@ -160,7 +160,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove files of fetched blocks without a row, whose move failed or is obsolete."""
+        """Remove files of fetched blocks without a row: their move failed or is obsolete."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)
@@ -168,7 +168,7 @@ class Compactor:
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
     ) -> bool:
-        """Seal a block for the uploader; return False if the block left the pack."""
+        """Seal a block for the uploader; return False if the block is no longer in the pack."""
         now = blocks.find(self._db, row.block)
         if now is not None and now.pack == pack.pack:
             ino, index = places[row.pack_offset]
@@ -179,7 +179,7 @@ class Compactor:
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Write uncached blocks to the cache; return inode and index by offset. Blocking."""
+        """Write uncached blocks to the cache; return inode and block index by offset. Blocking."""
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash

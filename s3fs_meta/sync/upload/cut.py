@@ -20,7 +20,7 @@ class PackRecord(NamedTuple):
 
 
 class Cut:
-    """The blocks that were sealed at the cut, and the location of each in a pack."""
+    """The blocks that were sealed at a cut, and the location of each block in a pack."""
 
     def __init__(self, pending: set[BlockId]) -> None:
         self.pending = pending
@@ -40,13 +40,13 @@ class Cut:
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of an equal block of the cut, for a block without a location.
 
-        This deduplicates blocks that only the cut needs: zero blocks that became holes meanwhile,
-        and blocks of files that were removed meanwhile.
+        The equal block replaces a block that only the cut needs: a zero block that became a hole
+        meanwhile, or a block of a file that was removed meanwhile.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])
 
     def give_up(self, lost: Collection[BlockId]) -> None:
-        """Record blocks of the cut as lost, so that they get no location."""
+        """Record blocks of the cut as lost, so that no location is expected for them."""
         self.lost |= self.pending.intersection(lost)
         self.pending.difference_update(lost)

@@ -4,12 +4,12 @@
     heal     gives a damaged block the location of equal content; its references do not change, so
              the next txg repairs every file that shares the block, on every host
 
-Equal content that a program writes heals a block when it is uploaded (``move_damaged``). A clean
-cached copy heals it, too: the uploader stores it like a block that compaction moves. An equal block
-in another pack heals it at once.
+Equal content that a program writes heals a damaged block when it is uploaded (``move_damaged``). A
+clean cached copy heals the block, too: the uploader stores it like a block that compaction moves.
+An equal block in another pack heals it at once.
 
-Owns: when a mark is set, which blocks are healed. Does not know: how damage is proven
-(``cache.fetcher``), which marks are obsolete (fsck --deep).
+Owns: the decisions when a mark is set, and which blocks are healed. Does not know: how damage is
+proven (``cache.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """
@@ -37,7 +37,7 @@ _FIRST = FilePart(Ino(0), BlockIndex(0))
 
 
 def move_damaged(db: Database, placed: Placed) -> BlockId | None:
-    """Give damaged blocks the location of equal content; return the first such block, or None.
+    """Give damaged blocks the location of equal content; return the first healed block, or None.
 
     Transaction: inside a group, which the next txg ships.
     """
@@ -71,9 +71,9 @@ class DamageMarker:
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        If one record is damaged, others may be damaged, too, because the object may be truncated or
-        exchanged. So no new block shares a location in the pack until fsck --deep has read the
-        complete pack.
+        If one record of a pack is damaged, other records may be damaged, too, because the object
+        may be truncated or exchanged. So no new block shares a location in the pack until fsck
+        --deep has read the complete pack.
         """
         row = blocks.find(self._db, located.block)
         if row is None or row.pack is None or not self._status.writable:
@@ -107,7 +107,7 @@ class DamageMarker:
 
 
 class Healer:
-    """Heals marked damage."""
+    """Heals blocks whose damage is marked."""
 
     def __init__(
         self, db: Database, cache: BlockCache, status: MountStatus, marker: DamageMarker
@@ -183,7 +183,7 @@ class Healer:
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, FilePart]:
-        """Return one file and block index of each block, for the index of its new pack."""
+        """Return one file and block index for each block, for the index of its new pack."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):

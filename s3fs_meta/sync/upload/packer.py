@@ -15,7 +15,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino
 
 
 class Sealed(NamedTuple):
-    """One sealed block with a block file."""
+    """One sealed block, whose content is in a block file."""
 
     block: BlockId
     ino: Ino
@@ -32,7 +32,7 @@ class Hashed(NamedTuple):
 
 
 class Packer:
-    """Reads block files and creates packs. It has no state, so any thread may call it."""
+    """Reads block files and creates packs; any thread may call it, because it has no state."""
 
     def __init__(
         self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Callable[[], Epoch]
@@ -63,14 +63,14 @@ class Packer:
     def fill_next(self, hashed: Sequence[Hashed], begin: int) -> tuple[pack_codec.Pack, int]:
         """Put blocks into one pack, in order, until it is full.
 
-        Only one pack is made at a time, because each needs as much memory as it has bytes.
+        Only one pack is made at a time, because a pack needs as much memory as it has bytes.
 
         Args:
             hashed: the blocks of a batch.
             begin: the index of the first block of this pack.
 
         Returns:
-            The pack, and the index of the first block of the next one.
+            The pack, and the index of the first block of the next pack.
 
         Raises:
             LostBlockError: a block file is missing or short.

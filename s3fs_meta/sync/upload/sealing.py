@@ -1,7 +1,8 @@
 """Sealing: selecting the dirty blocks that are frozen for upload.
 
-Owns: the age at which a block is sealed, waiting until blocks fill a pack, the sealed blocks in the
-next batch. Does not know: packs, the store; the state of a block (``cache.block_cache``).
+Owns: the age at which a block is sealed, the wait until blocks fill a pack, the choice of sealed
+blocks for the next batch. Does not know: packs, the store; the state of a block
+(``cache.block_cache``).
 Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch.
 Tasks: the uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
 Design: docs/design/durability.md, "From dirty to uploaded".
@@ -37,7 +38,7 @@ class Sealer:
 
         Args:
             bounds: the age at which blocks are sealed, the size of a batch.
-            lost: blocks whose only copy is lost; ``seal_all`` removes those that no file uses.
+            lost: blocks whose only copy is lost; ``seal_all`` removes the blocks that no file uses.
             remove: removes a block that no file uses.
         """
         self._db = db
@@ -80,7 +81,7 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, [] while they do not fill a pack."""
+        """Return the dirty blocks of the next batch, [] while these do not fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
@@ -95,7 +96,7 @@ class Sealer:
         return sum(one.size_bytes for one in held if one is not None) < bounds.pack_bytes
 
     def _waiting(self) -> list[BlockId]:
-        """Return sealed blocks that are in no batch, at most one batch."""
+        """Return sealed blocks that are in no batch, at most as many as fit into a batch."""
         chosen: list[BlockId] = []
         total = 0
         for block in self._cache.index.sealed():
@@ -110,7 +111,7 @@ class Sealer:
         return chosen
 
     def _is_waiting(self) -> bool:
-        """Return whether there are sealed blocks that are in no batch."""
+        """Return whether sealed blocks exist that are in no batch."""
         return any(
             block not in self._in_flight and block not in self._lost
             for block in self._cache.index.sealed()

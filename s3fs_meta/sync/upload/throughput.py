@@ -17,7 +17,7 @@ class Speed(NamedTuple):
     content_bytes: float  # bytes of the blocks in these packs before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
-        """Return the speed under a limit of the transfer rate; None: there is no limit."""
+        """Return the speed under a limit of the transfer rate; None: no limit applies."""
         if sent_bytes_max is None or self.sent_bytes <= sent_bytes_max:
             return self
         return Speed(sent_bytes_max, self.content_bytes / self.sent_bytes * sent_bytes_max)
@@ -45,7 +45,7 @@ class Throughput:
     def speed(self, now_s: float) -> Speed | None:
         """Return the speed of the last uploads; None if none has ended for a while.
 
-        Pauses between uploads do not count, and uploads at the same time count once.
+        The time between uploads does not count, and time with several uploads counts once.
         """
         recent = [one for one in self._uploads if now_s - one.ended_s <= UPLOADS_MEASURED_S]
         busy_s, until_s = 0.0, float("-inf")

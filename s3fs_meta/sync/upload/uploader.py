@@ -1,13 +1,15 @@
 """Uploading sealed blocks to the store.
 
-Owns: the pack in which a block is stored, the order of writes to rows and store. Does not know: which
-blocks are sealed and when (``sealing``), names, images (it only records locations for an open cut).
+Owns: the choice of the pack in which a block is stored, the order of writes to rows and store. Does
+not know: which blocks are sealed and when (``sealing``), names, images (it only records locations
+for an open cut).
 An upload does not make a txg due: the operation that wrote the block has already done so, and the
 cut gets the location directly.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
 before the pack can exist, so that this host never has an unknown pack.
 Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are made and
-uploaded one after another, at most UPLOADS_MAX batches at once: this bounds the memory of packs.
+uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which bounds the
+memory of packs.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
@@ -103,7 +105,7 @@ class Uploader:
 
     @property
     def shippable(self) -> int:
-        """Return the number of pending blocks that can be uploaded: their files are intact."""
+        """Return the number of pending blocks with intact files, which can be uploaded."""
         return self.pending - len(self.lost)
 
     # --- choose the blocks to upload -----------------------------------------------------------
@@ -149,7 +151,7 @@ class Uploader:
             self._limiter.release_on_behalf_of(batch[0].block)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call *work*; report a failure, so that ``run`` pauses before it tries again."""
+        """Call *work*; log a failure, and make ``run`` pause before the next attempt."""
         try:
             await work()
         except (S3fsError, OSError) as exc:
@@ -166,7 +168,7 @@ class Uploader:
         return trio.current_time() < self._pause_until_s or not self._may_ship()
 
     def begin_cut(self, cut: Cut) -> None:
-        """Record the locations of a cut's blocks in it, until ``end_cut``. Schedule point: never."""
+        """Begin to record the locations of a cut's blocks in the cut. Schedule point: never."""
         self._cut = cut
 
     def end_cut(self) -> None:
@@ -217,7 +219,7 @@ class Uploader:
     # --- upload one batch ----------------------------------------------------------------------
 
     async def _ship(self, batch: Sequence[Sealed]) -> None:
-        """Upload one batch of sealed blocks; after a failure they stay sealed, for a retry."""
+        """Upload one batch of sealed blocks, which stay sealed for a retry after a failure."""
         self._hook("blocks sealed")
         try:
             hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
@@ -231,9 +233,9 @@ class Uploader:
             self._landed = trio.Event()
 
     async def _store_packs(self, fresh: Sequence[Hashed]) -> dict[bytes, tuple[Placed, PackRecord]]:
-        """Upload blocks in packs, one after another; return where the content of each hash is.
+        """Upload blocks in packs, one after another; return the location of each content by hash.
 
-        A batch has one pack in memory: the next one is made after its upload.
+        A batch has only one pack in memory: the next pack is made after the upload.
         """
         stored: dict[bytes, tuple[Placed, PackRecord]] = {}
         end = 0
@@ -262,10 +264,10 @@ class Uploader:
             _log.error("cannot upload a block: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
-        """Set the locations of zero blocks and of content that is already stored; return the rest.
+        """Set the locations of zero blocks and of already stored content; return all other blocks.
 
         Returns:
-            The blocks to upload, and the blocks that are equal to one of these.
+            The blocks to upload, and the blocks that are equal to one of them.
         """
         fresh: dict[bytes, Hashed] = {}
         doubles: list[Hashed] = []
@@ -290,7 +292,7 @@ class Uploader:
         return [*fresh.values(), *moving], doubles
 
     def _moving(self, block: BlockId) -> BlockRow | None:
-        """Return the row of a block that compaction or healing moves to another pack, else None."""
+        """Return the row of a block that compaction or healing moves to another pack, or None."""
         row = blocks.find(self._db, block)
         return row if row is not None and row.pack is not None else None
 
@@ -320,7 +322,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Give blocks the location of an equal block of their batch, even if it was removed."""
+        """Give blocks the location of an equal block in their batch, even of a removed block."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -453,7 +455,7 @@ class Uploader:
             self._cut.resolve(place, record)
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
-        """Record the location of a block; damaged blocks with equal content get it, too."""
+        """Record the location of a block, also for damaged blocks with equal content."""
         is_new = self._moving(place.block) is None
         healed = healing.move_damaged(self._db, place)
         if healed is not None:
@@ -466,7 +468,7 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack; retry until an outage ends, because the bucket has no other copy.
+        """Store a pack in the bucket; retry until an outage ends, because no other copy is there.
 
         Raises:
             FencedError: another host has taken over the filesystem; the pack was not stored.
@@ -494,7 +496,7 @@ class Uploader:
             delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
 
     async def _create(self, pack: Pack) -> None:
-        """Store a pack, with one attempt.
+        """Store a pack in the bucket, with one attempt.
 
         Raises:
             FormatError: another object has the pack's random name; a later batch uploads the

@@ -175,12 +175,12 @@ class Meter:
         return self.now_ns() // DAY_NS
 
     def add(self, usage: Usage) -> None:
-        """Add counts, for example counts from ``take`` that could not be saved."""
+        """Add counts to the meter, for example counts from ``take`` that could not be saved."""
         with self._guard:
             merge(self._usage, usage)
 
     def take(self) -> Usage:
-        """Return all counts, and reset them."""
+        """Return all counts, and reset them to zero."""
         with self._guard:
             taken, self._usage = self._usage, {}
         return taken

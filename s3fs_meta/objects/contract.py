@@ -88,7 +88,7 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
-        """Store an object, or replace it. On return it is durable and visible to every reader."""
+        """Store an object, or replace it. It is then durable and visible to every reader."""
         ...
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -114,7 +114,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects; a missing object is no error. *keys* may be empty.
+        """Delete objects; ignore missing objects. *keys* may be empty.
 
         After an error some of the objects may be deleted. A power cut at the store may undo a
         deletion.

@@ -112,13 +112,13 @@ class LocalStore:
         Args:
             root: an absolute path. Nothing is written below it before the first write.
             make_root: make the directory and its missing parents.
-            probe_only: the caller reads a few objects from a directory that may be no store; take
-                no lock and remove no leftovers.
+            probe_only: the caller reads a few objects from a directory that may not be a store;
+                take no lock and remove no leftovers.
             may_be_absent: if the directory does not exist, every request fails until it exists, like
                 with a server that cannot be reached.
 
         Raises:
-            UsageError: *root* does not exist, is no directory, or cannot be created.
+            UsageError: *root* does not exist, is not a directory, or cannot be created.
             StoreError: the disk failed, or permissions are missing.
         """
         if make_root:
@@ -137,7 +137,7 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        """Return ``local://`` and the path."""
+        """Return the URL ``local://`` with the path of the directory."""
         return f"local://{self.root}"
 
     @property
@@ -147,7 +147,7 @@ class LocalStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return false: local disks use this host's clock, and network disks are not detected."""
+        """Return False, because local disks use this host's clock; network disks are undetected."""
         return False
 
     async def now_ns(self) -> int | None:
@@ -199,7 +199,7 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Run *work* in a thread; a cancelled caller returns at once, while the thread continues.
+        """Run a function in a thread; a cancelled caller returns at once, and the thread continues.
 
         The directory may be on a network disk whose server never answers again. The abandoned
         thread may still write, so the outcome of a cancelled request is unknown, as with a remote
@@ -210,7 +210,7 @@ class LocalStore:
         )
 
     def _translated(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Run *work*; translate an OSError to a StoreError."""
+        """Run a function on the files of the store; translate an OSError to a StoreError."""
         try:
             self._require_root(key)
             return work()
@@ -231,7 +231,7 @@ class LocalStore:
         return UnexpectedStoreError(key, code)
 
     def _require_root(self, key: str) -> None:
-        """Raise an error if the directory was removed or replaced since it was opened.
+        """Raise an error if the store's directory was removed or replaced since it was opened.
 
         Raises:
             TransientStoreError: the directory is missing, or a directory at its path has no lock

@@ -130,7 +130,7 @@ class RetryingStore(StoreWrapper):
         notify: Callable[[str], None] = ignore_notice,
         charge: Charge = ignore_charge,
     ) -> None:
-        """Wrap a store.
+        """Wrap a store to repeat its failed requests.
 
         Args:
             inner: a store that makes one attempt per request.

@@ -138,7 +138,7 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """Return ``s3://`` with the bucket and the prefix."""
+        """Return the URL ``s3://`` with the bucket and the prefix."""
         return self._url
 
     @property
@@ -148,7 +148,7 @@ class S3Store:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return true: the server's clock sets the times of objects."""
+        """Return True, because the server's clock sets the times of objects."""
         return True
 
     async def now_ns(self) -> int | None:
@@ -229,7 +229,7 @@ class S3Store:
     # --- run requests in a thread ----------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        """Call *work* with the client; translate the errors of boto3."""
+        """Call a function with the boto3 client; translate the errors of boto3."""
         self._current.begin(key)
         try:
             client = self._holder.client()

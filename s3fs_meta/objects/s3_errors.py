@@ -207,7 +207,7 @@ def _reason(exc: Exception) -> str:
 
 
 def _has_timed_out(exc: Exception) -> bool:
-    """Return whether the server did not receive a request in time.
+    """Return whether a request timed out before the server received all of it.
 
     botocore reports this as a closed connection.
     """

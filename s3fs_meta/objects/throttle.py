@@ -79,7 +79,7 @@ class Throttle:
         return sum(one.size_bytes for one in self._waiting)
 
     def set(self, limit: RateLimit) -> None:
-        """Replace the limit, also for waiting transfers. Schedule point: never."""
+        """Replace the limit at once, even for waiting transfers. Schedule point: never."""
         self.limit = limit
         self._wake()
 
@@ -122,7 +122,7 @@ class Throttle:
         self._balance += size_bytes
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that were transferred without ``take``. Schedule point: never."""
+        """Charge bytes that were transferred without ``take``. Schedule point: never."""
         if self._accrued() is not None:
             self._balance -= size_bytes
 

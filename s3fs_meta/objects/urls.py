@@ -41,7 +41,7 @@ StoreAddress = LocalAddress | S3Address
 
 
 class S3Options(NamedTuple):
-    """Settings that the URL of a bucket lacks; None selects the standard AWS configuration."""
+    """The settings of a bucket's store that are not in its URL; None: the AWS configuration."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -119,7 +119,7 @@ def open_store(
         url: as for ``parse``.
         options: used only for buckets.
         make_root: create the directory of a local store; for mkfs.
-        probe_only: the caller reads a few objects from an address that may be no store.
+        probe_only: the caller reads a few objects from an address that may not be a store.
         may_be_absent: treat a missing directory as a store that cannot be reached.
         notify, charge: as for ``RetryingStore``.
 

@@ -154,7 +154,7 @@ def key_of(txg: Txg) -> ObjectKey:
 
 
 def parse_key(key: str) -> Txg | None:
-    """Return the txg of the changelog with this key, None if it is no key of a changelog."""
+    """Return the txg in the key of a changelog, None if *key* is not the key of a changelog."""
     match = _KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
         return None
@@ -174,7 +174,7 @@ def part_key(prefix: str, number: int) -> ObjectKey:
 
 
 def parse_part_key(key: str) -> Txg | None:
-    """Return the txg in the key of a part, None if it is no key of a part."""
+    """Return the txg in the key of a part, None if *key* is not the key of a part."""
     name = part_name(key)
     return None if name is None else name[0]
 
@@ -419,7 +419,7 @@ def _part(key: ObjectKey, item: object) -> PartRef:
 
 
 def pack_of(key: ObjectKey, item: object) -> PackNote:
-    """Return a PackNote from parsed JSON; raise FormatError if it is invalid."""
+    """Return a PackNote from parsed JSON; raise FormatError if the JSON is invalid."""
     inner = named_fields(key, item, PackNote._fields)
     return PackNote(
         PackId(inner.integer("pack", 1, NUMBER_MAX)),
@@ -430,7 +430,7 @@ def pack_of(key: ObjectKey, item: object) -> PackNote:
 
 
 def part_name(key: str) -> tuple[Txg, Epoch] | None:
-    """Return the txg and the epoch in the key of a part, None if it is no key of a part."""
+    """Return the txg and the epoch in the key of a part, None if *key* is not the key of a part."""
     match = _PART_KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX or int(match[2]) > INTEGER_MAX:
         return None

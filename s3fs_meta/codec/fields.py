@@ -4,8 +4,8 @@ Owns: parsing with bounds; the type and range of every field.
 Does not know: the meaning of the fields.
 Keeps: for any input the result is a value of the stated type and range, or FormatError.
 
-JSON's ``true`` is no number, all numbers are integers, and text has no control characters or lone
-surrogates. A duplicate field and a field that no getter has read are errors.
+The value ``true`` is not a number, all numbers are integers, and text has no control characters or
+lone surrogates. A duplicate field and a field that no getter has read are errors.
 """
 
 import json

@@ -186,12 +186,12 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
 
 
 def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
-    """Raise FormatError if an object is no image piece of this filesystem."""
+    """Raise FormatError if an object is not an image piece of this filesystem."""
     decode_unlisted_piece(key, data, keyring)
 
 
 def decode_unlisted_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
-    """Return the database bytes of a piece without a readable manifest, or raise FormatError."""
+    """Return the database bytes of a piece that has no readable manifest; raise FormatError."""
     return envelope.decode(_PIECE_KIND, key, data, keyring)
 
 

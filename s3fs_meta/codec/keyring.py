@@ -48,7 +48,7 @@ class Keyring:
 
     @classmethod
     def from_master(cls, master_key: bytes) -> "Keyring":
-        """Return the keys of an encrypted filesystem, all derived from the master key."""
+        """Return the keys of an encrypted filesystem, which are derived from the master key."""
         return cls(master_key, derive_key(master_key, b"", _HASH_PURPOSE))
 
     @property

@@ -148,7 +148,7 @@ def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
 
 
 def unlock_with_recovery(superblock: Superblock, recovery_key: str) -> Keyring:
-    """Return the keys of an encrypted filesystem, unlocked with a recovery key in either case.
+    """Return the keys of an encrypted filesystem, unlocked with a recovery key of either case.
 
     Raises:
         PassphraseError: the recovery key is mistyped or wrong.
@@ -177,7 +177,7 @@ def rewrap(
 
 
 def renew_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
-    """Return the superblock with a new recovery key and the next generation, and that key.
+    """Return the superblock with a new recovery key and the next generation, and the new key.
 
     The old recovery key opens only superblocks of earlier generations.
     """
@@ -253,7 +253,7 @@ def encode_tombstone(label: str) -> bytes:
 
 
 def tombstone_label(data: bytes | memoryview) -> str | None:
-    """Return the label in a tombstone, None if *data* is no tombstone."""
+    """Return the label in a tombstone, None if *data* is not a tombstone."""
     try:
         fields = text_object.decode(_TOMBSTONE, _TOMBSTONE_VERSION, KEY, data)
         label = fields.text("label", LABEL_CHARS_MAX)

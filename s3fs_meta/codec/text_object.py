@@ -36,7 +36,7 @@ def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
     """Return the version in the first line of a text object, without verifying the object.
 
     Raises:
-        FormatError: the object has another noun, or is no text object.
+        FormatError: the object has another noun, or is not a text object.
     """
     first = _FIRST.match(data)
     if first is None or first[1] != noun.encode("ascii"):

@@ -55,7 +55,7 @@ _NOT_UPLOADED: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
 
 class BlockCache:
-    """The cached blocks of one mount, within a bound of bytes."""
+    """The cached blocks of one mount, up to a maximum number of bytes."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class BlockCache:
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
-        """Return neighbours to fetch together with a small block, as far as there is room.
+        """Return the neighbours to fetch together with a small block, as far as the cache has room.
 
         The neighbours may use free room, or a small part of the cache, for which the least recently
         used blocks are evicted.
@@ -197,7 +197,7 @@ class BlockCache:
         return chosen
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
-        """Download blocks that are adjacent in a pack, as read-ahead; only log an error.
+        """Download blocks that are adjacent in a pack, as read-ahead; log errors, raise none.
 
         A later reader of an unavailable block gets the error.
         """
@@ -207,7 +207,7 @@ class BlockCache:
             _log.info("cannot read ahead from block %d on: %s", run[0].block, exc)
 
     async def download_run(self, run: Sequence[Located], *, waits: bool = True) -> None:
-        """Download those blocks of a run that are not cached when the download limit allows it.
+        """Download the blocks of a run that are not cached once the download limit admits them.
 
         Args:
             run: blocks of one pack, ascending.

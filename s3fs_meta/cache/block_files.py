@@ -73,7 +73,7 @@ class OpenBlocks:
             self.close_forgotten()
 
     def rename(self, block: BlockId, new: BlockId) -> None:
-        """Use the descriptor of *block*, if there is one, for block *new*."""
+        """Use the open descriptor of *block*, if it has one, for block *new*."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             self.put(new, fd)
@@ -409,7 +409,7 @@ class BlockFiles:
             yield BlockId(number)
 
     def quarantine(self, blocks: Iterable[BlockId], aside: Path) -> None:
-        """Move files into another directory of block files on the same disk, made if needed.
+        """Move block files into another directory on the same disk, which is made if needed.
 
         The move is durable, so a power cut cannot restore an old name that a new file may use. In a
         thread.
@@ -429,7 +429,7 @@ class BlockFiles:
             self.sync_everything()
 
     def link_to(self, blocks: Iterable[BlockId], aside: Path) -> None:
-        """Give files a second, durable name in another directory on the same disk, made if needed.
+        """Give block files a second, durable name in another directory, which is made if needed.
 
         Missing files are skipped. In a thread.
 
@@ -502,7 +502,7 @@ class BlockFiles:
         would count as durable. The failure is recorded for the next mount, too.
 
         Raises:
-            OSError: the ``with`` block, or an earlier one, failed.
+            OSError: this ``with`` block or an earlier sync failed.
         """
         if self._sync_failure:
             raise OSError(errno.EIO, self._sync_failure, str(self.root))
@@ -514,7 +514,7 @@ class BlockFiles:
             raise
 
     def write_again(self, blocks: Sequence[BlockId], tails: Mapping[BlockId, int]) -> None:
-        """Replace files by durable copies of them. In a thread, before any file is open or read.
+        """Replace block files by durable copies. In a thread, before any of the files is opened.
 
         Args:
             blocks: the blocks.

@@ -67,7 +67,7 @@ class DiskSpace:
         """Raise the final size of a file for which ``holding`` reserves space, if it is larger.
 
         Raises:
-            NoSpaceLeftError: there is no room beyond the reserve; the reservation stays.
+            NoSpaceLeftError: the disk has no room beyond the reserve; the reservation stays.
         """
         missing_bytes = size_bytes - self._held[path]
         if missing_bytes > 0:

@@ -68,7 +68,7 @@ async def _nowhere(_located: Located) -> None:
 
 
 class DamageHandlers(NamedTuple):
-    """Functions that are called for a block that is missing or damaged in its pack."""
+    """The functions to call for a block that is missing or damaged in its pack."""
 
     # called with a damaged block, and with True if its pack is missing
     note: Callable[[Located, bool], None] = _ignore
@@ -101,7 +101,7 @@ class _Fetch:
 
 
 class Fetcher:
-    """Fetches blocks, at most FETCHES_MAX concurrently, and each block only once at a time."""
+    """Fetches blocks: at most FETCHES_MAX at once, and no block twice at the same time."""
 
     def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
@@ -130,7 +130,7 @@ class Fetcher:
     async def fetch(
         self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
     ) -> None:
-        """Download one uploaded block, and its neighbours as far as they are intact.
+        """Download one uploaded block, and its neighbours that are intact.
 
         If another task is already fetching the block, wait for that task and return. If that task
         fetched the block only as a neighbour, or was cancelled, the block may not be cached

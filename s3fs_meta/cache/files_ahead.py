@@ -46,7 +46,7 @@ class FilesAhead:
         return len(self._fds)
 
     def take(self, block: BlockId) -> int | None:
-        """Return a descriptor of the empty file of a new block, None if there is none."""
+        """Return a descriptor of the empty file for a new block, None if no file was made ahead."""
         fd = self._fds.pop(block, None)
         if fd is None or len(self._fds) < _FEW:
             self._wanted.set()
@@ -74,7 +74,7 @@ class FilesAhead:
             self._discard(list(self._fds))
 
     async def _make_more(self, numbers: Numbers) -> None:
-        """Make the next files if only few are left."""
+        """Make the next block files if only a few unused files are left."""
         self._drop_passed(numbers)
         if len(self._fds) >= _FEW:
             return

@@ -18,7 +18,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 
 class Held(NamedTuple):
-    """State and size of one cached block."""
+    """The state and the size of one cached block."""
 
     state: BlockState
     size_bytes: int
@@ -218,7 +218,7 @@ class CacheIndex:
         return list(self._pinned)
 
     def pin(self, block: BlockId, size_bytes: int) -> None:
-        """Exclude a block from eviction, now or once it is cached and clean."""
+        """Exclude a block from eviction, even if the block is not yet cached or clean."""
         self.pinned_bytes += size_bytes - self._pinned.get(block, 0)
         self._pinned[block] = size_bytes
         held = self._held.get(block)
@@ -233,11 +233,11 @@ class CacheIndex:
             self.put(block, BlockState.CLEAN, held.size_bytes)
 
     def is_pinned(self, block: BlockId) -> bool:
-        """Return whether a block, which need not be cached, must not be evicted."""
+        """Return whether a block is pinned; the block need not be cached."""
         return block in self._pinned
 
     def is_dirty(self, block: BlockId) -> bool:
-        """Return whether a block may be written in place."""
+        """Return whether a block is dirty, so that it may be written in place."""
         return block in self._dirty
 
     def sealed(self) -> Iterator[BlockId]:

@@ -1,4 +1,4 @@
-"""Splitting long work into slices, so that other tasks can run between them."""
+"""Splitting long work into slices, so that other tasks can run between the slices."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

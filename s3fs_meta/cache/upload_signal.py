@@ -7,7 +7,7 @@ import trio
 
 
 class UploadSignal:
-    """A signal between tasks; every wait for it clears it."""
+    """A signal between tasks, which each wait clears."""
 
     def __init__(self) -> None:
         self._event = trio.Event()

@@ -151,9 +151,10 @@ class Durability:
             self._room_wanted.set()
 
     async def run_log_room(self) -> None:
-        """Keep room at the end of the WAL while programs call fsync, until cancelled.
+        """Keep space allocated at the end of the WAL while programs call fsync, until cancelled.
 
-        Without room each sync of the log waits for the filesystem's journal, too.
+        Without this space, each sync of the log also waits for the journal of the disk's
+        filesystem.
         """
         while True:
             await self._room_wanted.wait()
@@ -168,7 +169,7 @@ class Durability:
                 self._give_up(f"the local disk failed to sync: {exc}")
 
     async def _make_room(self, wal: Wal) -> None:
-        """Append room to the log in pieces, then sync it.
+        """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
         The group commits before each piece, so that no open group has made block files before it:
         after a kill the next mount would not recognise them as undone.
@@ -227,7 +228,7 @@ class Durability:
         self.synced_mark = max(self.synced_mark, mark)
 
     async def _sync_log(self, begun: tuple[int, int]) -> None:
-        """Sync the log, unless another call did so after these operations were committed."""
+        """Sync the WAL, unless another call did so after these operations were committed."""
         async with self._log_lock:
             self._require_sound()
             if self._synced < begun:

@@ -98,7 +98,7 @@ def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int)
 
 @contextmanager
 def _locked(state: Path) -> Iterator[None]:
-    """Lock a state directory for this file; raise BlockingIOError after REQUESTS_LOCK_S_MAX."""
+    """Lock the directory of the file; raise BlockingIOError after REQUESTS_LOCK_S_MAX."""
     fd = os.open(state, _DIRECTORY)
     try:
         deadline_s = time.monotonic() + REQUESTS_LOCK_S_MAX

@@ -190,7 +190,7 @@ class StateDir:
 
     @property
     def has_remains(self) -> bool:
-        """Return whether database logs or block files exist, as after the loss of a database."""
+        """Return whether database logs or block files exist, which a lost database leaves."""
         logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
@@ -330,7 +330,7 @@ def remove_stale_snapshots(state: Path, but: Path) -> None:
 
     Args:
         state: the state directory of the filesystem itself.
-        but: the directory of the snapshot that is about to be mounted; it is not removed.
+        but: the directory of the snapshot that is about to be mounted, which is not removed.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"):
         # A directory without a lock file belongs to a mount that is starting.

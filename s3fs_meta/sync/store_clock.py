@@ -109,7 +109,7 @@ def is_later(created_ns: int, now_ns: int) -> bool:
 
 
 def _describe(difference_ns: int) -> str:
-    """Return a difference in a unit that is easy to read."""
+    """Return a time difference as text, in a unit that is easy to read."""
     seconds = difference_ns // _S
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:

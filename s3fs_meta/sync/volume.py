@@ -50,7 +50,7 @@ class Position:
     """The position of the database in the chain, which the mount's writer or follower advances."""
 
     def __init__(self, first: Link) -> None:
-        """Begin with the link of the opened database."""
+        """Begin at the link of the opened database."""
         self.first = first
         self.link = first  # last position that a follower shows or a writer has shipped
 

@@ -73,7 +73,7 @@ def encode_link(link: Link) -> str:
 
 
 def recorded(db: Database) -> Link | None:
-    """Return the link of the state in a database, None if it is unknown."""
+    """Return the link of a database's state, None if the link is unknown."""
     text = local_state.get(db, _ROW)
     if text is not None:
         fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
@@ -232,7 +232,7 @@ async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def require_known(changelog: Changelog) -> None:
-    """Raise NewerFormatError for a changelog of a newer program, which is not damaged.
+    """Raise NewerFormatError if a newer program wrote a changelog, which is no damage.
 
     Raises:
         NewerFormatError: a newer program wrote the changelog.

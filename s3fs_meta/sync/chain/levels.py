@@ -156,7 +156,7 @@ def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the level object after a link with the latest last txg that is not after *upto*."""
+    """Return the longest level object that follows a link and ends at *upto* or earlier."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None
@@ -340,7 +340,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[Piece]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack whose deletion no piece records."""
+    """Return the last note about each pack, without packs whose deletion a piece records."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

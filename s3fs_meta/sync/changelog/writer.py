@@ -153,7 +153,7 @@ class Shipper:
                 await trio.sleep(self._interval_s)
 
     async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
-        """Ship all changes that were acknowledged before the call.
+        """Ship all changes that were acknowledged to programs before the call.
 
         Args:
             progress: called with the state of the upload.
@@ -225,7 +225,7 @@ class Shipper:
         make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
         progress: Progress,
     ) -> Link:
-        """Publish an image of the local state as the next txg, which no earlier changelog precedes.
+        """Publish an image of the local state as the next txg, independent of earlier changelogs.
 
         Args:
             make: uploads an image; called with its txg, cut, snapshot and the link before it.

@@ -46,7 +46,7 @@ class Scanned(NamedTuple, Generic[_T]):
 
     @property
     def txg(self) -> Txg:
-        """Return the number of the txg."""
+        """Return the number of the txg that was read."""
         return self.link.txg
 
 

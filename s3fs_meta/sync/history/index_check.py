@@ -2,8 +2,8 @@
 
 Owns: finding index objects that are damaged or contradict their changelogs.
 Does not know: the removal of index objects (fsck), and their replacement (``index_writer``).
-Keeps: an index object is reported only if everything that it describes was read. A missing or damaged
-changelog is no fault of the index.
+Keeps: an index object is reported only if everything that it describes was read. A missing or
+damaged changelog is not a fault of the index.
 """
 
 import trio

@@ -50,7 +50,7 @@ class Stay(NamedTuple):
 
 
 class Version(NamedTuple):
-    """One txg that changed the inode at a path."""
+    """One version of a path: a txg that changed the path's inode."""
 
     txg: Txg
     created_ns: int | None  # time of the txg's cut; None: the changelog cannot be read
@@ -230,7 +230,7 @@ class PathVersions:
         return stays
 
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg) -> Ino | None:
-        """Return the inode that a name had after a txg, None if there was no such name.
+        """Return the inode that a name referred to after a txg, None if the name did not exist.
 
         This is the next inode that loses the name, or the present inode, unless that inode got the
         name later.

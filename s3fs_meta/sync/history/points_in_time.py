@@ -315,7 +315,7 @@ class PointsInTime:
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image if no changelog exists up to its txg, else None."""
+        """Return the link of an image, None if a changelog exists up to the image's txg."""
         link = await self._link_of_image(key)
         return link if link is not None and link.hash == NO_HASH else None
 
@@ -336,7 +336,7 @@ def described(link: Link) -> str:
 
 
 def mark_of(link: Link) -> str:
-    """Return the mark of a link, which a user can pass as ``at_least``."""
+    """Return the mark of a link, a text that a user can pass as ``at_least``."""
     return f"{link.txg}:{link.hash[:MARK_HASH_DIGITS]}"
 
 

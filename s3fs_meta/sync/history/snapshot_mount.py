@@ -187,7 +187,7 @@ async def open_snapshot(
         how: the options of the restore.
 
     Raises:
-        SettingsError: the point in time is unavailable; the message names the available ones.
+        SettingsError: the point in time is unavailable; the message names the available points.
         OlderBucketError: the bucket is older than ``at_least``.
         HeldError: another process uses the directory.
         StoreError, FormatError: an object is unavailable or damaged.

@@ -106,7 +106,7 @@ async def put_first(
     """Upload the pieces of the first image of a filesystem.
 
     Returns:
-        As ``describe``; the manifest is not stored yet.
+        The head and the manifest's bytes, as from ``describe``; the manifest is not stored yet.
 
     Raises:
         As ``put_pieces``.

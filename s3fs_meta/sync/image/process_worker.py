@@ -51,7 +51,7 @@ class DaemonStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return false: a restore needs no clock."""
+        """Return False, because a restore needs no clock."""
         return False
 
     @property
@@ -104,27 +104,27 @@ class DaemonStore:
         await self.ask(request="reserve", size_bytes=size_bytes)
 
     async def close(self) -> None:
-        """Do nothing: the connection ends with the process."""
+        """Do nothing, because the connection ends with the process."""
         await trio.lowlevel.checkpoint()
 
     async def now_ns(self) -> NoReturn:
-        """Refuse, because a restore needs no clock."""
+        """Refuse the request, because a restore needs no clock."""
         raise NotImplementedError("now_ns")
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> NoReturn:
-        """Refuse, because a restore writes no object."""
+        """Refuse the request, because a restore writes no object."""
         raise NotImplementedError("put")
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> NoReturn:
-        """Refuse, because a restore writes no object."""
+        """Refuse the request, because a restore writes no object."""
         raise NotImplementedError("create")
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> NoReturn:
-        """Refuse, because a restore writes no object."""
+        """Refuse the request, because a restore writes no object."""
         raise NotImplementedError("replace")
 
     async def delete(self, keys: Sequence[ObjectKey]) -> NoReturn:
-        """Refuse, because a restore deletes no object."""
+        """Refuse the request, because a restore deletes no object."""
         raise NotImplementedError("delete")
 
 

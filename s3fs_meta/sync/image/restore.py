@@ -227,7 +227,7 @@ class Restorer:
     async def _may_lead_past(
         self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether a restore from an image may avoid the changelog that broke a newer one.
+        """Return whether a restore from an older image may avoid an unreadable changelog.
 
         A restore from an older image reads the same unreadable changelog, unless a level object
         replaces it.

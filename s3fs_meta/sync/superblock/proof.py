@@ -37,7 +37,7 @@ class _Try(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A kind of object that can prove that keys are right."""
+    """A kind of object that can prove that keys belong to the filesystem."""
 
     prefix: str
     parse: Callable[[str], object | None]

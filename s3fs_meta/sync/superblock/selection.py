@@ -419,7 +419,7 @@ def _encrypted_first(group: list[Copy]) -> list[Copy]:
 
 
 def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) -> None:
-    """Raise an error if the bucket's copies are plain and this host's copy is encrypted.
+    """Raise an error if the bucket's copies are plain but this host's copy is encrypted.
 
     Raises:
         ExchangedSuperblockError: the bucket has only plain copies of the same uuid.

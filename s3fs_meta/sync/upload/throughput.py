@@ -11,7 +11,7 @@ from s3fs_meta.limits import UPLOADS_MEASURED, UPLOADS_MEASURED_S
 
 
 class Speed(NamedTuple):
-    """Bytes per second of the last uploads."""
+    """The speed of the last uploads, in bytes per second."""
 
     sent_bytes: float  # bytes of packs sent over the network
     content_bytes: float  # bytes of the blocks in these packs before compression
@@ -31,7 +31,7 @@ class _Upload(NamedTuple):
 
 
 class Throughput:
-    """The most recent successful uploads of packs."""
+    """Measures the speed of the most recent successful uploads of packs."""
 
     def __init__(self) -> None:
         self._uploads: deque[_Upload] = deque(maxlen=UPLOADS_MEASURED)

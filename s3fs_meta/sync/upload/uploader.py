@@ -100,7 +100,7 @@ class Uploader:
 
     @property
     def pending(self) -> int:
-        """Return the number of blocks that are not yet in the bucket."""
+        """Return the number of dirty and sealed blocks, which are not yet in the bucket."""
         return self._cache.index.pending_count
 
     @property
@@ -176,7 +176,7 @@ class Uploader:
         self._cut = None
 
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
-        """Upload sealed blocks until every block of a cut has a location. There is no time limit.
+        """Upload sealed blocks until every block of a cut has a location, without a time limit.
 
         A block whose only copy is lost does not prevent this: the cut records the block as lost.
 

@@ -65,7 +65,7 @@ _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
-)  # maximum of txg, block and pack numbers; one less, so that a writer can add 1
+)  # maximum of txg, block and pack numbers; 1 below INTEGER_MAX, so that a writer can add 1
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
 # Maximum JSON bytes of one part, one pack and one number.

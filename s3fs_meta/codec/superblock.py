@@ -39,9 +39,9 @@ KEY: Final = ObjectKey("superblock")
 COPY_KEY: Final = ObjectKey("superblock-copy")
 COPIED_SINCE: Final = 3  # the first format version whose filesystems have an object COPY_KEY
 FORMAT_VERSION: Final = 3
-# the first format version with a retention; earlier ones imply RETENTION_S_DEFAULT
+# the first format version with a retention; earlier versions imply RETENTION_S_DEFAULT
 _RETENTION_SINCE: Final = 2
-# the first format version with a generation; earlier ones imply generation 0
+# the first format version with a generation; earlier versions imply generation 0
 _GENERATION_SINCE: Final = 3
 _TOMBSTONE: Final = "tombstone"
 _TOMBSTONE_VERSION: Final = 1

@@ -155,8 +155,8 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # A descriptor that is opened later would miss an error.
-        # The kernel reports it to the first syncfs(2), perhaps of another program on this disk.
+        # A descriptor that is opened later would miss earlier errors of the disk.
+        # The kernel reports an error to the first syncfs(2), perhaps of another program.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)

@@ -51,7 +51,7 @@ class CacheIndex:
         self.kept_bytes = 0
         # times of the last writes to dirty blocks, the oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
-        self._sealed: dict[BlockId, None] = {}  # sealed blocks, the first sealed first
+        self._sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
         self.unnamed: set[BlockId] = set()  # sealed blocks to which no block map refers any more
         self._unsynced: set[BlockId] = set()
         # lengths that dirty and sealed blocks had at the last sync

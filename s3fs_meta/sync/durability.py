@@ -68,7 +68,8 @@ class Durability:
         self.synced_mark = 0  # number of the last change record that is on the disk
         # Numbers of the last change on the disk, and of the last change of timestamps alone.
         self._synced = -1, -1
-        self._committed = -1, -1  # the numbers of ``_synced`` at the last commit by ``sync``
+        # Numbers of the last change and timestamp change in the last commit by ``sync``.
+        self._committed = -1, -1
         self._log_lock = trio.Lock()
         self._log_thread = QuickThread()
         self._broken = ""  # why every later sync fails; "" before the first failure

@@ -251,7 +251,7 @@ def require_name(name: str) -> None:
     """
     if not is_kept_name(name):
         raise UsageError(
-            f"{name!r} is no name for a kept point: a name begins with a letter, has at most"
+            f"{name!r} cannot name a kept point: a name begins with a letter, has at most"
             f" {KEPT_NAME_CHARS_MAX} letters, digits and characters of _.-+:@, and is neither"
             " newest nor now"
         )
@@ -266,7 +266,7 @@ def _require_free(name: str, kept: KeptPoints) -> None:
         )
     if len(kept.points) + len(kept.unreadable) >= KEPT_POINTS_MAX:
         raise SettingsError(
-            f"{KEPT_POINTS_MAX} points in time are kept, which is the maximum; drop some first"
+            f"{KEPT_POINTS_MAX} points in time are kept, which is the maximum; drop a point first"
         )
 
 

@@ -29,7 +29,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 
-# keys of the objects that are deleted after all others
+# keys of the objects that are deleted after all other objects
 LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})
 
 

@@ -236,7 +236,7 @@ class Session:
         }
         if self.follower is not None:
             tasks["following"] = self._follow
-        # instead, a follower verifies each cached copy before its first use
+        # a follower verifies each cached copy before its first use
         elif self.cache.suspects:
             tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
@@ -277,7 +277,7 @@ class Session:
         """Follow another host's writer; after a promotion, run the tasks of a writer."""
         assert self.follower is not None, "only a follower runs this task"
         await self.follower.run()
-        async with self.follower.paused():  # the lock is free after any running promotion
+        async with self.follower.paused():  # wait until a running promotion has ended
             promoted = not self.status.read_only
         if promoted:
             await self._write()

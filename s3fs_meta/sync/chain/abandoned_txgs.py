@@ -46,11 +46,11 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    # every txg after this number is abandoned, even of another writer; None: no such wish
+    # abandon all txgs after this txg, even txgs of another writer; None: the user chose no txg
     end_at: Txg | None = None
     # True: the user chose an earlier end of the chain, so txgs of other hosts are abandoned, too.
     anything: bool = False
-    # if the bucket lacks the last txg of this host, publish the local state
+    # True: publish the local state if the bucket lacks the last txg of this host
     publish_local: bool = False
 
 
@@ -152,9 +152,9 @@ async def require_right(
     if lease.holder == right.holder and epoch == lease.epoch:
         return
     raise SettingsError(
-        f"{lost} cannot be restored, and another host may have written it: {lease.host!r} had"
-        f" the lease last, in epoch {lease.epoch}. If a host still has its state directory, mount"
-        f" or run s3fs-meta fsck -y on that host: it uploads its changes again. Otherwise"
+        f"{lost} cannot be restored, and another host may have written it: host {lease.host!r} had"
+        f" the lease last, in epoch {lease.epoch}. If that host still has its state directory,"
+        f" a mount or s3fs-meta fsck -y on that host uploads the changes again. Otherwise"
         f" s3fs-meta fsck -y --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
     )
 

@@ -211,7 +211,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # both changelogs may be lost, because the level object replaces them
+        return  # the changelogs may be lost, because the level object replaces them
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         raise FormatError(level.key, f"changelog {level.last + 1} does not follow the level object")
 

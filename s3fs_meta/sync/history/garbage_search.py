@@ -101,13 +101,14 @@ class StoredImages:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._facts: dict[ObjectKey, _Facts] = {}  # one entry for each readable manifest
+        # facts about each image whose manifest is readable
+        self._facts: dict[ObjectKey, _Facts] = {}
         self._opened: set[ObjectKey] = set()  # all decoded manifests, in the chain or abandoned
         self._exchanged: set[ObjectKey] = set()  # manifests that do not match the recorded hash
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        # prefixes of image names; True if this filesystem wrote the image
+        # for each prefix of image names: True if this filesystem wrote the image
         self._ours: dict[str, bool] = {}
 
     async def list_images(
@@ -164,7 +165,7 @@ class StoredImages:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # NewerFormatError, too: a claim is no proof
+        except (FormatError, ObjectMissingError):  # includes an unproven claim to be newer
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
@@ -371,7 +372,7 @@ class Finder:
         self._indexed_from = Txg(0)  # no index object in the bucket ends before this txg
         # All packs between these two epochs were compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # Base and pins for which no earlier changelog or level object was left to delete.
+        # The last base and pins before which no changelog or level object was left to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:

@@ -201,5 +201,7 @@ def _bounded_names(rows: Iterable[RemovedName]) -> tuple[RemovedName, ...]:
     if len(found) > HISTORY_NAMES_MAX:
         raise TooManyChangesError(f"more than {HISTORY_NAMES_MAX} names were removed")
     if sum(len(row.name) for row in found) > HISTORY_NAME_BYTES_MAX:
-        raise TooManyChangesError("the removed names take more than {HISTORY_NAME_BYTES_MAX} bytes")
+        raise TooManyChangesError(
+            f"the removed names take more than {HISTORY_NAME_BYTES_MAX} bytes"
+        )
     return found

@@ -42,7 +42,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import peek
 from s3fs_meta.sync.superblock.unlocking import Secret
 
-Run = tuple[Txg, Txg]  # first and last of several consecutive txgs
+Run = tuple[Txg, Txg]  # first and last txg of a range without a gap
 
 
 class Newest(NamedTuple):
@@ -58,7 +58,7 @@ class Overview(NamedTuple):
 
     superblock: Superblock
     lease: Lease | None  # None: the lease is missing or damaged
-    newest: Newest | None  # None: no txg was found without keys
+    newest: Newest | None  # None: without keys, no txg was found
     head: Head | None  # None: no keys are available, and the lease is missing or damaged
     # manifest of the last image; None: no keys, or the manifest cannot be read
     image: Manifest | None

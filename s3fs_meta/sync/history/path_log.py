@@ -115,7 +115,7 @@ class PathLog:
                 # number of parts that begin while the inode is in the tree
                 parts = (self._tree.until(ino) - index.first) // step + 1
                 found |= more & ((1 << max(parts, 0)) - 1)
-        # When single txgs of a part are read, their removed names are added then.
+        # The removed names of a matching part are added later, when its single txgs are read.
         kept = ALL_BITS if index.level == 1 else ALL_BITS & ~found
         self._add(
             [

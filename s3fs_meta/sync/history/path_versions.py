@@ -71,7 +71,7 @@ class Versions(NamedTuple):
     """The versions of a path, the latest first."""
 
     found: list[Version]
-    is_complete: bool  # False: earlier versions exist
+    is_complete: bool  # False: earlier versions exist that are not listed
 
 
 class PathVersions:
@@ -108,7 +108,7 @@ class PathVersions:
         # Number of the txg that will contain the unshipped changes, or the last shipped txg.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
-        self.has_all_stays = True  # False: a name had more than HISTORY_STAYS_MAX inodes
+        self.has_all_stays = True  # False: a name referred to more than HISTORY_STAYS_MAX inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.

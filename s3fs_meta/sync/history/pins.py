@@ -28,7 +28,7 @@ class Renumbered(NamedTuple):
     """Packs with new numbers from a repair, which do not show when the packs were made."""
 
     txg: Txg  # the txg that the repair was writing
-    next_pack: PackId  # the renumbered packs have numbers below this one
+    next_pack: PackId  # all renumbered packs have smaller numbers
 
 
 NOTHING_RENUMBERED = Renumbered(Txg(0), PackId(0))

@@ -254,7 +254,7 @@ class PointsInTime:
         if link.hash != point.hash:
             raise FormatError(
                 changelog_codec.key_of(point.txg),
-                f"the changelog is not that of the kept point {name!r}: the bucket has another"
+                f"the changelog does not match the kept point {name!r}: the bucket has another"
                 " history since then",
             )
         return link

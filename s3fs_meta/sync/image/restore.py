@@ -150,7 +150,7 @@ class Restorer:
         """Restore from the newest image from which the wanted txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
-        # the break of the chain that has the latest last txg
+        # the error that reports the latest restorable txg
         broken: BrokenChainError | None = None
         breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
@@ -163,7 +163,7 @@ class Restorer:
                     if exc.key != ref.key or ref == newest:
                         raise
                     _forget_frames(exc)
-                    newer = newer or exc  # the object may be of another filesystem
+                    newer = newer or exc  # the manifest may belong to another filesystem
                     continue
                 except BrokenChainError as exc:
                     _forget_frames(exc)
@@ -173,7 +173,7 @@ class Restorer:
                     if broken is None or exc.last_txg > broken.last_txg:
                         broken = exc
                     _log.error(
-                        "cannot restore from the image %s, trying an older one: %s", ref.key, exc
+                        "cannot restore from the image %s, trying an older image: %s", ref.key, exc
                     )
                     continue
                 except (FormatError, ObjectMissingError) as exc:
@@ -249,7 +249,7 @@ class Restorer:
                 yield ManifestRef(key, "")
 
     def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
-        _log.error("cannot restore from the image %s, trying an older one: %s", key, exc)
+        _log.error("cannot restore from the image %s, trying an older image: %s", key, exc)
         self.notices.append(f"the image {key} is unusable: {exc}")
 
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:

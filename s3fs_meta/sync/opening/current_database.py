@@ -79,7 +79,7 @@ class CurrentDatabase:
         self._wanted = wanted
         # the opened database; if opening fails, the caller closes it
         self.db: Database | None = None
-        # The next txg follows this position, or the one in the local rows if that is later.
+        # The next txg follows this position, or a later position in the local rows.
         self.behind = abandoned_txgs.NOTHING
         self.notices: list[str] = []  # facts to show to the user, one line each
         self.mended: list[str] = []  # faults of the chain, and the txgs that were abandoned

@@ -140,7 +140,8 @@ class Rules(NamedTuple):
     """The facts and permissions on which the decision depends."""
 
     lease: Lease  # the lease as read from the bucket
-    follows: bool = False  # a follower's database must equal the state of its txg exactly
+    # True for a follower, whose database must equal the state of its txg exactly
+    follows: bool = False
     # True if local state may be published unless another host has written later
     mends: bool = False
     publishes: bool = False  # True if local state may be published in any case

@@ -206,7 +206,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # this mount tries again later, and so does the next mount
+        except StoreError as exc:  # this mount and the next mount try again
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )

@@ -78,7 +78,7 @@ class Keys:
     keyring: Keyring
     data: bytes  # bytes of the superblock object
     copies: tuple[Copy, Copy]  # the first and the second copy in the bucket
-    # how each copy differs from the one in use; "" if equal or never created
+    # how each copy differs from the copy in use; "" if equal or never created
     faults: tuple[str, str]
     retention_s: int  # the longest retention of any copy, unless both objects agree
     proven: bool  # True if this host used these keys before, or they decrypted an image
@@ -455,8 +455,8 @@ async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyr
         if newer[0].key is None:
             raise OlderSuperblockError(store.url, _generation(one), _generation(newer[0]))
         raise PassphraseError(
-            "the passphrase was changed: the given one unlocks only a superblock of generation "
-            f"{_generation(one)}, and the newest is {_generation(newer[0])}"
+            "the passphrase was changed: the given passphrase unlocks only the superblock of"
+            f" generation {_generation(one)}, and the newest generation is {_generation(newer[0])}"
         )
     reasons = [exc for _, exc in refused]
     raise next((exc for exc in reasons if isinstance(exc, PassphraseError)), reasons[0])

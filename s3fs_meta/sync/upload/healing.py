@@ -53,7 +53,7 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
     db.begin()
     placements.apply(db, [placed._replace(block=block) for block in found])
     _log.warning(
-        "healed %d damaged blocks with equal content that is stored elsewhere: %s",
+        "healed %d damaged blocks with equal content that is stored in another pack: %s",
         len(found),
         found,
     )

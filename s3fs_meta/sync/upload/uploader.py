@@ -439,7 +439,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        # Each slice repeats this, because a crash may preserve the group of a single slice.
+        # Each slice records the pack again, because a crash may preserve a single slice's group.
         packs.stored(self._db, record.pack)
         for entry in entries:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)

@@ -371,7 +371,9 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
             raise FormatError(key, "the changelog names an image of another txg")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
-        raise FormatError(key, "a changelog of this kind must not contain changes")
+        raise FormatError(
+            key, f"a changelog of kind {changelog.kind.value} must not contain changes"
+        )
     _check_lists(key, changelog)
 
 

@@ -456,9 +456,9 @@ def test_object_of_another_kind_or_filesystem_is_not_a_changelog() -> None:
         decode(KEY, encode(GROUP, PLAIN), Keyring(None, bytes([1] * 32)))
     with pytest.raises(FormatError):
         decode(KEY, encode(GROUP, ENCRYPTED), Keyring.from_master(bytes(32)))
-    with pytest.raises(FormatError, match="one of the object and its filesystem"):
+    with pytest.raises(FormatError, match="either the object or its filesystem"):
         decode(KEY, encode(GROUP, PLAIN), ENCRYPTED)
-    with pytest.raises(FormatError, match="one of the object and its filesystem"):
+    with pytest.raises(FormatError, match="either the object or its filesystem"):
         decode(KEY, encode(GROUP, ENCRYPTED), PLAIN)
 
 

@@ -66,7 +66,7 @@ def test_envelope_is_bound_to_its_kind_name_and_filesystem(keyring: Keyring) -> 
 
 
 def test_encrypted_filesystem_refuses_a_plain_object() -> None:
-    with pytest.raises(FormatError, match="one of the object and its filesystem"):
+    with pytest.raises(FormatError, match="either the object or its filesystem"):
         decode(b"piece", KEY, encode(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
 
 

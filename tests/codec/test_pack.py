@@ -155,7 +155,7 @@ def test_plain_and_encrypted_packs_are_not_interchangeable(keyring: Keyring) -> 
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
 
-    with pytest.raises(FormatError, match="one of the pack and its filesystem"):
+    with pytest.raises(FormatError, match="either the pack or its filesystem"):
         read_index(keyring, KEY, pack.data, len(pack.data))
 
 

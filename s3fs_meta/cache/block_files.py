@@ -198,7 +198,7 @@ class BlockFiles:
             lost = first_lost_byte(fd, start)
             if lost is not None and lost < stop:
                 raise LostBlockError(
-                    block, f"the disk has lost the bytes of its cache file from {lost} on"
+                    block, f"the disk has lost bytes of the cache file, from byte {lost} on"
                 )
         return _read(block, fd, start, stop)
 
@@ -255,9 +255,9 @@ class BlockFiles:
         try:
             found = os.fstat(fd)
             if not found.st_nlink:
-                raise LostBlockError(block, "its cache file was removed")
+                raise LostBlockError(block, "the cache file was removed")
             if found.st_size < min(offset, plain_bytes):
-                raise LostBlockError(block, f"its cache file ends at byte {found.st_size}")
+                raise LostBlockError(block, f"the cache file ends at byte {found.st_size}")
             if offset > plain_bytes:
                 os.ftruncate(fd, plain_bytes)
             write_all(fd, offset, data)
@@ -291,7 +291,7 @@ class BlockFiles:
         try:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
-                raise LostBlockError(source, f"its cache file ends at byte {found.st_size}")
+                raise LostBlockError(source, f"the cache file ends at byte {found.st_size}")
             self.ahead.drop(target)
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
@@ -572,9 +572,9 @@ def _read(block: BlockId, fd: int, start: int, stop: int) -> bytes:
     try:
         data = os.pread(fd, stop - start, start)
     except OSError as exc:
-        raise LostBlockError(block, f"its cache file cannot be read ({exc.strerror})") from exc
+        raise LostBlockError(block, f"the cache file cannot be read ({exc.strerror})") from exc
     if len(data) != stop - start:
-        raise LostBlockError(block, f"its cache file ends at byte {start + len(data)}")
+        raise LostBlockError(block, f"the cache file ends at byte {start + len(data)}")
     return data
 
 
@@ -590,10 +590,10 @@ def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
 
 
 def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:
-    return LostBlockError(block, f"its cache file cannot be opened ({exc.strerror})")
+    return LostBlockError(block, f"the cache file cannot be opened ({exc.strerror})")
 
 
 def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:
     if exc.errno in _NO_SPACE_ERRNOS:
         return NoSpaceLeftError("the disk of the cache directory is full")
-    return LostBlockError(block, f"access to its cache file failed ({exc.strerror})")
+    return LostBlockError(block, f"access to the cache file failed ({exc.strerror})")

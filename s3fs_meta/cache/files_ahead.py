@@ -97,7 +97,7 @@ class FilesAhead:
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:
             # After an error such as a full disk, each block creates its own file.
-            _log.info("cannot create block files ahead, each block creates its own file: %s", exc)
+            _log.info("cannot create block files ahead; each block creates its own file: %s", exc)
         self._directory.sync_parents(f"{number:x}" for number in made)
 
     def _drop_passed(self, numbers: Numbers) -> None:

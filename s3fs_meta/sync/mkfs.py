@@ -107,7 +107,8 @@ async def _require_empty(store: ObjectStore) -> None:
         return
     if await _is_being_removed(store):
         raise NotEmptyError(
-            f"the filesystem at {store.url} is being removed; run s3fs-meta destroy to finish this"
+            f"the filesystem at {store.url} is being removed;"
+            " run s3fs-meta destroy to finish the removal"
         )
     if await has_superblock(store):
         raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")

@@ -443,7 +443,9 @@ class Session:
             try:
                 await self.make_image(progress)
             except (S3fsError, OSError) as exc:  # the next mount creates the image
-                _log.warning("cannot create an image now, the next mount creates it: %s", exc)
+                _log.warning(
+                    "cannot create an image now; the next mount creates the image: %s", exc
+                )
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)
 

@@ -136,7 +136,8 @@ class StateDir:
         while not self.try_lock():
             if trio.current_time() >= deadline_s:
                 raise HeldError(
-                    f"another process on this host uses {self.path}; is it mounted, or still uploading?"
+                    f"another process on this host uses {self.path}:"
+                    " is the filesystem mounted, or still uploading?"
                 )
             await trio.sleep(_LOCK_POLL_S)
 

@@ -45,7 +45,7 @@ async def test_unreadable_point_loses_nothing_while_it_is_unreadable(
         await forget(session)
         assert session.link.floor > point.txg
         assert point.key in caplog.text
-        assert caplog.text.count("keep --drop gives the point up") == 1
+        assert caplog.text.count("keep --drop drops the point") == 1
         power.store.objects[key] = data
         assert await files_at(power, "a") == files
 

@@ -181,7 +181,7 @@ async def test_file_of_points_of_a_newer_program_is_not_changed(
     await KnownPoints(tmp_path, "u", lambda: link(5)).save()
 
     assert (tmp_path / "points.json").read_bytes() == newer
-    assert "cannot save the known points in time" in caplog.text
+    assert "cannot save the list of known points in time" in caplog.text
     with pytest.raises(NewerPointsError):
         known_points.read(tmp_path)
 
@@ -192,7 +192,7 @@ async def test_point_that_cannot_be_written_is_tried_again_and_then_known(
     points = KnownPoints(tmp_path, "u", lambda: link(5))
     (tmp_path / "points.json.new").mkdir()
     await points.save()
-    assert "cannot save the known points in time" in caplog.text
+    assert "cannot save the list of known points in time" in caplog.text
     (tmp_path / "points.json.new").rmdir()
 
     await points.save()

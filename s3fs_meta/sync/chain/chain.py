@@ -269,7 +269,7 @@ async def _decode(
         newer = exc
     if await _is_followed(store, keyring, uuid, txg, data) is False:
         raise FormatError(
-            key, f"it claims {newer.what}, but the next changelog records another hash"
+            key, f"the changelog claims {newer.what}, but the next changelog records another hash"
         )
     raise newer
 

@@ -404,8 +404,8 @@ def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secre
     """
     if secret.given and not any(map(_encrypted, copies)):
         raise PassphraseError(
-            f"{store.url} is not encrypted, although a passphrase was given; if it is to "
-            "be plain, leave the passphrase out"
+            f"{store.url} is not encrypted, although a passphrase is given;"
+            " leave the passphrase out to use a filesystem without encryption"
         )
 
 

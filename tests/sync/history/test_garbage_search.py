@@ -70,7 +70,7 @@ async def test_image_whose_manifest_has_another_hash_does_not_count(
             fresh = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
             counting = await fresh.images()
             assert key not in {one.key for one in counting}
-            assert f"{key} does not match the hash recorded for it" in caplog.text
+            assert f"{key}, which does not match its recorded hash" in caplog.text
             stay = {one.key for one in counting}
             assert await fresh.stored_images.garbage(stay, Txg(99), images[at].txg) == ([], [])
             gone, _pieces = await fresh.stored_images.garbage(stay, Txg(99), Txg(99))

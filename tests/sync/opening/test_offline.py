@@ -211,7 +211,7 @@ async def test_local_state_with_unshipped_changes_cannot_follow_offline(power: P
     store = FaultyStore(power.store)
     store.fail(ANY, times=100)
 
-    with pytest.raises(OfflineError, match="mount it with -o ro alone"):
+    with pytest.raises(OfflineError, match="mount the filesystem with -o ro alone"):
         async with following(power, store, "a"):
             pass
     async with reading(power):
@@ -253,7 +253,7 @@ async def test_offline_mount_after_a_power_loss_that_needs_the_bucket_is_refused
         assert copied
     monkeypatch.setattr(machine, "this_boot", lambda: "another boot")
 
-    with pytest.raises(OfflineError, match="after a power loss"):
+    with pytest.raises(OfflineError, match="blocks that a power loss damaged"):
         await offline(power)
     assert not StateDir(power.home / "a").is_locked_by_other
 

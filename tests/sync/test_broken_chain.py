@@ -176,7 +176,7 @@ async def test_last_txg_of_a_level_object_needs_no_changelog(
 
 @DAMAGES
 async def test_level_object_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
-    """The changelog after the run names another hash than that of the level object."""
+    """The changelog after the run records another hash than that of the level object."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -369,7 +369,7 @@ async def test_history_continues_before_a_damaged_changelog(power: Power) -> Non
 
 
 async def test_history_with_a_changelog_of_another_history_is_refused(power: Power) -> None:
-    """The changelog can be read, but the next one names another hash."""
+    """The changelog can be read, but the next one records another hash."""
     await nine_txgs(power)
     ours = dict(power.store.objects)
     for txg in (7, 8, 9):
@@ -381,7 +381,7 @@ async def test_history_with_a_changelog_of_another_history_is_refused(power: Pow
     power.store.objects.update(ours)
     bucket = await bucket_at(power, FAR)
 
-    with pytest.raises(FormatError, match="names another"):
+    with pytest.raises(FormatError, match="records another"):
         async with aclosing(
             txg_log.backwards(bucket, await bucket.points.newest(), Txg(0))
         ) as changelogs:

@@ -342,7 +342,7 @@ async def test_name_that_is_taken_or_not_allowed_is_refused(power: Power) -> Non
         with pytest.raises(UsageError, match="kept already"):
             await keeper.keep("a")
         for name in ("", "2026-01-01", "a/b", "newest"):
-            with pytest.raises(UsageError, match="no name"):
+            with pytest.raises(UsageError, match="cannot name"):
                 await keeper.keep(name)
         assert len(keys_of(power, "kept/")) == 1
 

@@ -93,5 +93,5 @@ async def test_history_with_a_replaced_changelog_is_refused(power: Power) -> Non
     ours[key] = power.store.objects[key]
     power.store.objects = ours
 
-    with pytest.raises(FormatError, match="names another"):
+    with pytest.raises(FormatError, match="records another"):
         await entries(await bucket_of(power))

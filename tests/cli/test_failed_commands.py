@@ -55,7 +55,7 @@ def test_mistyped_url_leaves_nothing_behind(
 def test_path_in_place_of_a_url_is_answered_with_the_url(quick: QuickProgram, empty: Place) -> None:
     done = quick.run("fsck", "-n", str(empty.bucket))
 
-    assert f"have local://{empty.bucket}" in done.stderr
+    assert f"is local://{empty.bucket}" in done.stderr
 
 
 @pytest.mark.parametrize(

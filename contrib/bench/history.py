@@ -1,22 +1,25 @@
 """Questions about the past: versions of a file, differences of two points, files in ``.snapshots``.
 
 The filesystem has *many* empty files and *txgs* changelogs after them; each changelog creates a few
-files, and every hundredth changes one watched file. The bucket is a directory, so no figure includes
-network time. Each command is a process of its own: its start, some tenths of a second, is included.
+files, and every hundredth changes one watched file. The bucket is a directory; ``far`` are the same
+commands with versitygw in front of this directory and *delay_ms* for each request. Each command is a
+process of its own: its start, some tenths of a second, is included. The copy of the past is one of
+the root directory.
 """
 
 import json
+import os
 import random
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
-from contrib.bench import fill, local_bucket, machine, samples, targets
-from contrib.bench.subjects import S3fsSubject, call, program
+from contrib.bench import far_store, fill, history_pages, local_bucket, machine, samples, targets
+from contrib.bench.subjects import S3fsSubject, SubjectError, begin, call, program
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
@@ -32,14 +35,23 @@ DIFF_S_MAX: Final = 5.0
 SNAPSHOT_S_MAX: Final = 3.0
 INDEX_SHARE_MAX: Final = 0.25
 MEMORY_MB_MAX: Final = 200.0
+FAR_S_MAX: Final = 30.0
+COPIED_PER_S_MIN: Final = 50_000.0
 
 
-def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object]:
+def run(scratch: Path, *, many: int, txgs: int, rounds: int, delay_ms: float) -> dict[str, object]:
     """Make a filesystem of *many* files and *txgs* changelogs; measure questions about its past."""
     writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
     fill.make_filled(writer, files=many, per_directory=1000, name_bytes=NAME_BYTES)
     last = trio.run(_work, writer, txgs)
     earlier = max(last - DAY_TXGS, last - txgs // 2, 2)
+    return {"files": many, "txgs": txgs, **measured(writer, earlier, last, rounds, delay_ms)}
+
+
+def measured(
+    writer: S3fsSubject, earlier: int, last: int, rounds: int, delay_ms: float
+) -> dict[str, object]:
+    """Measure questions about the time between two txgs."""
     with writer:
         call(*writer.words("flush", "--image"))
         mounted = _versions(writer.words("versions", paths=[writer.mountpoint / "watched"]), rounds)
@@ -50,38 +62,136 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object
             for _ in range(rounds)
         ]
         memory_mb = writer.memory()["resident_peak"] / 1e6
-    by_url = _versions([*_command(writer, "versions"), "watched"], rounds)
-    diff = [
-        _timed(lambda: call(*_command(writer, "diff"), f"txg={earlier}", f"txg={last}", "--stat"))
-        for _ in range(rounds)
-    ]
+    near = [*program(), "{}", "--cachedir", str(writer.root / "reader"), writer.url]
+    answers = _questions(near, earlier, last, rounds)
+    pages = history_pages.measured(near, earlier, "watched")
     share = _bytes(writer.bucket / "history") / _bytes(writer.bucket / "changelog")
-    figures = {
-        "files": many,
-        "txgs": txgs,
+    far = _far(writer, earlier, last, delay_ms)
+    peak_mb = max(memory_mb, answers.peak_mb, far.peak_mb)
+    with writer:
+        copied = _copied_per_s(writer, earlier)
+    return {
         "seconds": {
             "versions in the mount": samples.summary(mounted),
-            "versions by URL": samples.summary(by_url),
-            "diff by URL": samples.summary(diff),
+            "versions by URL": samples.summary(answers.versions_s),
+            "diff by URL": samples.summary(answers.diff_s),
             "first ls in .snapshots": first_s,
             "later ls in .snapshots": samples.summary(again),
         },
+        "far": far.figures,
+        "pages": pages,
+        "entries_copied_per_s": copied,
         "index_share_of_changelogs": share,
-        "daemon_memory_mb": memory_mb,
+        "memory_mb": {"daemon": memory_mb, "commands": max(answers.peak_mb, far.peak_mb)},
+        "targets": [
+            targets.at_most("versions in the mount", min(mounted), VERSIONS_S_MAX, "s"),
+            targets.at_most("diff of two points a day apart", min(answers.diff_s), DIFF_S_MAX, "s"),
+            targets.at_most("first use of a point in time", first_s, SNAPSHOT_S_MAX, "s"),
+            targets.at_most("bytes of the index, of the changelogs", share, INDEX_SHARE_MAX),
+            targets.at_most("memory", peak_mb, MEMORY_MB_MAX, "MB"),
+            targets.at_least("entries of a copy of the past", copied, COPIED_PER_S_MIN, "/s"),
+            *far.targets,
+            *history_pages.wanted(pages),
+        ],
     }
-    figures["targets"] = [
-        targets.at_most("versions in the mount", min(mounted), VERSIONS_S_MAX, "s"),
-        targets.at_most("diff of two points a day apart", min(diff), DIFF_S_MAX, "s"),
-        targets.at_most("first use of a point in time", first_s, SNAPSHOT_S_MAX, "s"),
-        targets.at_most("bytes of the index, of the changelogs", share, INDEX_SHARE_MAX),
-        targets.at_most("memory of the daemon", memory_mb, MEMORY_MB_MAX, "MB"),
-    ]
-    return figures
 
 
-def _command(subject: S3fsSubject, name: str) -> list[str]:
-    """Return the first words of a command on a host without local state."""
-    return [*program(), name, "--cachedir", str(subject.root / "reader"), subject.url]
+class _Answers(NamedTuple):
+    """Seconds and memory of versions and diff on a host without local state."""
+
+    versions_s: list[float]
+    diff_s: list[float]
+    peak_mb: float
+
+
+def _questions(command: list[str], earlier: int, last: int, rounds: int) -> _Answers:
+    """Run versions and diff.
+
+    Args:
+        command: the command, with ``{}`` in place of its name.
+        earlier: a txg a day before the last one.
+        last: the last txg.
+        rounds: how often each is run.
+    """
+    versions, diff = ([word.format(name) for word in command] for name in ("versions", "diff"))
+    found = [_run(*versions, "watched", "--json") for _ in range(rounds)]
+    assert all(json.loads(one.output)["versions"] for one in found), "the file has versions"
+    compared = [_run(*diff, f"txg={earlier}", f"txg={last}", "--stat") for _ in range(rounds)]
+    return _Answers(
+        [one.seconds for one in found],
+        [one.seconds for one in compared],
+        max(one.peak_mb for one in [*found, *compared]),
+    )
+
+
+class _Run(NamedTuple):
+    """One run of a command."""
+
+    seconds: float
+    peak_mb: float  # resident memory of the process
+    output: str
+
+
+def _run(*command: str) -> _Run:
+    """Run a command to its end, with cold kernel caches."""
+    machine.drop_kernel_caches()
+    start = time.perf_counter()
+    process = begin(*command)
+    assert process.stdout is not None, "its output is a pipe"
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    taken_s = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SubjectError(f"{' '.join(command)}: exit status {process.returncode}")
+    return _Run(taken_s, usage.ru_maxrss * 1024 / 1e6, output)
+
+
+class _Far(NamedTuple):
+    """The same questions to a bucket with added latency."""
+
+    figures: dict[str, object]
+    targets: list[targets.Target]
+    peak_mb: float
+
+
+def _far(writer: S3fsSubject, earlier: int, last: int, delay_ms: float) -> _Far:
+    try:
+        with far_store.running(writer.root, delay_ms) as store:
+            endpoint, objects = store.endpoint(), store.make_bucket("history")
+            objects.rmdir()
+            writer.bucket.rename(objects)
+            words = ["--endpoint-url", endpoint.url, "s3://history"]
+            command = [*program(), "{}", "--cachedir", str(writer.root / "far"), *words]
+            try:
+                answers = _questions(command, earlier, last, 1)
+            finally:
+                objects.rename(writer.bucket)
+            requests = endpoint.traffic()
+    except SubjectError as exc:
+        return _Far({"absent": str(exc)}, [], 0.0)
+    (versions_s,), (diff_s,) = answers.versions_s, answers.diff_s
+    return _Far(
+        {"delay_ms": delay_ms, "versions, s": versions_s, "diff, s": diff_s, "requests": requests},
+        [
+            targets.at_most("versions, far bucket", versions_s, FAR_S_MAX, "s"),
+            targets.at_most("diff of two points a day apart, far bucket", diff_s, FAR_S_MAX, "s"),
+        ],
+        answers.peak_mb,
+    )
+
+
+def _copied_per_s(writer: S3fsSubject, earlier: int) -> float:
+    """Copy the root directory of a point in time in the mount; return the entries in a second."""
+    copy = writer.mountpoint / "copy"
+    command = writer.words(
+        "clone", f"--at=txg={earlier}", "--json", paths=[writer.mountpoint, copy]
+    )
+    start = time.perf_counter()
+    entries = json.loads(call(*command))["entries"]
+    taken_s = time.perf_counter() - start
+    assert os.path.isdir(copy), "the copy is complete"
+    return float(entries / taken_s)
 
 
 def _versions(command: list[str], rounds: int) -> list[float]:

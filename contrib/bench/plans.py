@@ -50,7 +50,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
     },
     "history": {
         "many": Sizes(1_000_000, 200_000, 20_000), "txgs": Sizes(120_000, 10_000, 300),
-        "rounds": Sizes(3, 3, 2),
+        "rounds": Sizes(3, 3, 2), "delay_ms": Sizes(30, 30, 30),
     },
     "trees": {"entries": Sizes(1_000_000, 1_000_000, 100_000)},
     "blocks": {"block_mib": Sizes(256, 256, 32)},

@@ -1,4 +1,4 @@
-"""Fixtures: the command as users run it."""
+"""Fixtures: the s3fs-meta command as users run it."""
 
 from tests.cli.conftest import empty, mounted, place, program
 

@@ -19,7 +19,7 @@ from tests.programs import Program
 
 
 def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
-    """Open a filesystem as a mount does, publish and close it; return its page size."""
+    """Open a filesystem as a mount does, publish and close it, and return its page size."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
@@ -37,7 +37,7 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
     return trio.run(run)
 
 
-def test_page_size_is_changed_permanently(program: Program, place: Place) -> None:
+def test_new_page_size_applies_to_this_and_other_hosts(program: Program, place: Place) -> None:
     """A new page size applies on this host and to later restores on other hosts."""
     assert _page_size(place, program.cachedir) == 4096
     assert _page_size(place, program.cachedir, "page_size=16K") == 16384
@@ -55,15 +55,15 @@ def test_new_page_size_is_uploaded_by_a_later_mount(program: Program, place: Pla
     assert _page_size(place, program.cachedir.with_name("elsewhere")) == 8192
 
 
-def test_present_page_size_changes_nothing(program: Program, place: Place) -> None:
-    """A mount with the present page size opens the filesystem once, and takes one epoch."""
+def test_mount_with_the_present_page_size_changes_nothing(program: Program, place: Place) -> None:
+    """A mount with the present page size opens the filesystem once, and uses one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
 
 
 @pytest.mark.mount
-def test_mount_reports_a_restore_only_if_it_restored(place: Place, program: Program) -> None:
+def test_mount_reports_a_restore_only_without_local_state(place: Place, program: Program) -> None:
     """A mount without local state reports its restore; a mount with local state reports none."""
 
     def mount(cachedir: Path) -> str:

@@ -1,4 +1,4 @@
-"""A mount that an automounter requests, on a real mount of autofs."""
+"""A mount that an automounter requests, on a real autofs mount."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture
 def automount(place: Place) -> Iterator[Place]:
-    """Return a filesystem whose mountpoint is that of an automounter: this process.
+    """Return a filesystem whose mountpoint belongs to an automounter, which is this process.
 
     The kernel lets the processes of the automounter's group pass; any other process waits for the
     mount that it has requested.
@@ -37,8 +37,10 @@ def automount(place: Place) -> Iterator[Place]:
             subprocess.run(["umount", "-l", place.mountpoint], check=True)
 
 
-def test_directory_of_an_automounter_is_a_mountpoint(automount: Place, program: Program) -> None:
-    """The daemon mounts while every access by other processes waits, and then leaves the group."""
+def test_directory_of_an_automounter_can_be_a_mountpoint(
+    automount: Place, program: Program
+) -> None:
+    """The daemon can mount while other processes wait for the automounter."""
     mountpoint = automount.mountpoint
     assert mount_table.is_automount(str(mountpoint))
     command = [sys.executable, "-m", "s3fs_meta", "mount", automount.url, str(mountpoint)]

@@ -1,4 +1,4 @@
-"""Control requests about the cache, handled without a mount: names and values are checked."""
+"""Handlers of control requests about the cache: checks of names and values, without a mount."""
 
 import os
 
@@ -22,7 +22,7 @@ from tests.sync.conftest import Power, plain, write_file
 __all__ = ["plain"]
 
 
-async def test_no_value_applies_if_one_is_wrong(plain: Power) -> None:
+async def test_cache_request_with_one_wrong_value_applies_no_value(plain: Power) -> None:
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         on_set = CacheHandlers(options, session).handlers()[cache_requests.SET]
@@ -34,8 +34,8 @@ async def test_no_value_applies_if_one_is_wrong(plain: Power) -> None:
         assert session.throttles.upload.bytes_per_s == MIB
 
 
-async def test_two_changes_at_once_do_not_mix(plain: Power) -> None:
-    """All values of a request apply together, even while blocks are evicted from a smaller cache."""
+async def test_parallel_changes_of_settings_do_not_mix(plain: Power) -> None:
+    """All values of one request apply together, even during an eviction from a smaller cache."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(70):
@@ -55,8 +55,8 @@ async def test_two_changes_at_once_do_not_mix(plain: Power) -> None:
     assert {one["name"]: one["value"] for one in found["settings"]} in both
 
 
-async def test_cache_smaller_than_its_dirty_content_keeps_all_of_it(plain: Power) -> None:
-    """The reply contains the size above the new limit; writers wait for its upload."""
+async def test_cache_limit_below_the_dirty_bytes_keeps_dirty_content(plain: Power) -> None:
+    """A cache limit below the dirty bytes is accepted, and writers wait for the upload."""
     options = parse_mount_options(["cachesize=1G", "sync_interval=1h"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(66):
@@ -74,8 +74,8 @@ async def test_cache_smaller_than_its_dirty_content_keeps_all_of_it(plain: Power
         assert session.cache.find_room(1)
 
 
-async def test_cache_too_small_for_the_pins_is_refused(plain: Power) -> None:
-    """No other value of the request is applied, and the error names a command that helps."""
+async def test_cache_limit_below_the_pinned_bytes_is_refused(plain: Power) -> None:
+    """A cache limit below the pinned bytes is refused with a command that helps."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         session.cache.index.pin(BlockId(1), 33 * MIB)
@@ -90,7 +90,7 @@ async def test_cache_too_small_for_the_pins_is_refused(plain: Power) -> None:
 @pytest.mark.parametrize(
     "inodes", [None, [], "1", ["1"], [True], [1.5], list(range(1, PINS_MAX + 2))]
 )
-async def test_request_without_valid_inodes_is_refused(plain: Power, inodes: object) -> None:
+async def test_cache_request_without_valid_inodes_is_refused(plain: Power, inodes: object) -> None:
     options = parse_mount_options([])
     async with plain.session(session_options=options, tasks=False) as session:
         handlers = CacheHandlers(options, session).handlers()
@@ -100,7 +100,7 @@ async def test_request_without_valid_inodes_is_refused(plain: Power, inodes: obj
 
 
 async def test_long_list_of_pins_fits_into_a_message(plain: Power) -> None:
-    """Pins that do not fit into the message are only counted."""
+    """The list of pins contains a number instead of the pins that do not fit."""
     options = parse_mount_options([])
     long = b"/".join([b"\xff" * 200] * 20)
     async with plain.session(session_options=options, tasks=False) as session:

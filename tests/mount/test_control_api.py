@@ -21,7 +21,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 
 class Watching(TerminalFront):
-    """Records the progress that it is given."""
+    """A front end that records the reported progress."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -32,15 +32,15 @@ class Watching(TerminalFront):
         self.shown.append((what, done, total))
 
 
-async def test_error_about_an_absent_daemon_repeats_the_mountpoint_as_given(tmp_path: Path) -> None:
-    """The error has the URL or the path that the user gave, and no state directory."""
+async def test_error_about_an_absent_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
+    """The error names the URL or path that the user gave, and not the state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s"))
 
 
-async def test_status_of_a_stopped_daemon_fails_in_time(
+async def test_status_of_a_stopped_daemon_fails_after_a_timeout(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A daemon that listens but never replies does not block the command forever."""
@@ -54,8 +54,8 @@ async def test_status_of_a_stopped_daemon_fails_in_time(
     assert autojump_clock.current_time() >= CONTROL_ANSWER_S_MAX
 
 
-async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
-    """The call returns the result and shows the progress."""
+async def test_flush_reports_its_progress(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """The call of a flush returns the result and shows the progress."""
 
     async def flush(_arguments: Message, report: Report) -> Message:
         report({"what": "blocks", "done": 1, "total": 2})
@@ -70,10 +70,10 @@ async def test_progress_of_a_flush_is_shown(tmp_path: Path, nursery: trio.Nurser
     assert front.shown == [("blocks", 1, 2)]
 
 
-async def test_mount_has_ended_only_when_its_lock_is_released(
+async def test_unmount_waits_until_the_state_directory_is_unlocked(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """The caller waits until the daemon has released the state directory for the next mount."""
+    """An unmount waits until the daemon has released the state directory."""
     outcome = {"complete": True, "why": ""}
 
     async def finished(_arguments: Message, report: Report) -> Message:
@@ -98,7 +98,7 @@ async def test_mount_has_ended_only_when_its_lock_is_released(
     assert results == [outcome]
 
 
-async def test_dead_daemon_gives_an_incomplete_result(tmp_path: Path) -> None:
+async def test_result_of_a_dead_daemon_is_incomplete(tmp_path: Path) -> None:
     """If the daemon is dead, the caller does not wait, and the result says "incomplete"."""
     waiting = trio.Event()
 
@@ -108,7 +108,7 @@ async def test_dead_daemon_gives_an_incomplete_result(tmp_path: Path) -> None:
     assert result["complete"] is False
 
 
-async def test_result_of_a_daemon_that_has_exited_is_read_from_its_note(
+async def test_result_of_an_exited_daemon_is_read_from_its_mount_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon may exit after a command has found it and before the command calls it."""

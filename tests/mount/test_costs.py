@@ -21,7 +21,7 @@ USAGE: Usage = {
 }
 
 
-def test_costs_are_summed_by_cause_for_today_and_for_thirty_days() -> None:
+def test_costs_are_summed_by_cause_for_today_and_thirty_days() -> None:
     """Days before the last thirty are ignored; causes of a newer program are counted."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 
@@ -44,8 +44,8 @@ def test_costs_are_summed_by_cause_for_today_and_for_thirty_days() -> None:
     assert report["counted_days"] == 29.5
 
 
-def test_month_is_extrapolated_from_the_counted_time() -> None:
-    """Counts of two days are multiplied by 15; stored bytes are charged for a complete month."""
+def test_monthly_cost_is_extrapolated_from_the_counted_time() -> None:
+    """Counts of two days are multiplied by 15; stored bytes cost a complete month."""
     ledger = Ledger(NOON - 2 * DAY_NS, USAGE, {TODAY: 7})
     report = costs.report(ledger, PRICES, NOON)
 
@@ -57,14 +57,14 @@ def test_month_is_extrapolated_from_the_counted_time() -> None:
     assert month["storage"] == {"bytes": 7, "cost": 21.0}
 
 
-def test_no_month_is_extrapolated_from_less_than_an_hour() -> None:
+def test_monthly_cost_is_not_extrapolated_from_less_than_an_hour() -> None:
     ledger = Ledger(NOON - DAY_NS // 30, USAGE, {})
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
-    ledger = Ledger(NOON + DAY_NS, USAGE, {})  # the clock was set back
+    ledger = Ledger(NOON + DAY_NS, USAGE, {})  # The clock was set back.
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
 
 
-def test_days_after_today_are_of_a_wrong_clock_and_do_not_count() -> None:
+def test_costs_ignore_days_in_the_future() -> None:
     usage: Usage = {TODAY + 1: USAGE[TODAY], TODAY: USAGE[TODAY]}
     ledger = Ledger(NOON - DAY_NS, usage, {TODAY: 10, TODAY + 9: 77})
     report = costs.report(ledger, PRICES, NOON)
@@ -74,8 +74,8 @@ def test_days_after_today_are_of_a_wrong_clock_and_do_not_count() -> None:
     assert report["per_month"]["storage"]["bytes"] == 10
 
 
-def test_stored_bytes_are_paid_by_the_day() -> None:
-    """A day without a record has the size of the previous day; today counts in part."""
+def test_stored_bytes_are_charged_by_the_day() -> None:
+    """A day without a record has the size of the previous day, and today counts in part."""
     stored = {TODAY - 3: 10, TODAY - 1: 30}
     report = costs.report(Ledger(0, {}, stored), PRICES, NOON)
 

@@ -47,8 +47,8 @@ def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
-    """The child continues in its own session, with / as its working directory."""
+def test_parent_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
+    """The daemon runs in its own session, with / as its working directory."""
     done = _run(
         tmp_path,
         """
@@ -75,8 +75,8 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
     assert (tmp_path / "log.after").exists()
 
 
-def test_child_has_all_standard_streams(tmp_path: Path) -> None:
-    """If a standard stream is closed, the child opens one, so that no file gets its number."""
+def test_daemon_always_has_three_standard_streams(tmp_path: Path) -> None:
+    """If a standard stream is closed, the daemon opens /dev/null as that descriptor."""
     done = _run(
         tmp_path,
         """
@@ -97,8 +97,8 @@ def test_child_has_all_standard_streams(tmp_path: Path) -> None:
     assert found == f"/dev/null {tmp_path / 'log'} {tmp_path / 'log'}"
 
 
-def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
-    """The parent prints the child's error in one line and exits with its status."""
+def test_parent_exits_with_the_error_of_the_daemon(tmp_path: Path) -> None:
+    """The parent prints the daemon's error in one line and exits with its status."""
     done = _run(
         tmp_path,
         """
@@ -110,8 +110,8 @@ def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (7, "s3fs-meta: held by host 'a'\n")
 
 
-def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -> None:
-    """The parent prints the path of the log, which has the traceback."""
+def test_bug_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_path: Path) -> None:
+    """If the daemon has a bug, the parent prints the path of the log with the traceback."""
     done = _run(
         tmp_path,
         """
@@ -125,8 +125,8 @@ def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -
     assert "RuntimeError: boom" in (tmp_path / "log").read_text()
 
 
-def test_silent_exit_of_the_child_is_reported(tmp_path: Path) -> None:
-    """The parent reports a child that exited before it was ready."""
+def test_parent_reports_a_daemon_that_exits_silently(tmp_path: Path) -> None:
+    """The parent reports a daemon that exited before it was ready."""
     done = _run(
         tmp_path,
         """
@@ -139,8 +139,8 @@ def test_silent_exit_of_the_child_is_reported(tmp_path: Path) -> None:
     assert "ended before it was ready" in done.stderr
 
 
-def test_parent_requests_the_passphrase_for_the_child(tmp_path: Path) -> None:
-    """Only the parent has the terminal at which the passphrase is typed."""
+def test_parent_asks_for_the_passphrase_of_the_daemon(tmp_path: Path) -> None:
+    """The daemon gets the passphrase from its parent, which has the terminal."""
     done = _run(
         tmp_path,
         """
@@ -154,8 +154,8 @@ def test_parent_requests_the_passphrase_for_the_child(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "notice secret\n")
 
 
-def test_failed_request_for_a_passphrase_is_an_error(tmp_path: Path) -> None:
-    """If the parent cannot request the passphrase, the child fails with the parent's error."""
+def test_daemon_fails_if_the_parent_cannot_ask_for_the_passphrase(tmp_path: Path) -> None:
+    """If the parent cannot ask for the passphrase, the daemon fails with the parent's error."""
     done = _run(
         tmp_path,
         """
@@ -167,8 +167,8 @@ def test_failed_request_for_a_passphrase_is_an_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (4, "s3fs-meta: no terminal\n")
 
 
-def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
-    """A Ctrl-C during the start leaves no process."""
+def test_interrupt_of_the_parent_ends_the_daemon(tmp_path: Path) -> None:
+    """Ctrl-C while the daemon starts leaves no process."""
     done = _run(
         tmp_path,
         """
@@ -201,7 +201,7 @@ def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1:] == ["ended", "no child"]
 
 
-def test_notices_may_contain_line_breaks(tmp_path: Path) -> None:
+def test_notices_of_the_daemon_may_contain_line_breaks(tmp_path: Path) -> None:
     text = json.dumps("a\nb ü")
     done = _run(
         tmp_path,

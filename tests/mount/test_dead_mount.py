@@ -1,4 +1,4 @@
-"""Distinguishing the mount of a killed daemon from a running mount."""
+"""The difference between the mount of a killed daemon and a running mount."""
 
 import os
 import signal
@@ -15,10 +15,10 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_running_mount_whose_note_is_invisible_is_not_replaced(
+def test_running_mount_without_a_readable_note_is_not_replaced(
     program: Program, mounted: Place
 ) -> None:
-    """The note may be of another user, or in another PID namespace; the kernel knows the daemon."""
+    """A mount whose note cannot be read counts as running if the kernel says so."""
     note = targets.of_mountpoint(mounted.mountpoint, None).note
     assert note is not None
     note.unlink()
@@ -31,7 +31,7 @@ def test_running_mount_whose_note_is_invisible_is_not_replaced(
 
 
 @pytest.mark.mount
-def test_only_the_mount_of_a_killed_daemon_with_this_url_is_left(
+def test_only_a_killed_mount_of_the_same_url_counts_as_dead(
     program: Program, mounted: Place
 ) -> None:
     with pytest.raises(HeldError):
@@ -45,5 +45,5 @@ def test_only_the_mount_of_a_killed_daemon_with_this_url_is_left(
         trio.run(dead_mount.is_left, mounted.mountpoint, "local:///another")
 
 
-async def test_directory_without_a_mount_has_nothing_left(tmp_path: Path) -> None:
+async def test_directory_without_a_mount_is_no_dead_mount(tmp_path: Path) -> None:
     assert not await dead_mount.is_left(tmp_path, "local:///x")

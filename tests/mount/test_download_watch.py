@@ -17,7 +17,7 @@ WHERE = "s3://bucket/home at http://nas:9000"
 
 
 class Lines(TerminalFront):
-    """A front that keeps its lines, with the time of each."""
+    """A front end that records its lines with their times."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -30,7 +30,7 @@ class Lines(TerminalFront):
 
 
 def figures(why: str = "", **outage: float) -> dict[str, Any]:
-    """Return the figures of a mount with changes to upload, as far as the lines need them."""
+    """Return figures of a mount for the printed lines."""
     return {
         "url": "s3://bucket/home",
         "endpoint": "http://nas:9000",
@@ -45,10 +45,10 @@ def watch(lines: Lines) -> DownloadWatch:
     return DownloadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines)
 
 
-async def test_nothing_is_printed_while_the_bucket_answers(
+async def test_wait_for_downloads_prints_nothing_while_the_bucket_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Neither changes to upload nor a short failure cause a line."""
+    """Short failures and pending uploads cause no line during a download."""
     lines = Lines()
     watched = watch(lines)
 
@@ -59,7 +59,7 @@ async def test_nothing_is_printed_while_the_bucket_answers(
     assert lines.seen == []
 
 
-async def test_silent_bucket_is_named_with_growing_pauses_until_it_answers(
+async def test_silent_bucket_is_named_at_growing_intervals_until_it_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -84,7 +84,9 @@ async def test_silent_bucket_is_named_with_growing_pauses_until_it_answers(
     assert lines.seen[-1][1] == f"{WHERE} answers again"
 
 
-async def test_reason_of_an_outage_is_printed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reason_of_an_outage_is_printed_while_downloads_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     lines = Lines()
 
     watch(lines).note(Left.of(figures(why="the server hangs", age_s=25.0)))

@@ -1,4 +1,4 @@
-"""Figures of a mount. Those of real mounts are tested in tests/cli/test_status.py."""
+"""Figures of a mount; those of real mounts are tested in tests/cli/test_status.py."""
 
 import pytest
 import trio
@@ -15,11 +15,13 @@ __all__ = ["plain"]
 
 
 @pytest.mark.parametrize(("whole", "part", "expected"), [(3, 2, 1.5), (0, 2, 0.0), (3, 0, None)])
-def test_ratio_is_none_without_data(whole: int, part: int, expected: float | None) -> None:
+def test_compression_ratio_without_data_is_none(
+    whole: int, part: int, expected: float | None
+) -> None:
     assert ratio(whole, part) == expected
 
 
-async def test_time_left_of_an_upload_is_unknown_during_an_outage(plain: Power) -> None:
+async def test_remaining_time_of_an_upload_is_unknown_during_an_outage(plain: Power) -> None:
     faulty = FaultyStore(plain.store)
     store = RetryingStore(faulty, RetryPolicy(attempts_max=1))
     async with plain.session(tasks=False, store=store) as session:

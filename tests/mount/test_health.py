@@ -10,7 +10,7 @@ STRICT = Limits(age_s=60, pending_bytes=1000, free_percent=5)
 
 
 def figures(**changes: Any) -> dict[str, Any]:
-    """Return the figures of a mount in order, with some changed."""
+    """Return the figures of a healthy mount, with some of them changed."""
     part = {"last_error": ""}
     found: dict[str, Any] = {
         "url": "s3://bucket/home",
@@ -61,7 +61,7 @@ def figures(**changes: Any) -> dict[str, Any]:
         ({"upload": {"pending_bytes": 1001}}, Level.WARNING, "1001 bytes are only on this host"),
     ],
 )
-def test_each_problem_has_its_level_and_reason(
+def test_each_problem_of_a_mount_has_a_level_and_a_reason(
     changes: dict[str, Any], level: Level, text: str
 ) -> None:
     found = judge(figures(**changes), 50.0, STRICT)
@@ -70,13 +70,13 @@ def test_each_problem_has_its_level_and_reason(
     assert text in found.text
 
 
-def test_full_disk_is_a_problem() -> None:
+def test_nearly_full_disk_is_reported_as_a_problem() -> None:
     found = judge(figures(), 4.0, STRICT)
     assert found.level is Level.WARNING
     assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
 
 
-def test_without_limits_no_age_and_no_size_is_a_problem() -> None:
+def test_age_and_size_are_no_problem_without_limits() -> None:
     old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
     assert judge(old, 0.0, Limits()).level is Level.OK
     assert exposure(old) == (1e6, 1 << 40)

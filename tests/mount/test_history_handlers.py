@@ -1,4 +1,4 @@
-"""A running mount lists the versions in the bucket, and changes that are not uploaded."""
+"""Versions that a running mount lists: those in the bucket, and changes that are not uploaded."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ __all__ = ["plain"]
 
 
 def named(session: Session, name: bytes, content: bytes) -> Ino:
-    """Create a file with a name."""
+    """Create a file with this name."""
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, name, ino)
     return ino
 
 
 async def versions_of(session: Session, *names: str, count: int = 10) -> dict[str, Any]:
-    """Return the answer of the mount for a path."""
+    """Return the mount's list of versions of a path."""
     handler = HistoryHandlers(session).handlers()[history_requests.VERSIONS]
     wanted = {
         "top": ROOT_INO,
@@ -40,8 +40,8 @@ async def versions_of(session: Session, *names: str, count: int = 10) -> dict[st
     return {**found["files"][0], "notices": found["notices"]}
 
 
-async def test_changes_that_are_not_uploaded_are_versions(plain: Power) -> None:
-    """A file changed, one removed and one created since the last upload."""
+async def test_changes_that_are_not_uploaded_are_listed_as_versions(plain: Power) -> None:
+    """Files changed, removed or created since the last upload are listed."""
     async with plain.session(tasks=False) as session:
         changed = named(session, b"changed", b"old")
         removed = named(session, b"removed", b"gone")
@@ -70,7 +70,7 @@ async def test_changes_that_are_not_uploaded_are_versions(plain: Power) -> None:
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
-async def test_too_many_unshipped_changes_give_a_notice(
+async def test_too_many_unshipped_changes_cause_a_notice(
     plain: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
@@ -92,7 +92,7 @@ async def test_too_many_unshipped_changes_give_a_notice(
 
 
 async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -> None:
-    """A pattern also matches names that were removed, and a name that is not uploaded yet."""
+    """A pattern also matches removed names and names that are not uploaded yet."""
     async with plain.session(tasks=False) as session:
         for name in (b"a.pdf", b"b.pdf", b"c.txt"):
             named(session, name, b"x")
@@ -117,7 +117,7 @@ async def test_pattern_lists_present_removed_and_unshipped_names(plain: Power) -
     ]
 
 
-async def test_count_and_path_are_checked(plain: Power) -> None:
+async def test_history_request_with_a_wrong_count_or_path_is_refused(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         with pytest.raises(UsageError, match="at most"):
             await versions_of(session, "f", count=HISTORY_SHOWN_MAX + 1)

@@ -1,4 +1,4 @@
-"""Finding the mount of a path, even if the file of the path was removed."""
+"""The search for the mount of a path, even if the file at the path was removed."""
 
 from pathlib import Path
 
@@ -33,6 +33,6 @@ def test_past_path_is_split_at_its_mountpoint(
         assert past_path(Path("f"), program.cachedir).names == [b"d", b"f"]
 
 
-def test_path_outside_of_mounts_is_refused(tmp_path: Path) -> None:
+def test_past_path_outside_of_all_mounts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotMountedError):
         past_path(tmp_path / "x" / "y", None)

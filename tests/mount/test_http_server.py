@@ -1,4 +1,4 @@
-"""The HTTP server: one outcome for each client that is slow, broken or hostile."""
+"""The HTTP server, which handles clients that are slow, broken or hostile."""
 
 import socket
 import struct
@@ -18,12 +18,12 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Site:
-    """Answers /broken with a failing download, /large with 64 MiB, /wait after ``go``, and any other."""
+    """A site: /broken fails during a download, /large has 64 MiB, /wait waits for ``go``."""
 
     def __init__(self) -> None:
         self.go = trio.Event()
         self.ended = trio.Event()
-        self.why = ""  # the exception that ended a download
+        self.why = ""  # exception that ended a download
 
     async def answer(self, request: Request) -> Reply:
         """Return the reply to a request."""
@@ -51,7 +51,7 @@ class Site:
 
 
 class Running:
-    """A running server."""
+    """A running server with its site."""
 
     def __init__(self, port: int, site: Site) -> None:
         self.port = port
@@ -62,14 +62,14 @@ class Running:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
 
     async def ask(self, request: bytes) -> bytes:
-        """Return the complete reply to a request."""
+        """Send a request and return the complete reply."""
         async with await self.connect() as stream:
             await stream.send_all(request)
             return await rest_of(stream)
 
 
 async def rest_of(stream: trio.SocketStream) -> bytes:
-    """Return everything that a connection still sends."""
+    """Return all data that the server still sends on a connection."""
     return b"".join([bytes(data) async for data in stream])
 
 
@@ -82,14 +82,14 @@ async def running(nursery: trio.Nursery) -> Running:
     return Running(server.address.port, site)
 
 
-async def test_port_in_use_is_refused() -> None:
+async def test_http_server_refuses_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = Address("127.0.0.1", other.getsockname()[1])
         with pytest.raises(SettingsError, match="cannot listen on option="):
             await HttpServer(BOUNDS, {}).listen(address, "option=")
 
 
-async def test_reply_has_its_headers_and_closes_the_connection(
+async def test_http_reply_has_its_headers_and_closes_the_connection(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await running.ask(GET)
@@ -98,7 +98,7 @@ async def test_reply_has_its_headers_and_closes_the_connection(
     assert b"\r\nconnection: close\r\n" in reply.lower()
     assert reply.endswith(b"\r\n\r\npage")
     assert (await running.ask(GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
-    assert not caplog.records  # as of content that a reply to HEAD must not have
+    assert not caplog.records  # A reply to HEAD has no content.
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ async def test_reply_has_its_headers_and_closes_the_connection(
         (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: x\r\n" * BOUNDS.request_bytes, b"431"),
         (b"nonsense\r\n\r\n", b"400"),
         (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # of TLS
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # without a host
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # The request lacks a host.
         (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", b"501"),
     ],
 )
-async def test_wrong_request_gets_its_status(
+async def test_malformed_http_request_gets_an_error_status(
     running: Running, request_: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await running.ask(request_)).split(b" ")[1] == status
@@ -122,8 +122,8 @@ async def test_wrong_request_gets_its_status(
     assert not caplog.records
 
 
-async def test_client_that_still_sends_gets_its_reply(running: Running) -> None:
-    """Closing a socket with unread data would reset the connection, and the reply would be lost."""
+async def test_client_that_sends_a_long_body_receives_the_reply(running: Running) -> None:
+    """The server reads a request to its end, because a reset would lose the reply."""
     body = bytes(HTTP_DRAIN_BYTES_MAX // 2)
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     assert (await running.ask(request + body)).endswith(b"page")
@@ -134,10 +134,10 @@ async def test_client_that_sends_without_end_is_disconnected(running: Running) -
     async with await running.connect() as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n")
         with pytest.raises(trio.BrokenResourceError):
-            await stream.send_all(bytes(64 * MIB))  # more than the buffers of the kernel
+            await stream.send_all(bytes(64 * MIB))  # more than the kernel buffers
 
 
-async def test_half_closed_connection_gets_its_reply(running: Running) -> None:
+async def test_half_closed_connection_receives_its_reply(running: Running) -> None:
     async with await running.connect() as stream:
         await stream.send_all(GET)
         await stream.send_eof()
@@ -151,10 +151,10 @@ async def test_half_closed_connection_gets_its_reply(running: Running) -> None:
         assert await rest_of(stream) == b""
 
 
-async def test_slow_request_ends_with_its_status(
+async def test_slow_http_request_gets_status_408(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A browser that opened the connection in advance sees only that it was closed."""
+    """A slow request gets status 408, and a connection without a request is closed."""
     async with await running.connect() as silent, await running.connect() as slow:
         began_s = trio.current_time()
         await slow.send_all(GET[:10])
@@ -176,7 +176,7 @@ async def test_client_that_does_not_read_is_disconnected(
 
 
 async def rest_of_broken(stream: trio.SocketStream) -> bytes:
-    """Return what a connection that the server resets still sends."""
+    """Return the data that arrives on a connection before the server resets it."""
     found = bytearray()
     try:
         async for data in stream:
@@ -186,11 +186,13 @@ async def rest_of_broken(stream: trio.SocketStream) -> bytes:
     return bytes(found)
 
 
-async def test_cancelled_download_ends(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+async def test_download_ends_when_its_client_disconnects(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     async with await running.connect() as stream:
         await stream.send_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         await stream.receive_some()
-        linger = struct.pack("ii", 1, 0)  # closing resets the connection
+        linger = struct.pack("ii", 1, 0)  # Closing the socket resets the connection.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     with trio.fail_after(20):
         await running.site.ended.wait()
@@ -198,16 +200,16 @@ async def test_cancelled_download_ends(running: Running, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-async def test_failed_download_is_incomplete(
+async def test_failed_download_ends_without_its_last_chunk(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await running.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert reply.endswith(b"4\r\nhalf\r\n")  # without the last chunk
+    assert reply.endswith(b"4\r\nhalf\r\n")  # The last chunk is missing.
     assert "could not be completed" in caplog.text
 
 
-async def test_silent_clients_keep_no_other_one_out(running: Running) -> None:
-    """The connection that has waited longest is closed; hundreds of them change nothing."""
+async def test_silent_clients_do_not_block_other_clients(running: Running) -> None:
+    """If all connections are in use, the oldest waiting connection is closed."""
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert (await running.ask(GET)).endswith(b"page")
@@ -219,7 +221,7 @@ async def test_silent_clients_keep_no_other_one_out(running: Running) -> None:
         await stream.aclose()
 
 
-async def test_requests_beyond_the_bound_get_a_reply(running: Running) -> None:
+async def test_http_requests_above_the_limit_get_a_reply(running: Running) -> None:
     wait = GET.replace(b"/ ", b"/wait ", 1)
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
     for stream in streams:

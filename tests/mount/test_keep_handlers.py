@@ -1,4 +1,4 @@
-"""Requests about kept points, as a running mount answers them."""
+"""Requests about kept points to a running mount."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ __all__ = ["plain"]  # a fixture
 
 
 async def call(session: Session, command: str, **arguments: object) -> dict[str, Any]:
-    """Return the answer of a mount."""
+    """Return the mount's answer to a request."""
     handler = keep_handlers.KeepHandlers(session).handlers()[command]
     return dict(await handler(arguments, no_report))
 
 
-async def test_point_is_kept_listed_with_its_cost_and_dropped(plain: Power) -> None:
+async def test_point_can_be_kept_listed_and_dropped(plain: Power) -> None:
     await plain.retain(0)
     async with plain.session(tasks=False) as session:
         files: Files = {}
@@ -43,7 +43,7 @@ async def test_point_is_kept_listed_with_its_cost_and_dropped(plain: Power) -> N
         assert (await call(session, keep_requests.LIST))["points"] == []
 
 
-async def test_point_in_time_is_parsed_by_the_mount(plain: Power) -> None:
+async def test_mount_parses_the_point_in_time_to_keep(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         fill(session, {}, b"x")
         await session.flush()
@@ -58,8 +58,8 @@ async def test_point_in_time_is_parsed_by_the_mount(plain: Power) -> None:
             await call(session, keep_requests.KEEP, name="c", at="unknown", auto=False)
 
 
-async def test_point_is_dropped_by_the_key_of_its_object(plain: Power) -> None:
-    """Expiry does so: a point that was kept anew under the same name stays."""
+async def test_dropping_a_point_by_its_object_key_keeps_a_newer_point(plain: Power) -> None:
+    """Expiry drops points by key, so that a new point of the same name stays."""
     async with plain.session(tasks=False) as session:
         old = (await call(session, keep_requests.KEEP, name="a", at=None, auto=True))["point"]
         await call(session, keep_requests.DROP, names=["a"])
@@ -80,7 +80,7 @@ async def test_point_is_dropped_by_the_key_of_its_object(plain: Power) -> None:
         (keep_requests.DROP, {"names": [1]}),
     ],
 )
-async def test_wrong_arguments_are_refused(
+async def test_keep_request_with_wrong_arguments_is_refused(
     plain: Power, command: str, arguments: dict[str, object]
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -89,7 +89,7 @@ async def test_wrong_arguments_are_refused(
         assert not any(key.startswith("kept/") for key in plain.store.objects)
 
 
-async def test_unreadable_points_are_listed(plain: Power) -> None:
+async def test_unreadable_kept_points_are_listed(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         made = (await call(session, keep_requests.KEEP, name="a", at=None, auto=True))["point"]
     plain.store.objects[made["key"]] = b"damaged"

@@ -1,4 +1,4 @@
-"""The form of kept points in messages, and requests without a mount."""
+"""Kept points in messages, and requests without a mount."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from tests.codec.kept_points import point_of
 KEYRING = Keyring(None, bytes(range(32)))
 
 
-async def test_costs_are_unknown_without_a_database() -> None:
-    """Then the names and times are read from the bucket alone."""
+async def test_costs_of_kept_points_are_unknown_without_a_database() -> None:
+    """Without a database the names and times of kept points are read from the bucket."""
     point = point_of(KEYRING)
     found = await keep_requests.listed(KeptPoints((point,)), None, Txg(0))
     assert found["held_bytes"] is None
@@ -24,7 +24,7 @@ async def test_costs_are_unknown_without_a_database() -> None:
     assert found["points"][0]["alone_bytes"] is None
 
 
-async def test_requests_without_a_mount_are_refused(tmp_path: Path) -> None:
+async def test_keep_requests_without_a_mount_are_refused(tmp_path: Path) -> None:
     place = Target(f"local://{tmp_path}", tmp_path)
     with pytest.raises(NotMountedError):
         await keep_requests.request_list(place)

@@ -5,7 +5,7 @@ from s3fs_meta.sync.kernel import NoKernel
 
 
 async def test_kernel_side_without_a_mountpoint_does_nothing() -> None:
-    """Before a session is served, and after its end, calls for the kernel do nothing."""
+    """Calls for the kernel do nothing before and after the session is served."""
     for kernel in (KernelSide(), NoKernel()):
         assert await kernel.collect() in {True, None}
         await kernel.before_turn(None)

@@ -1,4 +1,4 @@
-"""Unshipped changes in the state directory of a killed daemon. With mounts: test_unanswered."""
+"""Unshipped changes in the state directory of a killed daemon; see also test_unanswered."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from s3fs_meta.mount import killed_state
 from s3fs_meta.mount.killed_state import Unshipped
 
 
-def test_changes_are_described_with_their_size() -> None:
+def test_unshipped_changes_are_described_with_their_size() -> None:
     assert Unshipped(0, 0, has_changes=False).described == "everything is in the bucket"
     assert Unshipped(2048, 2, has_changes=True).described == (
         "only on this host: 2 KiB in 2 blocks and changes of the metadata"
@@ -16,8 +16,8 @@ def test_changes_are_described_with_their_size() -> None:
     )
 
 
-def test_state_that_cannot_be_read_has_unknown_changes(tmp_path: Path) -> None:
-    """A missing state directory is not created."""
+def test_unshipped_changes_of_unreadable_state_are_unknown(tmp_path: Path) -> None:
+    """Unshipped changes are unknown if the state directory is missing, and it is not created."""
     assert killed_state.unshipped(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()
     (tmp_path / "meta.db").write_bytes(b"no database")

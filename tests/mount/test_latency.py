@@ -25,7 +25,7 @@ def _of(*counts: int, total_s: float = 0.0) -> Histogram:
         ((0, 0, 0, 0), 0.5, None),
     ],
 )
-def test_quantiles_are_interpolated_in_their_bucket(
+def test_quantiles_are_interpolated_within_their_bucket(
     counts: tuple[int, ...], part: float, expected: float | None
 ) -> None:
     assert _of(*counts).quantile_s(part) == (
@@ -33,20 +33,20 @@ def test_quantiles_are_interpolated_in_their_bucket(
     )
 
 
-def test_difference_has_only_the_requests_between_two_readings() -> None:
+def test_histogram_difference_counts_requests_between_two_readings() -> None:
     earlier, later = _of(100, 5, 0, 0, total_s=1.0), _of(100, 5, 3, 1, total_s=151.0)
 
     assert later.since(earlier) == _of(0, 0, 3, 1, total_s=150.0)
     assert later.since(None) is later
 
 
-def test_counters_of_a_new_daemon_are_not_negative() -> None:
+def test_histogram_difference_after_a_restart_is_not_negative() -> None:
     assert _of(1, 0, 0, 0).since(_of(5, 0, 0, 0)) == _of(1, 0, 0, 0)
 
 
-def test_daemon_of_an_older_version_has_no_histograms() -> None:
+def test_figures_of_an_older_daemon_have_no_histograms() -> None:
     assert histograms({"state": "serving"}) == {}
 
 
-def test_least_time_is_found_behind_empty_buckets() -> None:
+def test_smallest_time_is_found_after_empty_buckets() -> None:
     assert Histogram((1.0, 2.0), (0, 4, 0), 6.0).quantile_s(0.0) == 1.0

@@ -1,4 +1,4 @@
-"""Listening for clients of the figures."""
+"""The mount option metrics, which serves figures on a port."""
 
 from s3fs_meta.model import Address
 from s3fs_meta.mount.metrics_option import listening
@@ -6,12 +6,12 @@ from s3fs_meta.mount.metrics_option import listening
 LOOPBACK = "127.0.0.1"
 
 
-async def test_mount_without_the_option_listens_nowhere() -> None:
+async def test_mount_without_the_option_metrics_opens_no_port() -> None:
     async with listening(None, "/m") as server:
         assert server is None
 
 
-async def test_mount_that_ends_frees_its_port() -> None:
+async def test_unmount_frees_the_port_of_the_metrics() -> None:
     async with listening(Address(LOOPBACK, 0), "/m") as server:
         assert server is not None
         port = int(server.address.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""The figures of a mount over HTTP."""
+"""Figures of a mount, served over HTTP."""
 
 import http.client
 import socket
@@ -59,7 +59,7 @@ class Served(NamedTuple):
 
 @pytest.fixture
 async def served(nursery: trio.Nursery) -> AsyncIterator[Served]:
-    """Return a server that runs on a free port of loopback."""
+    """Return a server that runs on a free loopback port."""
     source = Source()
     server = MetricsServer("/m")
     await server.listen(Address("127.0.0.1", 0))
@@ -72,7 +72,7 @@ def _names(parse: Any, page: bytes) -> set[str]:
     return {one.name for one in parse.text_string_to_metric_families(page.decode())}
 
 
-async def test_format_is_the_one_that_the_client_accepts(served: Served) -> None:
+async def test_metrics_format_follows_the_accept_header(served: Served) -> None:
     status, content_type, plain = await served.get()
     open_status, open_type, page = await served.get(**OPEN_METRICS)
 
@@ -83,7 +83,7 @@ async def test_format_is_the_one_that_the_client_accepts(served: Served) -> None
     assert page.endswith(b"# EOF\n")
 
 
-async def test_page_is_made_once_for_clients_at_the_same_time(served: Served) -> None:
+async def test_metrics_page_is_made_once_for_concurrent_clients(served: Served) -> None:
     async with trio.open_nursery() as clients:
         for _ in range(METRICS_CONNECTIONS_MAX // 2):
             clients.start_soon(served.get)
@@ -91,7 +91,7 @@ async def test_page_is_made_once_for_clients_at_the_same_time(served: Served) ->
     assert served.source.collected == 1
 
 
-async def test_page_is_made_again_when_it_is_too_old(
+async def test_metrics_page_is_made_again_when_it_is_too_old(
     served: Served, mock_clock: trio.testing.MockClock
 ) -> None:
     mock_clock.jump(10)
@@ -104,7 +104,7 @@ async def test_page_is_made_again_when_it_is_too_old(
     assert served.source.collected == 2
 
 
-async def test_page_of_one_format_is_not_served_as_the_other(served: Served) -> None:
+async def test_metrics_page_is_cached_for_each_format(served: Served) -> None:
     _status, _type, page = await served.get(**OPEN_METRICS)
     _status, _type, plain = await served.get()
 
@@ -116,7 +116,9 @@ async def test_page_of_one_format_is_not_served_as_the_other(served: Served) -> 
     [("/metrics", "HEAD", 200), ("/metrics?x=1", "GET", 200), ("/", "GET", 404)]
     + [("/metrics", method, 405) for method in ("POST", "PUT", "DELETE")],
 )
-async def test_only_the_page_is_served(served: Served, path: str, method: str, status: int) -> None:
+async def test_metrics_server_serves_only_the_metrics_page(
+    served: Served, path: str, method: str, status: int
+) -> None:
     assert (await served.get(path, method))[0] == status
 
 
@@ -138,7 +140,7 @@ async def test_only_the_page_is_served(served: Served, path: str, method: str, s
 async def test_name_of_another_host_is_refused_on_loopback(
     served: Served, host: str, status: int
 ) -> None:
-    """A web page whose name was made to resolve to 127.0.0.1 does not get the figures."""
+    """A web page whose host name resolves to 127.0.0.1 cannot read the figures."""
     found = await served.get(Host=host)
 
     assert found[0] == status
@@ -159,7 +161,7 @@ async def test_name_of_another_host_is_refused_on_loopback(
         (b"GET /metrics HTTP/1.0\r\nUpgrade: h2c\r\nAccept: \xff\r\n\r\n", b"200"),
     ],
 )
-async def test_hostile_requests_are_answered_and_change_nothing(
+async def test_hostile_metrics_requests_are_answered_and_change_nothing(
     served: Served, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", served.port)
@@ -170,8 +172,8 @@ async def test_hostile_requests_are_answered_and_change_nothing(
     assert not caplog.records
 
 
-async def test_silent_clients_keep_no_other_one_out(served: Served) -> None:
-    """The connection that has waited longest is closed."""
+async def test_silent_clients_do_not_block_other_metrics_clients(served: Served) -> None:
+    """If all connections are in use, the oldest waiting connection is closed."""
     streams = [
         await trio.open_tcp_stream("127.0.0.1", served.port) for _ in range(METRICS_CONNECTIONS_MAX)
     ]
@@ -182,7 +184,7 @@ async def test_silent_clients_keep_no_other_one_out(served: Served) -> None:
         await stream.aclose()
 
 
-async def test_silent_client_is_disconnected(
+async def test_silent_metrics_client_is_disconnected(
     served: Served, autojump_clock: trio.testing.MockClock
 ) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", served.port)
@@ -190,12 +192,12 @@ async def test_silent_client_is_disconnected(
         assert await stream.receive_some() == b""
 
 
-async def test_port_in_use_is_an_error_that_names_it(served: Served) -> None:
+async def test_metrics_port_in_use_is_named_in_the_error(served: Served) -> None:
     with pytest.raises(SettingsError, match=rf"metrics=127.0.0.1:{served.port}: .*in use"):
         await MetricsServer("/m").listen(Address("127.0.0.1", served.port))
 
 
-async def test_bug_in_the_figures_does_not_end_the_server(nursery: trio.Nursery) -> None:
+async def test_bug_in_the_figures_does_not_end_the_metrics_server(nursery: trio.Nursery) -> None:
     async def collect() -> Mapping[str, Any]:
         raise ValueError
 

@@ -11,14 +11,14 @@ def test_unmounted_device_has_no_holders() -> None:
     assert mount_holders.find(wanted) == []
 
 
-def test_processes_in_other_filesystems_do_not_count() -> None:
-    """A mount of another filesystem type does not count, even if it has the device number."""
+def test_processes_with_another_filesystem_type_are_no_holders() -> None:
+    """A mount of another type is ignored, even if its device number is the same."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     assert mount_holders.is_mounted_here(proc)
     assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
 
 
-def test_reused_device_number_does_not_count() -> None:
+def test_processes_with_a_reused_device_number_are_no_holders() -> None:
     """The kernel may give the device number of an unmounted filesystem to another filesystem."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     ended = proc._replace(source="local:///another/bucket")
@@ -28,8 +28,8 @@ def test_reused_device_number_does_not_count() -> None:
     assert not mount_holders.is_mounted_here(ended)
 
 
-def test_text_about_holders_names_processes_or_open_files() -> None:
-    """The text names processes, or open files, or says that neither can be seen."""
+def test_message_about_holders_names_processes_or_open_files() -> None:
+    """The message names processes, or open files, or says that neither can be seen."""
     holder = Holder(7, "sh", "/mnt")
     assert (
         mount_holders.described([holder], 3) == "in another mount namespace by sh (pid 7) on /mnt"

@@ -21,10 +21,10 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])
-def test_path_without_a_name_is_refused(
+def test_path_without_a_last_component_is_refused(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path that ends in "..", or is missing, cannot be removed."""
+    """A path that ends in ".." cannot be removed."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
@@ -37,7 +37,7 @@ def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_symlinks_are_followed_except_at_the_end_of_a_path(
+def test_symlinks_are_followed_except_in_the_last_component(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     mnt = mounted.mountpoint
@@ -53,7 +53,7 @@ def test_symlinks_are_followed_except_at_the_end_of_a_path(
 
 
 @pytest.mark.mount
-def test_nodes_follow_links_and_are_of_one_filesystem(
+def test_symlinks_to_several_filesystems_are_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     mnt, past = mounted.mountpoint, tmp_path / "past"
@@ -87,8 +87,8 @@ def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
 
 
 @pytest.mark.mount
-def test_name_of_a_copy_must_be_free(program: Program, mounted: Place) -> None:
-    """The name may not exist, even as a dangling symlink, and its directory must exist."""
+def test_target_of_a_copy_must_be_free(program: Program, mounted: Place) -> None:
+    """The target of a copy may not exist, and its parent directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
     source = mount_paths.existing(mnt / "nowhere", program.cachedir)
@@ -133,7 +133,7 @@ def _entry(path: Path, ino: int) -> mount_paths.Entry:
 
 
 def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
-    """The kernel may cache a removed or a missing name for some time."""
+    """A command waits, because the kernel may cache the old state of a name."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.touch()
     later = threading.Timer(0.1, lambda: old.rename(new))
@@ -147,14 +147,14 @@ def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
 
     later.join()
     old.touch()
-    # Another process has made another entry with the old name.
+    # Another process has created another entry with the old name.
     mount_paths.require_seen([gone], there=False)
 
 
-def test_effect_that_never_becomes_visible_is_an_error(
+def test_command_fails_if_its_effect_never_becomes_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request was executed, but the kernel does not show its effect in time."""
+    """A command fails if the kernel does not show its effect in time."""
     monkeypatch.setattr(mount_paths, "KERNEL_FORGET_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
@@ -187,15 +187,15 @@ def test_rm_and_clone_require_a_visible_effect(
     assert paths[-1].exists() == (what == "created")
 
 
-def test_error_about_an_unmounted_path_repeats_the_path_as_given(tmp_path: Path) -> None:
-    """The error has the path that the user gave, and no state directory."""
+def test_error_about_an_unmounted_path_names_the_given_path(tmp_path: Path) -> None:
+    """The error names the path that the user gave, and not the state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
-def test_names_of_any_bytes_are_encoded(tmp_path: Path) -> None:
-    """A name of any bytes is encoded as JSON, and the daemon decodes it."""
+def test_names_of_arbitrary_bytes_survive_json(tmp_path: Path) -> None:
+    """A name that is not UTF-8 survives the encoding of requests as JSON."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
         arrived = decode(encode(entry_message(entry)))

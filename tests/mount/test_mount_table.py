@@ -11,7 +11,7 @@ _LINES = [
 ]
 
 
-def test_fields_are_parsed_around_optional_fields() -> None:
+def test_mount_table_fields_are_parsed_around_optional_fields() -> None:
     """Optional fields end at the dash, and escaped characters are decoded."""
     root, ours, other = mount_table.parse(_LINES)
 
@@ -21,7 +21,7 @@ def test_fields_are_parsed_around_optional_fields() -> None:
 
 
 def test_flags_of_the_topmost_mount_are_returned() -> None:
-    """The flags are those of the last mount on a mountpoint, or of any mount of a device."""
+    """The flags of a mountpoint are those of its last mount."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
     again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
@@ -35,8 +35,8 @@ def test_flags_of_the_topmost_mount_are_returned() -> None:
     assert mount_table.flags(moved, _LINES, anywhere=True) == first
 
 
-def test_path_is_resolved_without_accessing_the_mountpoint(tmp_path: Path) -> None:
-    """The function resolves symlinks above a mountpoint, but not the mountpoint, which may hang."""
+def test_path_is_resolved_without_access_to_the_mountpoint(tmp_path: Path) -> None:
+    """A path is resolved above its mountpoint only, because an access may hang."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -48,7 +48,7 @@ def test_unmounted_path_is_not_found(tmp_path: Path) -> None:
     assert mount_table.find(str(tmp_path)) is None
 
 
-def test_mount_of_another_type_does_not_count() -> None:
-    """Only mounts of s3fs-meta are found; /proc is mounted with another type."""
+def test_mount_of_another_filesystem_type_is_not_found() -> None:
+    """Only mounts of s3fs-meta are found, and not /proc."""
     assert mount_table.find("/proc") is None
     assert any(one.mountpoint == "/proc" for one in mount_table.read())

@@ -1,4 +1,4 @@
-"""Which tree of the past a request means."""
+"""The past tree that a clone request refers to."""
 
 import os
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ Found = tuple[Txg, Attributes]
 
 
 class Sources:
-    """The sources of one mount, with a file ``d/f`` that is shipped and then removed."""
+    """The sources of one mount, with a file ``d/f`` that is uploaded and then removed."""
 
     def __init__(self, volume: Volume, copier: Copier) -> None:
         session = volume.session
@@ -44,7 +44,7 @@ class Sources:
 
 @asynccontextmanager
 async def shipped(volume: Volume) -> AsyncIterator[tuple[Sources, Txg, Ino]]:
-    """Ship a file and its removal; give the sources, the txg with the file, and the file."""
+    """Upload a file and then its removal; yield the sources, the first txg and the inode."""
     async with volume.mounted() as fs:
         directory = make_directory(fs, b"d")
         ino = make_file(fs, b"f", directory)
@@ -63,7 +63,7 @@ async def volume(tmp_path: Any) -> Volume:
     return made
 
 
-async def test_path_at_a_time_and_a_number_of_the_past_mean_the_same(volume: Volume) -> None:
+async def test_past_path_and_past_inode_find_the_same_file(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         names = ["d", "f"]
@@ -80,7 +80,7 @@ async def test_path_at_a_time_and_a_number_of_the_past_mean_the_same(volume: Vol
         assert (top, attributes.ino) == (txg, ROOT_INO)
 
 
-async def test_now_uploads_all_changes_first(volume: Volume) -> None:
+async def test_clone_of_the_present_uploads_all_changes_first(volume: Volume) -> None:
     async with volume.mounted() as fs:
         sources = Sources(volume, Copier(fs, volume.session))
         made = make_file(fs, b"new")
@@ -104,13 +104,13 @@ async def test_now_uploads_all_changes_first(volume: Volume) -> None:
         {"top": 1, "names": [], "at": {"text": "3000-01-01", "time_ns": 1 << 62}},
     ],
 )
-async def test_malformed_source_or_time_is_refused(volume: Volume, source: dict[str, Any]) -> None:
+async def test_malformed_past_source_is_refused(volume: Volume, source: dict[str, Any]) -> None:
     async with shipped(volume) as (sources, _txg, _ino):
         with pytest.raises(UsageError):
             await sources.find(**source)
 
 
-async def test_path_that_did_not_exist_then_is_refused(volume: Volume) -> None:
+async def test_path_that_did_not_exist_at_the_txg_is_refused(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, _ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         for names in (["d", "g"], ["d", "f", "g"], [os.fsdecode(b"\xff")]):

@@ -14,8 +14,8 @@ from s3fs_meta.settings import MountOptions, parse_mount_options
 URL = "local:///srv/store"
 
 
-def test_options_reach_their_parts_of_the_plan(tmp_path: Path) -> None:
-    """Options for the cache, the database, FUSE and ownership are in their parts of the plan."""
+def test_mount_plan_has_the_given_options(tmp_path: Path) -> None:
+    """The mount plan has the options for the cache, the database, FUSE and ownership."""
     options = parse_mount_options(
         [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
     )
@@ -34,8 +34,8 @@ def test_options_reach_their_parts_of_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
-def test_invalid_value_of_an_option_is_refused(tmp_path: Path, text: str) -> None:
-    """An invalid value is refused, and no file is created."""
+def test_invalid_value_of_a_mount_option_is_refused(tmp_path: Path, text: str) -> None:
+    """An invalid value of a mount option is refused, and no file is created."""
     with pytest.raises(UsageError):
         make_plan(URL, tmp_path, parse_mount_options([f"cachedir={tmp_path}", text]))
 
@@ -43,14 +43,14 @@ def test_invalid_value_of_an_option_is_refused(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
-def test_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
-    """The message shows the valid forms of a URL."""
+def test_mount_with_a_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
+    """The error about a wrong URL shows the valid forms of a URL."""
     with pytest.raises(UsageError, match=r"local:///(absolute/path|srv/store$)"):
         make_plan(url, tmp_path, MountOptions())
 
 
 def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
-    """A file, a missing path and a mountpoint of another filesystem are refused."""
+    """A mountpoint must be a directory on which no other filesystem is mounted."""
     (tmp_path / "file").touch()
 
     with pytest.raises(UsageError, match="is not a directory"):
@@ -61,14 +61,14 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
         make_plan(URL, Path("/proc"), MountOptions())
 
 
-def test_entries_that_a_mount_hides_give_a_warning(tmp_path: Path) -> None:
+def test_mount_that_hides_entries_gives_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     [warning] = make_plan(URL, tmp_path, MountOptions()).warnings
     assert "is not empty" in warning
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_passphrase_file_that_others_can_read_gives_a_warning(tmp_path: Path, mode: int) -> None:
+def test_passphrase_file_readable_by_others_gives_a_warning(tmp_path: Path, mode: int) -> None:
     file, mountpoint = tmp_path / "secret", tmp_path / "mnt"
     file.write_text("secret")
     file.chmod(mode)
@@ -99,7 +99,7 @@ def test_weak_durability_gives_a_warning(tmp_path: Path, text: str, expected: st
 def test_options_of_the_previous_release_are_accepted_with_a_warning(
     tmp_path: Path, text: str
 ) -> None:
-    """An option without effect gives one warning and changes nothing in the plan."""
+    """An option that no longer has an effect gives one warning and changes nothing in the plan."""
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
@@ -107,19 +107,19 @@ def test_options_of_the_previous_release_are_accepted_with_a_warning(
     assert plan.fuse == make_plan(URL, tmp_path, MountOptions()).fuse
 
 
-def test_defaults_print_no_warning(tmp_path: Path) -> None:
+def test_default_mount_options_give_no_warning(tmp_path: Path) -> None:
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
 
 
-def test_invalid_state_directory_is_refused(tmp_path: Path) -> None:
-    """A name of the directory that is too long gives an error that names --cachedir."""
+def test_too_long_state_directory_is_refused(tmp_path: Path) -> None:
+    """A state directory with a too long name gives an error that names --cachedir."""
     options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
 
     with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
         make_plan(URL, tmp_path, options)
 
 
-def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
+def test_mount_plan_has_the_absolute_path_of_the_passphrase_file(tmp_path: Path) -> None:
     """The plan has an absolute path, because the daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
@@ -127,7 +127,7 @@ def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
 
 
 def test_options_of_the_command_override_those_of_fstab() -> None:
-    """An option that the command line does not have keeps its value from fstab."""
+    """An option that the command line omits keeps its value from fstab."""
     merged = merged_options(
         ["region=a,profile=b,ro"], MountOptions(region="c", force_takeover=False)
     )
@@ -135,7 +135,7 @@ def test_options_of_the_command_override_those_of_fstab() -> None:
     assert (merged.region, merged.profile, merged.read_only) == ("c", "b", True)
 
 
-def test_defaults_of_mount_options_are_those_of_pragmas() -> None:
+def test_default_mount_options_equal_the_default_pragmas() -> None:
     assert pragmas_of(MountOptions()) == Pragmas()
 
 
@@ -148,7 +148,9 @@ def test_defaults_of_mount_options_are_those_of_pragmas() -> None:
         ("page_size", pragmas.PAGE_SIZES),
     ],
 )
-def test_option_accepts_every_value_of_sqlite(word: str, values: tuple[str | int, ...]) -> None:
+def test_mount_option_accepts_every_value_of_its_pragma(
+    word: str, values: tuple[str | int, ...]
+) -> None:
     for value in values:
         assert BY_WORD[word].parse(word, str(value)) == value
 
@@ -174,7 +176,7 @@ def test_mount_at_a_txg_is_read_only_and_has_its_own_state(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("address", "is_announced"), [("9105", False), ("[::1]:1", False), ("0.0.0.0:1", True)]
 )
-def test_figures_for_other_hosts_are_announced(
+def test_metrics_address_open_to_other_hosts_gives_a_warning(
     tmp_path: Path, address: str, is_announced: bool
 ) -> None:
     (tmp_path / "m").mkdir()

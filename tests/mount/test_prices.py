@@ -30,7 +30,7 @@ month = 4
 """
 
 
-def test_default_is_that_of_aws_s3_standard() -> None:
+def test_default_prices_are_those_of_aws_s3_standard() -> None:
     found = prices.default()
     assert (found.name, found.currency) == ("AWS S3 Standard, us-east-1", "USD")
     assert {kind: price * 1000 for kind, price in found.requests.items()} == pytest.approx(
@@ -40,7 +40,7 @@ def test_default_is_that_of_aws_s3_standard() -> None:
     assert found.stored_byte * GIB == pytest.approx(0.023)
 
 
-def test_prices_are_for_one_request_and_one_byte(tmp_path: Path) -> None:
+def test_prices_are_converted_to_one_request_and_one_byte(tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text(TABLE)
     assert prices.load(tmp_path / "prices.toml") == prices.PriceTable(
         "MinIO",
@@ -76,7 +76,9 @@ def test_prices_are_for_one_request_and_one_byte(tmp_path: Path) -> None:
         ('"MinIO"', "[" * 50_000, "no TOML: "),
     ],
 )
-def test_wrong_field_is_refused_by_name(tmp_path: Path, old: str, new: str, why: str) -> None:
+def test_wrong_field_of_a_price_table_is_named(
+    tmp_path: Path, old: str, new: str, why: str
+) -> None:
     path = tmp_path / "prices.toml"
     assert old in TABLE
     path.write_text(TABLE.replace(old, new))
@@ -87,12 +89,12 @@ def test_wrong_field_is_refused_by_name(tmp_path: Path, old: str, new: str, why:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b" " * (PRICE_TABLE_BYTES_MAX + 1), b""])
-def test_file_that_is_no_table_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_file_that_is_no_price_table_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(UsageError):
         prices.load(tmp_path / "x")
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_price_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="missing: No such file"):
         prices.load(tmp_path / "missing")

@@ -26,8 +26,8 @@ def bounds() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("soft", [1024, OPEN_FILES_WANTED])
-def test_low_limit_of_open_files_is_raised(bounds: tuple[int, int], soft: int) -> None:
-    """The soft limit becomes the wanted number of open files."""
+def test_low_limit_of_open_files_is_raised_at_mount(bounds: tuple[int, int], soft: int) -> None:
+    """The soft limit of open files is raised to the wanted number."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, bounds[1]))
 
     process.raise_open_files()
@@ -36,7 +36,7 @@ def test_low_limit_of_open_files_is_raised(bounds: tuple[int, int], soft: int) -
 
 
 def test_higher_limit_of_open_files_is_kept(bounds: tuple[int, int]) -> None:
-    """A limit that the administrator has set higher stays."""
+    """A higher limit of open files, set by the administrator, is kept."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_WANTED + 1, bounds[1]))
 
     process.raise_open_files()
@@ -47,7 +47,7 @@ def test_higher_limit_of_open_files_is_kept(bounds: tuple[int, int]) -> None:
 def test_limit_of_open_files_does_not_exceed_the_hard_limit(
     bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the hard limit is lower than wanted, the soft limit becomes the hard limit."""
+    """The soft limit of open files is raised at most to the hard limit."""
     monkeypatch.setattr(process, "OPEN_FILES_WANTED", bounds[1] + 1)
 
     process.raise_open_files()
@@ -64,14 +64,14 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def thaw() -> Iterator[None]:
-    """Let the garbage collector track all objects before the test, and exempt them after it."""
+    """Unfreeze the garbage collector before the test, and freeze it again afterwards."""
     gc.unfreeze()
     yield
     gc.freeze()
 
 
 def test_objects_from_the_start_are_exempt_from_garbage_collection() -> None:
-    """Garbage from the start is freed, and later collections visit only later objects."""
+    """After the start, garbage collections visit only objects that were made later."""
     garbage = weakref.ref(Node())
     process.exempt_objects()
 
@@ -80,8 +80,8 @@ def test_objects_from_the_start_are_exempt_from_garbage_collection() -> None:
     assert len(gc.get_objects()) < 1000
 
 
-def test_later_objects_are_collected() -> None:
-    """Reference cycles made after the start are collected."""
+def test_objects_made_after_the_start_are_garbage_collected() -> None:
+    """Reference cycles that are made after the start are collected."""
     process.exempt_objects()
     later = weakref.ref(Node())
 
@@ -102,8 +102,8 @@ def test_fatal_signal_prints_the_stack_of_every_thread() -> None:
     assert b"in stalled" in done.stderr
 
 
-def test_state_reaches_the_socket_of_systemd(tmp_path: Path) -> None:
-    """The daemon's state is sent to systemd as one datagram."""
+def test_daemon_sends_its_state_to_systemd(tmp_path: Path) -> None:
+    """The daemon sends its state to systemd as one datagram."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(path)
@@ -113,16 +113,16 @@ def test_state_reaches_the_socket_of_systemd(tmp_path: Path) -> None:
 
 
 def test_abstract_socket_of_systemd_is_supported() -> None:
-    """An address that begins with @ is an abstract socket, without a file."""
+    """An address of systemd that begins with @ is an abstract socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind("")  # The kernel chooses an abstract name.
+        listener.bind("")  # The kernel chooses an abstract socket name.
         name = listener.getsockname().decode()
 
         assert notify("STOPPING=1", "@" + name[1:])
         assert listener.recv(100) == b"STOPPING=1"
 
 
-def test_notify_without_socket_is_ignored(tmp_path: Path) -> None:
-    """Without a socket of systemd, or with a missing one, nothing is sent."""
+def test_notify_without_a_socket_is_ignored(tmp_path: Path) -> None:
+    """Without a socket of systemd the daemon sends nothing."""
     assert not notify("READY=1", "")
     assert not notify("READY=1", str(tmp_path / "missing"))

@@ -51,7 +51,7 @@ def _values(families: Iterable[Metric], **labels: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-def test_parsers_of_prometheus_read_the_figures(open_metrics: bool) -> None:
+def test_prometheus_parsers_read_the_figures(open_metrics: bool) -> None:
     found = _parsed(open_metrics=open_metrics)
     values = _values(found.values(), mountpoint="/b")
 
@@ -91,8 +91,8 @@ def test_times_of_requests_are_a_cumulative_histogram(open_metrics: bool) -> Non
     }
 
 
-def test_names_and_units_follow_the_conventions() -> None:
-    """The unit is the end of the name, and only counters end with ``_total``."""
+def test_metric_names_follow_the_prometheus_conventions() -> None:
+    """Each metric name ends with its unit, and only names of counters end with ``_total``."""
     families = _parsed(open_metrics=True)
 
     assert all(name.startswith("s3fs_meta_") for name in families)
@@ -104,8 +104,8 @@ def test_names_and_units_follow_the_conventions() -> None:
         assert one.documentation.endswith(".")
 
 
-def test_figures_without_a_value_have_no_sample() -> None:
-    """An unknown time is not 1970, and an unknown rest is not 0."""
+def test_unknown_figures_have_no_sample() -> None:
+    """An unknown time is not shown as 1970, nor an unknown remainder as 0."""
     values = _values(_parsed(open_metrics=True).values(), mountpoint="/a")
 
     assert "s3fs_meta_upload_left_seconds" not in values
@@ -113,8 +113,8 @@ def test_figures_without_a_value_have_no_sample() -> None:
     assert "s3fs_meta_kernel_age_seconds" not in values
 
 
-def test_state_errors_and_work_on_trees_have_a_sample_for_each_kind() -> None:
-    """A kind that is absent now has the value 0, so that rules do not miss it."""
+def test_each_kind_of_state_and_error_has_a_sample() -> None:
+    """A state or error that does not apply now has the value 0, so that rules find it."""
     families = _parsed(open_metrics=True).values()
 
     states = {state: _values(families, mountpoint="/a", state=state) for state in STATES}
@@ -125,14 +125,14 @@ def test_state_errors_and_work_on_trees_have_a_sample_for_each_kind() -> None:
     assert _values(families, mountpoint="/a", work="locking") == {"s3fs_meta_tree_names_left": 0}
 
 
-def test_mount_that_does_not_answer_is_down_and_has_no_other_sample() -> None:
+def test_mount_that_does_not_answer_is_reported_only_as_down() -> None:
     families = _parsed(open_metrics=True).values()
 
     assert _values(families, mountpoint="/c") == {"s3fs_meta_up": 0}
     assert _values(families, mountpoint="/a")["s3fs_meta_up"] == 1
 
 
-def test_commands_start_without_the_library() -> None:
+def test_commands_start_without_importing_prometheus_client() -> None:
     code = "import sys, s3fs_meta.cli.status, s3fs_meta.mount.service, s3fs_meta.mount.prometheus"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('prometheus_client' in sys.modules)"],
@@ -145,8 +145,8 @@ def test_commands_start_without_the_library() -> None:
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-def test_mountpoint_that_is_not_utf8_hides_no_mount(open_metrics: bool) -> None:
-    """One such mount would otherwise make the page of all mounts an error."""
+def test_mountpoint_that_is_not_utf8_does_not_break_the_page(open_metrics: bool) -> None:
+    """One mountpoint that is not UTF-8 does not break the page of all mounts."""
     strange = os.fsdecode(b"/m\xff\n")
     page = text(
         [*READINGS, Reading(strange, FIGURES | {"url": strange})], open_metrics=open_metrics

@@ -24,14 +24,14 @@ _FLAGS = Flags(
 MADE = "commit=3,noatime,cachedir=/var/tmp/state,at_least=4:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa,allow_other"
 
 
-def test_remount_is_a_separate_option() -> None:
-    """The word "remount" is found in a list of options, but not within another option."""
+def test_remount_is_found_only_as_a_separate_option() -> None:
+    """The word remount is recognised as an option, but not inside another option."""
     assert remount.asks_for_it(["ro,remount"])
     assert remount.asks_for_it(["ro", "remount,commit=3"])
     assert not remount.asks_for_it(["ro", "x-remount,profile=remount"])
 
 
-def test_flags_of_the_kernel_are_ignored() -> None:
+def test_kernel_flags_of_a_remount_are_ignored() -> None:
     """mount(8) repeats the flags of the kernel; all other options are parsed."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
@@ -49,7 +49,7 @@ def test_unknown_option_of_a_remount_is_refused_by_name() -> None:
         remount.given_by(["remount,ro,xyzzy"], _FLAGS)
 
 
-def test_only_mounted_filesystems_can_be_remounted(tmp_path: Path) -> None:
+def test_remount_of_an_unmounted_path_is_refused(tmp_path: Path) -> None:
     """A path that is no mountpoint is refused."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])
@@ -64,7 +64,7 @@ async def power(tmp_path: Path) -> Power:
 
 
 async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> Message:
-    """Send a remount request to a mount whose options are MADE."""
+    """Send a remount request to a mount with the options MADE."""
     handlers = RemountHandlers(parse_mount_options([MADE]), session).handlers()
     given = {
         field: {"text": one.text, "value": shown_value(one.value)}
@@ -74,8 +74,8 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
     return await handlers[remount.REMOUNT](arguments, lambda _event: None)
 
 
-async def test_writer_may_become_read_only_and_writable_again(power: Power) -> None:
-    """A request for the other mode changes the kernel's flag; a request without a mode does not."""
+async def test_writer_can_be_remounted_read_only_and_writable_again(power: Power) -> None:
+    """A remount to the other mode changes the kernel's flag; a remount without a mode does not."""
     async with power.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
@@ -83,7 +83,7 @@ async def test_writer_may_become_read_only_and_writable_again(power: Power) -> N
 
 
 async def test_remount_accepts_the_current_options(power: Power) -> None:
-    """mount(8) passes the options of fstab, which equal those of the mount."""
+    """A remount with the options of fstab, which mount(8) passes, is accepted."""
     async with power.session() as session:
         assert await _ask(session, read_only=True, words=MADE) == {"change": True}
 
@@ -91,15 +91,15 @@ async def test_remount_accepts_the_current_options(power: Power) -> None:
 @pytest.mark.parametrize(
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
-async def test_other_options_are_refused_by_name(power: Power, word: str) -> None:
-    """The message says that a remount changes only ro and rw."""
+async def test_remount_refuses_other_options_by_name(power: Power, word: str) -> None:
+    """The error says that a remount changes only ro and rw."""
     async with power.session() as session:
         with pytest.raises(UsageError, match=f"option '{word}': a remount changes only ro and rw"):
             await _ask(session, read_only=True, words=word)
 
 
-async def test_mount_made_read_only_stays_read_only(power: Power) -> None:
-    """A mount with ro has no lease, so the option rw is refused."""
+async def test_mount_made_read_only_cannot_be_remounted_writable(power: Power) -> None:
+    """A mount made with ro has no lease, so a remount with rw is refused."""
     async with power.session(options=OpenOptions(read_only=True)) as session:
         assert await _ask(session, read_only=True) == {"change": True}
         with pytest.raises(UsageError, match="mounted with ro"):
@@ -107,7 +107,7 @@ async def test_mount_made_read_only_stays_read_only(power: Power) -> None:
 
 
 async def test_remount_of_a_follower_changes_nothing(power: Power) -> None:
-    """A follower is read-only; the option rw is refused and names promote."""
+    """A remount of a follower with rw is refused, and the error names promote."""
     async with power.session() as writer:
         await writer.flush()
         async with following(power) as (session, _listener):
@@ -116,7 +116,7 @@ async def test_remount_of_a_follower_changes_nothing(power: Power) -> None:
                 await _ask(session, read_only=False)
 
 
-async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
+async def test_degraded_mount_cannot_be_remounted_writable(power: Power) -> None:
     """The option rw is refused with the reason why the mount is degraded."""
     async with power.session() as session:
         session.status.degrade("the disk refused to sync")
@@ -126,7 +126,7 @@ async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
 
 
 async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
-    """The remount commits the open group, so that a power loss costs nothing."""
+    """A remount with ro commits the open group, so that a later power loss loses nothing."""
     async with power.session(tasks=False) as session:
         write_file(session, b"content")
         assert session.cache.index.bytes_in[BlockState.DIRTY] == 7
@@ -141,7 +141,7 @@ async def test_read_only_remount_commits_the_open_group(power: Power) -> None:
 
 
 def test_equivalent_values_of_options_are_equal() -> None:
-    """Two parses of a relative time are equal, and so are two spellings of a path."""
+    """Equal points in time and equal paths count as equal, however they are written."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

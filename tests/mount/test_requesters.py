@@ -1,4 +1,4 @@
-"""The processes that send most requests."""
+"""The processes that send the most requests to a mount."""
 
 import os
 import struct
@@ -11,16 +11,16 @@ from s3fs_meta.mount.limits import REQUESTERS_SHOWN_MAX
 from s3fs_meta.mount.requesters import WRITE_BACK, Process, process_of, ranked, supplementary_groups
 
 SECOND_NS = 10**9
-NO_THREAD = 2**22  # above the largest PID
+NO_THREAD = 2**22  # above the largest possible PID
 
 
 def _copy(*senders: tuple[int, int]) -> Recent:
-    """Return a copy of requests, one second old."""
+    """Return a copy of the requests of one second ago."""
     content = b"".join(struct.pack("=QII", 9 * SECOND_NS, *one) for one in senders)
     return Recent(10 * SECOND_NS, len(senders), content)
 
 
-def test_threads_of_one_process_count_together() -> None:
+def test_requests_of_threads_count_for_their_process() -> None:
     found: list[dict[str, Any]] = []
 
     def find() -> None:
@@ -37,7 +37,7 @@ def test_threads_of_one_process_count_together() -> None:
     assert found[0]["span_s"] == 5
 
 
-def test_process_with_most_requests_is_first_and_the_list_is_bounded() -> None:
+def test_list_of_requesters_is_sorted_and_bounded() -> None:
     many = [(NO_THREAD + number, 0) for number in range(100)]
 
     found = ranked(_copy(*many, (NO_THREAD + 50, 0)), 5)
@@ -47,16 +47,16 @@ def test_process_with_most_requests_is_first_and_the_list_is_bounded() -> None:
     assert found["requests"] == 101
 
 
-def test_ended_processes_and_those_without_a_pid_are_named_so() -> None:
+def test_ended_processes_and_those_without_a_pid_are_labelled() -> None:
     assert process_of(Sender(NO_THREAD, 7)) == Process(NO_THREAD, "(ended)", 7)
     assert process_of(Sender(0, 7)) == Process(None, "(in another process namespace)", 7)
     assert process_of(Sender(0, None)) == Process(None, WRITE_BACK, None)
 
 
-def test_groups_of_a_process_equal_getgroups() -> None:
+def test_groups_of_a_process_equal_those_of_getgroups() -> None:
     assert supplementary_groups(os.getpid()) == frozenset(os.getgroups())
 
 
 def test_ended_process_has_no_groups() -> None:
-    """A process may exit between its request and the search for its groups."""
+    """A process that has exited since its request has no supplementary groups."""
     assert supplementary_groups(2**22 + 1) == frozenset()

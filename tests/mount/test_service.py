@@ -45,7 +45,7 @@ def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_refused_mount_says_what_to_do_about_the_device_and_the_helper(
+def test_refused_mount_advises_on_the_fuse_device_and_fusermount3(
     tmp_path: Path, written: str, advice: str
 ) -> None:
     log = tmp_path / "mount.log"
@@ -61,7 +61,7 @@ def test_refused_mount_says_what_to_do_about_the_device_and_the_helper(
 
 @pytest.mark.mount
 def test_mount_applies_its_options(program: Program, place: Place) -> None:
-    """Capacity, owner and mode apply; the control socket exists during the mount."""
+    """The mount has the given capacity, owner and mode, and a control socket."""
     options = "capacity=1G,uid=12,gid=13,umask=027"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
@@ -80,7 +80,7 @@ def test_mount_applies_its_options(program: Program, place: Place) -> None:
 def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A mount after fusermount3 -u waits for the daemon, and then continues in the next epoch."""
+    """A mount after fusermount3 -u waits for the previous daemon and begins the next epoch."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(20_000_000))
     (tmp_path / "again").mkdir()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
@@ -94,10 +94,10 @@ def test_new_mount_waits_for_the_upload_of_the_previous_daemon(
 
 @pytest.mark.mount
 @pytest.mark.parametrize("again", [["-o", "ro,at=0s"], ["--cachedir", "other"]])
-def test_running_mount_is_not_replaced(
+def test_mount_does_not_replace_a_running_mount(
     program: Program, mounted: Place, tmp_path: Path, again: list[str]
 ) -> None:
-    """A daemon with another state directory, as for a point in time, was not killed."""
+    """A running mount is recognised even by a mount with another state directory."""
     (mounted.mountpoint / "f").write_text("served")
     words = [word if word != "other" else str(tmp_path / "other") for word in again]
 
@@ -109,8 +109,8 @@ def test_running_mount_is_not_replaced(
 
 
 @pytest.mark.mount
-def test_port_of_the_figures_that_is_in_use_changes_nothing(program: Program, place: Place) -> None:
-    """The mount fails before it takes the lease."""
+def test_mount_with_a_used_metrics_port_changes_nothing(program: Program, place: Place) -> None:
+    """If the port of the metrics is in use, the mount fails before it acquires the lease."""
     before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*")}
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
@@ -122,8 +122,8 @@ def test_port_of_the_figures_that_is_in_use_changes_nothing(program: Program, pl
 
 
 @pytest.mark.mount
-def test_mount_of_the_past_changes_no_known_points_in_time(program: Program, place: Place) -> None:
-    """The list of known points keeps those that are later than the mounted one."""
+def test_mount_of_the_past_keeps_the_list_of_known_points(program: Program, place: Place) -> None:
+    """A mount of the past does not drop later points from the list of known points."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").touch()
     program.ok("umount", place.mountpoint)
@@ -138,8 +138,8 @@ def test_mount_of_the_past_changes_no_known_points_in_time(program: Program, pla
 
 
 @pytest.mark.mount
-def test_dead_mount_stays_until_the_next_one_can_be_made(program: Program, mounted: Place) -> None:
-    """Without its bucket nothing is mounted, and programs cannot write below the mountpoint."""
+def test_dead_mount_stays_until_the_next_mount_succeeds(program: Program, mounted: Place) -> None:
+    """If the next mount fails, the dead mount still prevents writes below its mountpoint."""
     mountpoint, hidden = mounted.mountpoint, mounted.bucket.with_name("hidden")
     with (mountpoint / "f").open("w") as file:
         file.write("synced")

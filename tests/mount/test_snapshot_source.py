@@ -18,7 +18,7 @@ from tests.cli.conftest import Place
 
 
 async def use(place: Place, cachedir: Path, wanted: PointInTime) -> list[str]:
-    """Open a point in time; return the names of this host's state directories during its use."""
+    """Open a point in time, and return the names of the state directories meanwhile."""
     front = TerminalFront(quiet=True)
     reading = Reading(of_url(place.url, cachedir), S3Options(), None, front)
     async with (
@@ -30,7 +30,7 @@ async def use(place: Place, cachedir: Path, wanted: PointInTime) -> list[str]:
 
 
 def test_snapshot_of_a_command_leaves_no_local_state(place: Place, tmp_path: Path) -> None:
-    """The local state of this command, and of an earlier one that was killed, is removed."""
+    """A command removes the local state of its snapshot and of an earlier killed command."""
     cachedir = tmp_path / "c"
     left = StateDir(locate_snapshot_state(of_url(place.url, cachedir).state, "process 0"))
     assert left.try_lock()

@@ -1,4 +1,4 @@
-"""Opening and closing the store of a command."""
+"""Opening and closing of the store that a command uses."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from s3fs_meta.objects.urls import S3Options
 
 
 async def test_store_is_open_within_its_context(tmp_path: Path) -> None:
-    """The body of the context has the store, and its exceptions are not changed."""
+    """The store is open within the context, whose exceptions are not changed."""
     url = f"local://{tmp_path}"
 
     async def use() -> None:
@@ -29,7 +29,7 @@ async def test_store_is_open_within_its_context(tmp_path: Path) -> None:
 
 
 async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
-    """Only mkfs creates a missing directory."""
+    """Only mkfs creates a missing bucket directory."""
     with pytest.raises(NotAFilesystemError, match="mount its disk"):
         async with opened_store(f"local://{tmp_path}/missing", S3Options()):
             pass
@@ -46,8 +46,8 @@ async def test_missing_directory_of_a_store_is_refused(tmp_path: Path) -> None:
         (UsageError("no such option"), False),
     ],
 )
-async def test_error_about_a_store_names_it_once(error: S3fsError, is_named: bool) -> None:
-    """The same holds in a group of errors. An error of another kind is not changed."""
+async def test_error_about_a_store_names_the_store_once(error: S3fsError, is_named: bool) -> None:
+    """An error in an exception group also names the store exactly once."""
     before = str(error)
 
     with pytest.RaisesGroup(type(error)), naming_store("local:///b"):
@@ -58,7 +58,7 @@ async def test_error_about_a_store_names_it_once(error: S3fsError, is_named: boo
 
 
 def test_advised_command_has_the_s3_options_of_the_failed_command() -> None:
-    """Only commands for the URL of the store are completed."""
+    """An advised command for the store's URL gets the S3 options of the failed command."""
     options = S3Options("http://nas:9000", None, "my profile")
     error = NotAFilesystemError("s3://bucket/home")
 
@@ -89,8 +89,8 @@ def test_advised_command_has_the_s3_options_of_the_failed_command() -> None:
         ("mount -o ro; fsck", "mount -o ro; fsck"),
     ],
 )
-def test_advised_check_has_the_url(text: str, expected: str) -> None:
-    """Modules that do not know the URL advise the command without it."""
+def test_advised_fsck_command_includes_the_url(text: str, expected: str) -> None:
+    """An advised fsck command without a URL gets the URL of the store."""
     url = "s3://bucket/home"
 
     assert with_options(text.format(url=url), url) == expected.format(url=url)

@@ -25,7 +25,7 @@ def figures(
     age_s: float = 0,
     error: str = "",
 ) -> dict[str, Any]:
-    """Return the figures of a mount that the status text shows."""
+    """Return figures of a mount for the status text."""
     return {
         "state": state,
         "why": why,
@@ -37,7 +37,7 @@ def figures(
 
 
 class Manager:
-    """A service manager: the socket, and the messages received."""
+    """A service manager: its socket and the received messages."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -85,16 +85,16 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
         (figures("degraded", "disk full"), "degraded; disk full; everything is in the bucket"),
     ],
 )
-def test_status_is_one_line(shown: dict[str, Any], text: str) -> None:
+def test_service_status_is_one_line(shown: dict[str, Any], text: str) -> None:
     assert status_text(shown) == text
 
 
-def test_status_quotes_only_the_beginning_of_a_long_error() -> None:
+def test_service_status_truncates_a_long_error() -> None:
     assert len(status_text(figures(error="x" * 10_000))) == SUPERVISED_CHARS_MAX
 
 
 def test_path_that_is_not_utf8_is_sent_as_text(manager: Manager) -> None:
-    """A service manager ignores a status that is not UTF-8."""
+    """A path that is not UTF-8 is escaped, because a service manager would ignore it."""
     manager.shown = figures("degraded", os.fsdecode(b"disk of /\xff full"))
     manager.supervisor().report()
 
@@ -102,7 +102,7 @@ def test_path_that_is_not_utf8_is_sent_as_text(manager: Manager) -> None:
     assert status.startswith("STATUS=degraded; disk of /\\udcff full")
 
 
-def test_watchdog_of_this_process_is_found() -> None:
+def test_watchdog_for_this_process_is_found() -> None:
     assert watchdog_s({"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "7"}, 7) == 4.0
     assert watchdog_s({"WATCHDOG_USEC": "4000000"}, 7) == 4.0
 
@@ -116,14 +116,14 @@ def test_watchdog_of_this_process_is_found() -> None:
         {"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "8"},
     ],
 )
-def test_watchdog_of_no_or_another_process_is_ignored(environment: dict[str, str]) -> None:
+def test_watchdog_for_another_process_is_ignored(environment: dict[str, str]) -> None:
     assert watchdog_s(environment, 7) is None
 
 
-async def test_watchdog_gets_a_message_in_half_its_time(
+async def test_watchdog_message_is_sent_at_half_of_the_limit(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The status is sent once, and the watchdog's message every 2 s of a limit of 4 s."""
+    """With a watchdog limit of 4 s, a message is sent every 2 s."""
     monkeypatch.setenv("WATCHDOG_USEC", "4000000")
     with trio.move_on_after(5):
         await manager.supervisor().run()
@@ -131,7 +131,7 @@ async def test_watchdog_gets_a_message_in_half_its_time(
     assert manager.received() == [["WATCHDOG=1", f"STATUS={IDLE}"], ["WATCHDOG=1"], ["WATCHDOG=1"]]
 
 
-async def test_changed_status_is_sent(
+async def test_changed_status_is_sent_without_a_watchdog(
     manager: Manager, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Without a watchdog, a message is sent only if the status has changed."""
@@ -148,14 +148,14 @@ async def test_changed_status_is_sent(
     assert manager.received() == [["STATUS=degraded; disk full; everything is in the bucket"]]
 
 
-async def test_without_a_service_manager_the_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_supervisor_ends_without_a_service_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
 
     await Supervisor(figures).run()
 
 
-def test_end_requests_more_time_while_the_bucket_accepts_uploads(manager: Manager) -> None:
-    """STOPPING is sent once; an outage ends the requests for time, so the limit of the unit holds."""
+def test_unmount_requests_more_time_while_uploads_succeed(manager: Manager) -> None:
+    """During unmount more time is requested only while the bucket accepts uploads."""
     supervisor = manager.supervisor()
     supervisor.ready()
     supervisor.ending()
@@ -173,10 +173,10 @@ def test_end_requests_more_time_while_the_bucket_accepts_uploads(manager: Manage
     ]
 
 
-def test_service_manager_that_does_not_read_blocks_nothing_and_misses_nothing(
+def test_stalled_service_manager_delays_messages_and_loses_none(
     manager: Manager,
 ) -> None:
-    """The socket of a stalled manager is full; what could not be sent is sent later, once."""
+    """Messages that a stalled service manager does not accept are sent later, once."""
     while process.notify("x"):
         pass
     supervisor = manager.supervisor()
@@ -192,7 +192,7 @@ def test_service_manager_that_does_not_read_blocks_nothing_and_misses_nothing(
 
 
 class Shown:
-    """A front that records what it shows."""
+    """A front end that records its calls."""
 
     def __init__(self) -> None:
         self.lines: list[Any] = []
@@ -210,12 +210,12 @@ class Shown:
         return f"answer to {prompt}"
 
     def ready(self) -> None:
-        """Record the end."""
+        """Record that the mount is ready."""
         self.lines.append("ready")
 
 
-def test_progress_of_a_start_requests_more_time(manager: Manager) -> None:
-    """Each percent is sent once, with a request for time; the front shows everything."""
+def test_progress_of_a_slow_start_requests_more_time(manager: Manager) -> None:
+    """During a slow start each percent of progress requests more time once."""
     shown = Shown()
     front = SupervisedFront(shown)
     front.notice("restoring")

@@ -17,20 +17,20 @@ from s3fs_meta.mount_errors import NotMountedError
 
 @pytest.fixture
 def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the default directory of local state, in a directory of the test."""
+    """Return the default directory of local state, inside the test's directory."""
     monkeypatch.setattr(targets, "own_cachedir", lambda: tmp_path / "state")
     monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "state" / "notes")
     return tmp_path / "state"
 
 
-def test_url_has_one_directory_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
+def test_each_url_has_one_state_directory(cachedir: Path, tmp_path: Path) -> None:
     """The state directory of a URL is always the same, and differs from that of another URL."""
     assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
     assert targets.of_url("local:///a", None).state != targets.of_url("local:///b", None).state
     assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path
 
 
-def test_mount_that_still_uploads_is_found_by_its_mountpoint(
+def test_unmounted_daemon_that_still_uploads_is_found_by_its_mountpoint(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """After fusermount3 -u only the daemon's note names the mountpoint."""
@@ -45,7 +45,7 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
 
 
 def test_outcome_of_a_mount_is_kept_for_a_limited_time(cachedir: Path, tmp_path: Path) -> None:
-    """An outcome is read from the note for a limited time; then the note is removed."""
+    """The note with the outcome of a mount is removed after a limited time."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -60,8 +60,10 @@ def test_outcome_of_a_mount_is_kept_for_a_limited_time(cachedir: Path, tmp_path:
     assert not note.exists()
 
 
-def test_outcome_is_read_only_from_the_note_of_its_daemon(cachedir: Path, tmp_path: Path) -> None:
-    """The note of another daemon with the same process id has another start time."""
+def test_outcome_of_a_mount_is_read_only_from_the_note_of_its_daemon(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """The outcome is not read from a note of another daemon with the same process id."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -77,7 +79,7 @@ def test_outcome_is_read_only_from_the_note_of_its_daemon(cachedir: Path, tmp_pa
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
-    """The note of a killed daemon is removed by a command that reads it, or by the next mount."""
+    """A command that reads the note of a killed daemon removes it, and so does the next mount."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -103,7 +105,7 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
 
 
 def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
-    """Other files in the directory are kept, and commands ignore them."""
+    """Incomplete notes are removed; other files in the directory are kept."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     names = ("4194305.new", f"{os.getpid()}.new", "x.new", "\N{SUPERSCRIPT TWO}")
@@ -117,7 +119,7 @@ def test_incomplete_notes_of_killed_processes_are_removed(cachedir: Path) -> Non
 
 
 def test_only_the_latest_notes_of_ended_mounts_are_kept(cachedir: Path, tmp_path: Path) -> None:
-    """A host that mounts often, as automount does, does not collect thousands in an hour."""
+    """A host that mounts often keeps only a limited number of notes."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     own = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert own is not None
@@ -137,8 +139,8 @@ def test_only_the_latest_notes_of_ended_mounts_are_kept(cachedir: Path, tmp_path
     assert own.exists()
 
 
-def test_namespace_with_a_process_is_found() -> None:
-    """Only root may make one; its process is seen from this namespace."""
+def test_pid_namespace_is_found_while_it_has_a_process() -> None:
+    """A PID namespace is found only while a process runs in it."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo; read line"]
@@ -155,7 +157,7 @@ def test_namespace_with_a_process_is_found() -> None:
 
 
 def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
-    """The notes were written by a container that shared the directory and has ended."""
+    """Notes of a container that shared the directory are removed when the container has ended."""
     for name in ("namespace-7", "namespace-8", "4194305"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1").touch()
@@ -166,10 +168,8 @@ def test_notes_of_ended_pid_namespaces_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "namespace-7" / "1").exists()
 
 
-def test_note_of_a_dead_process_in_another_mount_namespace_is_kept_for_a_day(
-    cachedir: Path, tmp_path: Path
-) -> None:
-    """A process cannot see whether a mount in another mount namespace exists."""
+def test_note_of_another_mount_namespace_is_kept_for_a_day(cachedir: Path, tmp_path: Path) -> None:
+    """A note is kept if its mount may exist in another mount namespace."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -197,11 +197,11 @@ def test_note_of_a_dead_process_in_another_mount_namespace_is_kept_for_a_day(
     ],
 )
 def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text: str) -> None:
-    """A note in an unknown form is ignored, and kept while its process runs."""
+    """A note in an unknown format is ignored, and kept while its process runs."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
-    # above PID_MAX_LIMIT, so no process has this id
+    # above PID_MAX_LIMIT, so that no process has this id
     (notes / "4194305").write_text(text, encoding="latin-1")
 
     assert all(place.state != Path("/s") for place in targets.all_mounted())
@@ -214,7 +214,7 @@ def test_note_of_another_version_is_ignored(cachedir: Path, tmp_path: Path, text
 
 
 def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -> None:
-    """A note with an additional field is read."""
+    """A note with an unknown additional field can be read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -224,7 +224,7 @@ def test_fields_of_a_later_version_are_ignored(cachedir: Path, tmp_path: Path) -
 
 
 def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_path: Path) -> None:
-    """The note has the start time of its daemon, because process ids are reused."""
+    """A note has the start time of its daemon, because process ids are reused."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
@@ -237,10 +237,10 @@ def test_note_of_a_killed_daemon_matches_no_other_process(cachedir: Path, tmp_pa
 
 
 @pytest.mark.parametrize(("device", "url"), [("0:99", "local:///b"), ("0:98", "local:///a")])
-def test_note_describes_the_mount_with_its_device_and_url(
+def test_note_identifies_the_mount_by_device_and_url(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, url: str
 ) -> None:
-    """Device numbers are reused, and a URL may be mounted twice."""
+    """A mount is identified by device and URL, because device numbers are reused."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     another = mounted._replace(device=device, source=url)
@@ -253,10 +253,10 @@ def test_note_describes_the_mount_with_its_device_and_url(
     assert not targets.is_served(another)
 
 
-def test_mount_is_not_mistaken_for_an_unmounted_one_of_the_same_url(
+def test_mount_with_a_reused_device_number_is_recognised(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that still uploads after its unmount has a device number that is in use again."""
+    """The device number of an unmounted filesystem may be in use again during its upload."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "s3://bucket/home")
     note = targets.write_note(targets.Target(mounted.source, tmp_path / "serving"), mounted)
     assert note is not None
@@ -272,7 +272,7 @@ def test_mount_is_not_mistaken_for_an_unmounted_one_of_the_same_url(
     assert targets.of_mountpoint(tmp_path / "mnt", None).state == tmp_path / "serving"
 
 
-def test_command_without_a_target_takes_the_only_mount(
+def test_command_without_a_target_uses_the_only_mount(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, f"local:///{name}") for name in "xy"]
@@ -299,17 +299,17 @@ def test_unwritable_note_does_not_stop_the_mount(cachedir: Path, tmp_path: Path)
     assert targets.write_note(targets.Target("local:///a", tmp_path), mounted) is None
 
 
-def test_urls_are_recognised(cachedir: Path) -> None:
-    """A target with a scheme is a URL, any other target is a mountpoint."""
+def test_target_with_a_scheme_is_a_url(cachedir: Path) -> None:
+    """A target with a scheme is a URL, and any other target is a mountpoint."""
     assert targets.of_either("s3://b/p", None).url == "s3://b/p"
     with pytest.raises(NotMountedError):
         targets.of_either("s3", None)
 
 
-def test_url_in_place_of_a_mountpoint_is_explained(
+def test_error_about_a_url_names_its_mountpoint(
     cachedir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the mountpoint of the URL, if it is mounted."""
+    """If a command needs a mountpoint and gets a mounted URL, the error names the mountpoint."""
     rows = [
         Mounted("/srv/home", "0:99", FS_TYPE, "s3://bucket/home"),
         Mounted("/srv/disk", "0:98", "ext4", "local:///srv/store"),
@@ -331,7 +331,7 @@ def test_url_in_place_of_a_mountpoint_is_explained(
 def test_mounted_point_in_time_is_found_without_its_note(
     cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state directory of the mount is found if its note is missing."""
+    """The state directory of a mounted point in time is found without a note."""
     mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
     monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
     present = targets.of_url("local:///a", None)
@@ -342,7 +342,7 @@ def test_mounted_point_in_time_is_found_without_its_note(
     assert targets.of_mountpoint(tmp_path / "y", None).state == present.state
 
 
-def test_flags_of_the_command_that_mounted_are_known() -> None:
+def test_flags_of_the_mount_command_are_parsed_from_the_note() -> None:
     again = "s3fs-meta mount --endpoint-url http://x:1 --cachedir '/my state' -o ro s3://b/h /mnt"
     place = targets.Target("s3://b/h", Path("/s"), again=again)
     assert targets.mount_flags(place) == {"--endpoint-url": "http://x:1", "--cachedir": "/my state"}

@@ -16,8 +16,8 @@ from s3fs_meta.mount.tree_handlers import TreeHandlers, _entry
 from tests.fs.conftest import Volume, look, make_directory, make_file
 
 
-def test_name_in_a_request_may_have_any_bytes() -> None:
-    """A name in a request may have any bytes."""
+def test_name_in_a_request_may_have_arbitrary_bytes() -> None:
+    """A name in a request need not be UTF-8."""
     assert _entry({"parent": 1, "name": "a\udcff", "ino": 2}) == (1, b"a\xff", 2)
 
 
@@ -25,7 +25,7 @@ def test_name_in_a_request_may_have_any_bytes() -> None:
     "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
 )
 def test_malformed_request_is_refused(arguments: Message) -> None:
-    """The error says that the client may be of another version."""
+    """A malformed request is refused with a hint at a client of another version."""
     with pytest.raises(UsageError):
         _entry(arguments)
 
@@ -53,7 +53,7 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
 async def test_clone_and_lock_report_their_progress(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client and status show the progress of clone and lock."""
+    """The client and the status command show the progress of clone and lock."""
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
@@ -77,7 +77,7 @@ async def test_clone_and_lock_report_their_progress(
 
 
 async def test_wait_for_a_removal_ends_if_the_mount_refuses_changes(fs: Filesystem) -> None:
-    """If the mount refuses changes, the handler fails instead of waiting."""
+    """A handler that waits for a removal fails if the mount refuses changes."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
@@ -92,8 +92,8 @@ async def test_wait_for_a_removal_ends_if_the_mount_refuses_changes(fs: Filesyst
         await trees.wait_for_removal(lambda _progress: None)
 
 
-async def test_malformed_copy_is_refused(fs: Filesystem) -> None:
-    """Also a copy of the past while the mount does not serve its files yet."""
+async def test_malformed_clone_request_is_refused(fs: Filesystem) -> None:
+    """A clone of the past is refused while the mount does not serve its files yet."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     handlers = trees.handlers()
     target = {"parent": ROOT_INO, "name": "copy", "ino": 0}

@@ -26,7 +26,7 @@ MIB = 1 << 20
 def figures(
     pending_bytes: int = 20 * MIB, why: str = "", **outage: float
 ) -> dict[str, Mapping[str, Any] | str]:
-    """Return the part of a mount's figures that the lines need."""
+    """Return figures of a mount for the printed lines."""
     return {
         "url": "s3://bucket/home",
         "endpoint": "http://nas:9000",
@@ -42,14 +42,14 @@ def figures(
 
 
 class Lines:
-    """A front that keeps its lines, with the time of each."""
+    """A front end that records its lines with their times."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, str]] = []
         self._began_s = trio.current_time()
 
     def notice(self, text: str) -> None:
-        """Keep a line."""
+        """Record a line."""
         self.seen.append((round(trio.current_time() - self._began_s), text))
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -60,7 +60,7 @@ class Lines:
         raise AssertionError(prompt)
 
     def ready(self) -> None:
-        """Do nothing."""
+        """Ignore the report that the mount is ready."""
 
 
 def watch(lines: Lines, remains: Remains | None = None, advice: str = "") -> UploadWatch:
@@ -68,7 +68,7 @@ def watch(lines: Lines, remains: Remains | None = None, advice: str = "") -> Upl
     return UploadWatch(Target("s3://bucket/home", Path("/s"), "/mnt"), lines, remains, advice)
 
 
-async def test_first_line_names_content_bucket_and_server(
+async def test_first_line_names_content_bucket_and_server_of_an_upload(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -78,7 +78,7 @@ async def test_first_line_names_content_bucket_and_server(
     assert lines.seen == [(0, f"uploading 20 MiB in 20 blocks (about 2 packs) to {WHERE}")]
 
 
-async def test_progress_lines_come_less_and_less_often(
+async def test_upload_progress_is_printed_at_growing_intervals(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -98,8 +98,10 @@ async def test_progress_lines_come_less_and_less_often(
     assert lines.seen[-1][1] == "20 MiB in 20 blocks (about 2 packs) to upload, 2 MiB/s, about 10 s"
 
 
-async def test_silent_bucket_is_named(autojump_clock: trio.testing.MockClock) -> None:
-    """Requests have no answer, but none has failed yet."""
+async def test_silent_bucket_is_named_before_a_request_fails(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A bucket that does not answer is named even before a request fails."""
     lines = Lines()
     watched = watch(lines)
     watched.note(Left.of(figures()))
@@ -110,10 +112,10 @@ async def test_silent_bucket_is_named(autojump_clock: trio.testing.MockClock) ->
     assert lines.seen[-1][1].endswith(f"to upload, no answer from {WHERE} since 5 s")
 
 
-async def test_outage_is_reported_with_its_reason_and_its_end(
+async def test_start_and_end_of_an_outage_are_printed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A failure that a retry may end within a second is not reported."""
+    """A failure that a retry ends within a second is not printed."""
     lines = Lines()
     watched = watch(lines)
 
@@ -130,7 +132,7 @@ async def test_outage_is_reported_with_its_reason_and_its_end(
     assert back == f"{WHERE} answers again"
 
 
-async def test_outage_of_some_seconds_ends_a_wait_that_is_limited(
+async def test_outage_of_some_seconds_ends_a_limited_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     calls: list[float] = []
@@ -144,7 +146,7 @@ async def test_outage_of_some_seconds_ends_a_wait_that_is_limited(
     assert len(calls) == 1
 
 
-async def test_refused_upload_is_reported_without_an_outage(
+async def test_refused_upload_is_not_reported_as_an_outage(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -157,7 +159,7 @@ async def test_refused_upload_is_reported_without_an_outage(
     assert f"waiting for {WHERE}: store refused 'pack/1': AccessDenied; " in lines.seen[-1][1]
 
 
-async def test_interruption_describes_changes_that_are_only_on_this_host(
+async def test_interrupted_wait_describes_changes_that_are_not_uploaded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     remains = Remains("")
@@ -173,7 +175,7 @@ async def test_interruption_describes_changes_that_are_only_on_this_host(
     )
 
 
-async def test_metadata_without_content_is_described(
+async def test_upload_of_metadata_alone_is_described(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -186,7 +188,7 @@ async def test_metadata_without_content_is_described(
 async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The daemon may take a second to end after its last upload."""
+    """A daemon without changes may take a second to end, during which nothing is printed."""
     idle, lines = figures(0), Lines()
     assert isinstance(idle["chain"], dict)
     idle["chain"]["unshipped_since_ns"] = 0
@@ -200,10 +202,10 @@ async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
     assert line == f"the last changes to upload, no answer from {WHERE} since 6 s"
 
 
-async def test_figures_of_an_older_daemon_are_enough(
+async def test_upload_figures_of_an_older_daemon_are_accepted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Such a daemon does not report the server, the outage and the number of packs."""
+    """Figures of an older daemon lack the server, the outage and the number of packs."""
     older = figures(MIB)
     del older["outage"], older["endpoint"]
     assert isinstance(older["upload"], dict)
@@ -215,7 +217,7 @@ async def test_figures_of_an_older_daemon_are_enough(
     assert lines.seen == [(0, "uploading 1 MiB in 1 block to s3://bucket/home")]
 
 
-async def test_error_of_the_waiting_command_is_not_grouped(
+async def test_error_during_a_wait_for_uploads_is_raised_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with pytest.raises(ValueError, match="alone"):
@@ -223,6 +225,6 @@ async def test_error_of_the_waiting_command_is_not_grouped(
             raise ValueError("alone")
 
 
-def test_speed_is_left_out_while_it_is_unknown() -> None:
+def test_unknown_upload_speed_is_omitted() -> None:
     assert rate_of({"sent_bytes_per_s": None, "left_s": None}) == ()
     assert rate_of({"sent_bytes_per_s": MIB, "left_s": 90.0}) == ("1 MiB/s", "about 2 min")

@@ -63,7 +63,7 @@ class Mounted(NamedTuple):
 
 @asynccontextmanager
 async def opened(home: Path) -> AsyncIterator[Handlers]:
-    """Make a filesystem in a memory store, and open it."""
+    """Create a filesystem in a memory store and open it."""
     store = MemoryStore()
     wanted = NewFilesystem(label="t", block_bytes=BLOCK_BYTES, page_size=4096, passphrase=None)
     await make_filesystem(store, wanted, home, SystemClock())
@@ -107,14 +107,14 @@ async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Serve the mount; report the task as started when the mount is ready."""
+    """Serve the mount, and report to the nursery when it is ready."""
     options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
     await serve(operations, mountpoint, options, on_ready=task_status.started)
 
 
 @pytest.fixture
 def mountpoint(tmp_path: Path) -> Path:
-    """Return an empty directory."""
+    """Return an empty directory to mount on."""
     path = tmp_path / "mount point é"
     path.mkdir()
     return path
@@ -153,7 +153,7 @@ CONTEXT = Context()
 
 
 class Reply:
-    """Collects the entries of one readdir reply."""
+    """A collector of the entries of one readdir reply."""
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
@@ -169,7 +169,7 @@ class Reply:
 
 @pytest.fixture
 def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
-    """Return a collector of readdir replies, because only pyfuse3 can make a token for one."""
+    """Return a collector of readdir replies, because only pyfuse3 can make a reply token."""
     made = Reply()
     monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
     return made

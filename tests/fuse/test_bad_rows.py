@@ -1,4 +1,4 @@
-"""Rows with values of a wrong type, which must cost only EIO for their own files."""
+"""Rows with values of a wrong type, which cause EIO only for their own files."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import Context, Handlers, Reply, make_file
 
 CONTEXT = Context()
-_PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2)
+_PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of fallocate(2)
 VALUES: Final = ("x'ff00'", "'text'", "1.5")
 INODE_COLUMNS: Final = (
     *("mode", "nlink", "uid", "gid", "size_bytes", "mapped_blocks", "ctime_ns", "mtime_delta_ns"),
@@ -34,7 +34,7 @@ WHERE: Final = {"dentries": "name IN (x'626164', x'6c696e6b')", "blocks": "1"}
 
 
 async def make_entries(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
-    """Make a file with content and an extended attribute, a symlink, and a further file."""
+    """Create a file with content and an extended attribute, a symlink, and another file."""
     bad, good = await make_file(handlers, b"bad"), await make_file(handlers, b"good")
     operations = handlers.operations
     await operations.setxattr(bad, b"user.a", b"value", CONTEXT)
@@ -57,18 +57,18 @@ def spoil(handlers: Handlers, table: str, column: str, value: str, inos: tuple[I
 
 
 async def answer(work: Callable[[], Awaitable[object]]) -> int:
-    """Return the errno of a request, 0 for success."""
+    """Return the errno of a request, or 0 for success."""
     try:
         await work()
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
-    except BadRowError:  # The extension replies to some requests itself.
+    except BadRowError:  # The extension sends some replies itself.
         return errno.EIO
     return 0
 
 
 def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitable[object]]]:
-    """Return requests on the damaged inodes that only read."""
+    """Return requests that read the damaged inodes."""
     operations = handlers.operations
 
     async def content() -> None:
@@ -123,14 +123,14 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", INODE_COLUMNS)
-async def test_unreadable_inode_gives_eio_only_for_itself(
+async def test_unreadable_inode_causes_eio_only_for_itself(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
     column: str,
     value: str,
 ) -> None:
-    """Requests for the inode fail with EIO; requests for its name and for other files succeed."""
+    """An unreadable inode causes EIO for its own requests, not for those of other files."""
     bad, good, link = await make_entries(handlers)
     spoil(handlers, "inodes", column, value, (bad, link))
 
@@ -148,7 +148,7 @@ async def test_unreadable_inode_gives_eio_only_for_itself(
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
-async def test_unreadable_row_gives_eio_only_for_its_file(
+async def test_unreadable_row_causes_eio_only_for_its_file(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
@@ -156,7 +156,7 @@ async def test_unreadable_row_gives_eio_only_for_its_file(
     column: str,
     value: str,
 ) -> None:
-    """Every request on the file fails with EIO or succeeds, and the mount keeps serving."""
+    """A row with a wrong type causes EIO for its file, and the mount keeps serving."""
     bad, good, link = await make_entries(handlers)
     spoil(handlers, table, column, value, (bad, link))
 
@@ -175,7 +175,7 @@ async def test_unreadable_row_gives_eio_only_for_its_file(
 async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str
 ) -> None:
-    """The removed file stays as an orphan until fsck -y."""
+    """A removed file with unreadable rows stays as an orphan until fsck -y."""
     bad, good, _link = await make_entries(handlers)
     spoil(handlers, "blocks", column, "1.5", (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
@@ -195,7 +195,7 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
 async def test_bad_row_found_during_a_change_degrades_the_mount(
     handlers: Handlers,
 ) -> None:
-    """The group with half of the change is rolled back, and the mount is degraded."""
+    """If a change finds a bad row, its group is rolled back and the mount is degraded."""
     bad, good, _link = await make_entries(handlers)
     status = handlers.operations.status
     begun = status.progress
@@ -211,7 +211,7 @@ async def test_bad_row_found_during_a_change_degrades_the_mount(
 
 @pytest.mark.parametrize("refs", [0, -1, -(2**63)])
 @pytest.mark.parametrize("removed", [False, True])
-async def test_block_without_references_degrades_the_mount_with_a_reason(
+async def test_block_with_reference_count_zero_degrades_the_mount(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, refs: int, removed: bool
 ) -> None:
     """A forged row of a plain filesystem is reported as damage; the content stays readable."""

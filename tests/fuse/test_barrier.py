@@ -1,4 +1,4 @@
-"""The barrier file, whose release proves that all earlier requests have arrived."""
+"""The barrier file, whose release shows that all earlier requests have arrived."""
 
 import os
 
@@ -9,13 +9,13 @@ from s3fs_meta.fuse.barrier import Barrier
 
 
 def test_barrier_belongs_to_the_user_of_the_mount() -> None:
-    """Only the user of the mount, as which the write-back process runs, can look up the barrier."""
+    """Only the user of the mount, who runs the write-back process, can look up the barrier."""
     entry = Barrier().entry
     assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 
 
-async def test_barrier_passes_with_its_last_release() -> None:
-    """The barrier passes when all opens of it are released, including those by a killed process."""
+async def test_barrier_passes_after_the_release_of_all_its_opens() -> None:
+    """An open of the barrier is also released if a killed process had it open."""
     barrier = Barrier()
     barrier.opened()
     barrier.opened()
@@ -35,7 +35,7 @@ async def test_barrier_passes_with_its_last_release() -> None:
     assert seen == [False]
 
 
-async def test_barrier_waits_for_earlier_writes_only() -> None:
+async def test_barrier_waits_only_for_earlier_writes() -> None:
     barrier, room = Barrier(), trio.Event()
 
     async def write() -> int:

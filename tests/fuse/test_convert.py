@@ -11,8 +11,8 @@ from tests.fuse.conftest import FILE
 MIB = 1 << 20
 
 
-def test_attributes_are_passed_unchanged() -> None:
-    """Times before 1970 and after 2038 are exact to the nanosecond; inode numbers have 64 bits."""
+def test_attributes_are_converted_without_loss() -> None:
+    """Times are exact to the nanosecond from before 1970 to after 2038."""
     entry = Converter(MIB).entry(FILE)
     assert (entry.st_ino, entry.st_mode, entry.st_nlink) == (1 << 40, 0o100640, 3)
     assert (entry.st_uid, entry.st_gid, entry.st_size) == (10, 20, 5000)
@@ -22,8 +22,8 @@ def test_attributes_are_passed_unchanged() -> None:
     assert entry.entry_timeout == entry.attr_timeout == ENTRY_TIMEOUT_S
 
 
-def test_generation_depends_on_the_birth_time_alone() -> None:
-    """A file handle contains 32 bits of the generation; the root must have generation 0."""
+def test_generation_depends_only_on_the_birth_time() -> None:
+    """A file handle contains 32 bits of the generation, which must be 0 for the root."""
     converter, birth = Converter(MIB), FILE._replace(btime_ns=(7 << 32) + 5)
     changed = birth._replace(ctime_ns=1, mode=0o100600, nlink=1)
     root = birth._replace(ino=ROOT_INO, mode=0o040755)
@@ -32,7 +32,7 @@ def test_generation_depends_on_the_birth_time_alone() -> None:
     assert Converter(MIB, has_generations=False).entry(birth).generation == 0
 
 
-def test_device_number_is_shown_for_devices_only() -> None:
+def test_device_number_is_shown_only_for_devices() -> None:
     device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
     assert Converter(MIB).entry(device).st_rdev == 0x801
 
@@ -50,12 +50,12 @@ def test_device_number_is_shown_for_devices_only() -> None:
     ],
 )
 def test_st_blocks_counts_mapped_blocks(size: int, mapped: int, expected: int) -> None:
-    """Holes do not count; the last block counts in pages, up to the size of the file."""
+    """The block count excludes holes, and counts the last block in pages."""
     assert sectors(size, mapped) == expected
 
 
-def test_overrides_change_shown_attributes() -> None:
-    """The mount options uid, gid and umask apply; files without execute bits get none."""
+def test_mount_options_override_owner_and_mode_of_files() -> None:
+    """The mount options uid, gid and umask change the attributes that stat(2) returns."""
     converter = Converter(MIB, overrides=Overrides(uid=1, gid=2, umask=0o027))
     entry = converter.entry(FILE)
     assert (entry.st_uid, entry.st_gid, entry.st_mode) == (1, 2, 0o100640)
@@ -64,7 +64,7 @@ def test_overrides_change_shown_attributes() -> None:
     assert converter.entry(FILE._replace(mode=0o040700)).st_mode == 0o040750
 
 
-def test_missing_name_may_be_cached() -> None:
+def test_kernel_can_cache_a_missing_name() -> None:
     """The kernel can cache a reply with inode 0 and a timeout, but not an errno."""
     nothing = Converter(MIB).no_entry
     assert (nothing.st_ino, nothing.entry_timeout) == (0, ENTRY_TIMEOUT_S)

@@ -1,7 +1,8 @@
-"""Each request costs a fixed number of calls and of moves between files.
+"""Costs of requests: numbers of function calls and of moves between source files.
 
-The numbers are those of docs/design/architecture.md. A test fails if its request costs more, or if it
-costs much less: then the page must be updated, because the cost could grow again unnoticed.
+The numbers are those of docs/design/architecture.md. A test fails if its request costs more,
+or if it costs much less: then the page must be updated, because the cost could grow again
+unnoticed.
 """
 
 import os
@@ -29,7 +30,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Context, Handlers
 
 DATA = os.urandom(4096)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "design" / "architecture.md"
-# Later versions of Python save up to a fifth of the calls, as they inline comprehensions.
+# Later versions of Python inline comprehensions, which saves up to a fifth of the calls.
 SPARED_SHARE: Final = 5
 
 
@@ -41,7 +42,7 @@ class Cost(NamedTuple):
 
 
 def stated() -> dict[str, Cost]:
-    """Return the costs of the table in the page, by request."""
+    """Return the costs in the table of the page, by request."""
     rows = re.findall(r"^\| (.+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
     return {request: Cost(int(calls), int(moves)) for request, calls, moves in rows}
 
@@ -60,13 +61,13 @@ async def cost_of(
 
 
 async def make_file(handlers: Handlers, name: bytes) -> Ino:
-    """Make a file and open it."""
+    """Create a file and open it."""
     created = await handlers.operations.create(ROOT_INO, name, 0o644, 0, Context())
     return Ino(created[0].fh)
 
 
 def require(counted: Counted, request: str) -> None:
-    """Require the documented cost of a request, or at most a fifth less; else show its calls."""
+    """Require the documented cost of a request, or at most a fifth less."""
     trip = "\n".join(f"{file} {function}" for file, function in counted.trip)
     cost, most = Cost(counted.calls, counted.moves), stated()[request]
     for found, said in zip(cost, most, strict=True):
@@ -74,7 +75,7 @@ def require(counted: Counted, request: str) -> None:
 
 
 async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> None:
-    """The write looks up its blocks, checks the mount and accounts for disk space only once."""
+    """A write looks up its blocks, checks the mount and accounts for disk space only once."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -85,7 +86,7 @@ async def test_write_into_a_new_block_is_planned_once(handlers: Handlers) -> Non
         assert functions.count(once) == 1, once
 
 
-async def test_cost_of_an_append_to_a_dirty_block(handlers: Handlers) -> None:
+async def test_append_to_a_dirty_block_has_its_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -93,8 +94,8 @@ async def test_cost_of_an_append_to_a_dirty_block(handlers: Handlers) -> None:
     require(counted, "4 KiB behind the end of a dirty block")
 
 
-async def test_cost_of_a_write_over_a_dirty_block(handlers: Handlers) -> None:
-    """Size and block stay the same, so no row changes and no group is opened."""
+async def test_write_over_a_dirty_block_has_its_documented_cost(handlers: Handlers) -> None:
+    """An overwrite of a dirty block changes no row and opens no group."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)
@@ -103,7 +104,7 @@ async def test_cost_of_a_write_over_a_dirty_block(handlers: Handlers) -> None:
     require(counted, "4 KiB over a dirty block, no row changes")
 
 
-async def test_cost_of_a_read_of_a_cached_block(handlers: Handlers) -> None:
+async def test_read_of_a_cached_block_has_its_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, DATA)
     read = handlers.operations.read
@@ -112,8 +113,10 @@ async def test_cost_of_a_read_of_a_cached_block(handlers: Handlers) -> None:
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
-async def test_cost_of_a_copy_of_a_small_file(handlers: Handlers, is_uploaded: bool) -> None:
-    """A copy by copy_file_range(2), as of cp(1), is complete when the call returns."""
+async def test_copy_of_a_small_file_has_its_documented_cost(
+    handlers: Handlers, is_uploaded: bool
+) -> None:
+    """A copy by copy_file_range(2), as in cp(1), is complete when the call returns."""
     source, target = await make_file(handlers, b"f"), await make_file(handlers, b"g")
     await handlers.operations.write(source, 0, DATA)
     if is_uploaded:
@@ -134,8 +137,8 @@ async def test_cost_of_a_copy_of_a_small_file(handlers: Handlers, is_uploaded: b
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
-async def test_cost_of_setting_permissions_as_an_acl(handlers: Handlers) -> None:
-    """cp -a sets such an ACL for each file; a mode expresses it, so the ACL is not stored."""
+async def test_setting_permissions_as_an_acl_has_its_documented_cost(handlers: Handlers) -> None:
+    """cp -a sets an ACL for each file; an ACL that equals the mode is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(
         [AclEntry(acl.USER_OBJ, 6), AclEntry(acl.GROUP_OBJ, 4), AclEntry(acl.OTHER, 4)]
@@ -149,7 +152,7 @@ async def test_cost_of_setting_permissions_as_an_acl(handlers: Handlers) -> None
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
-async def test_cost_of_setting_times(handlers: Handlers) -> None:
+async def test_setting_times_has_its_documented_cost(handlers: Handlers) -> None:
     """Extracting an archive sets times, owner and mode of each file with three requests."""
     ino = await make_file(handlers, b"f")
     content = SETATTR.pack(SET_ATIME | SET_MTIME | SET_CTIME, 1, 2, 3, 0, 0, 0, 0, 0, 0)
@@ -162,14 +165,14 @@ async def test_cost_of_setting_times(handlers: Handlers) -> None:
         require(await cost_of(handlers, request), "times of a file")
 
 
-async def test_cost_of_a_read_of_an_uncached_block(handlers: Handlers) -> None:
+async def test_read_of_an_uncached_block_has_its_documented_cost(handlers: Handlers) -> None:
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
     await handlers.session.durability.sync_all()
-    await handlers.fs.read(ino, 0, 1)  # sets atime, so that the counted read does not
+    await handlers.fs.read(ino, 0, 1)  # sets atime, so that the counted read does not set it
     cache = handlers.session.cache
-    # No disk has this much room, so every clean block is evicted.
+    # No disk has this much free space, so every clean block is evicted.
     cache.disk.has_room(1 << 60)
     counted = await cost_of(handlers, lambda: handlers.operations.read(ino, 0, 4096))
     require(counted, "cold read of one block, without its threads")
@@ -177,6 +180,6 @@ async def test_cost_of_a_read_of_an_uncached_block(handlers: Handlers) -> None:
 
 
 def test_table_of_costs_lists_only_tested_requests() -> None:
-    """Each row of the table is counted by a test of this module."""
+    """Each row of the table is measured by a test of this module."""
     counted = re.findall(r'require\(.*?"([^"]+)"\)', Path(__file__).read_text(), re.DOTALL)
     assert sorted(stated()) == sorted(one for one in counted if one in stated())

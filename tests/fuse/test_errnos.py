@@ -14,29 +14,29 @@ def _leaves(kind: type[S3fsError]) -> list[type[S3fsError]]:
     return [leaf for child in below for leaf in _leaves(child)] if below else [kind]
 
 
-def test_leaves_of_every_module_are_examined() -> None:
+def test_error_classes_of_every_module_are_examined() -> None:
     leaves = _leaves(S3fsError)
     assert {errors.NoEntryError, bucket_errors.NoImageError, mount_errors.InUseError} <= {*leaves}
 
 
 @pytest.mark.parametrize("leaf", _leaves(S3fsError), ids=lambda leaf: leaf.__name__)
-def test_every_leaf_class_has_an_errno(leaf: type[S3fsError]) -> None:
+def test_every_specific_error_class_has_an_errno(leaf: type[S3fsError]) -> None:
     assert any(kind in errnos.ERRNOS for kind in leaf.__mro__)
 
 
 @pytest.mark.parametrize("leaf", _leaves(errors.FsError), ids=lambda leaf: leaf.__name__)
-def test_every_error_of_a_request_is_listed_itself(leaf: type[S3fsError]) -> None:
-    """An error that a request can raise has its own entry in the table."""
+def test_every_error_of_a_request_has_its_own_errno_entry(leaf: type[S3fsError]) -> None:
+    """Each error that a request can raise is listed in the table of errnos."""
     assert leaf in errnos.ERRNOS
 
 
-def test_errno_comes_from_the_nearest_listed_class() -> None:
+def test_error_without_an_entry_has_the_errno_of_its_base_class() -> None:
     """A class without an entry has the errno of its nearest base class."""
     assert errnos.errno_of(errors.NoEntryError(1, b"x")) == errno.ENOENT
     assert errnos.errno_of(errors.LostBlockError(1, "gone")) == errno.EIO
     assert errnos.errno_of(errors.ObjectMissingError("pack/1")) == errno.EIO
 
 
-def test_unlisted_error_is_eio() -> None:
+def test_error_without_any_entry_gives_eio() -> None:
     """An error without an entry gives EIO, and never counts as success."""
     assert errnos.errno_of(S3fsError("odd")) == errno.EIO

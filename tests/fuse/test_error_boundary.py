@@ -1,4 +1,4 @@
-"""The error boundary of FUSE handlers, which only FUSEError may leave."""
+"""The error boundary of FUSE handlers, which lets only FUSEError pass."""
 
 import errno
 import inspect
@@ -34,14 +34,14 @@ class Desk:
 
     @answered
     def plain(self, outcome: object) -> object:
-        """Return the outcome, or raise it."""
+        """Return the outcome, or raise it if it is an exception."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     @answered
     async def waiting(self, outcome: object) -> object:
-        """Return the outcome, or raise it."""
+        """Return the outcome, or raise it if it is an exception."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -49,11 +49,11 @@ class Desk:
 
 @pytest.fixture(params=["plain", "waiting"])
 def name(request: pytest.FixtureRequest) -> str:
-    """Return the names of a handler that is plain and of one that is async."""
+    """Return the names of a plain handler and of an async handler."""
     return str(request.param)
 
 
-async def test_handler_result_is_returned_and_counted(name: str) -> None:
+async def test_result_of_a_handler_is_returned_and_counted(name: str) -> None:
     desk = Desk()
     assert await getattr(desk, name)(7) == 7
     assert desk.requests[name] == 1
@@ -73,7 +73,7 @@ async def test_handler_result_is_returned_and_counted(name: str) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_error_becomes_an_errno(
+async def test_error_of_a_handler_becomes_an_errno(
     name: str,
     error: Exception,
     code: int,
@@ -81,7 +81,7 @@ async def test_error_becomes_an_errno(
     logged: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Errors of the caller are not logged; damage and bugs are, and some degrade the mount."""
+    """Damage and bugs are logged and may degrade the mount; errors of the caller are not logged."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await getattr(desk, name)(error)
@@ -116,7 +116,7 @@ async def test_half_finished_change_is_rolled_back(
 
 
 def test_failing_lookup_does_not_roll_back_the_open_group() -> None:
-    """A handler that only reads cannot have left half of a change in the open group."""
+    """A handler that only reads cannot leave half of a change in the open group."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, "lookup", (1, b"x"), ZeroDivisionError("bug"))
@@ -124,15 +124,15 @@ def test_failing_lookup_does_not_roll_back_the_open_group() -> None:
     assert taken_back == []
 
 
-def test_listed_reading_handlers_exist() -> None:
-    """A misspelt name in the list would cause unnecessary rollbacks."""
+def test_all_handlers_listed_as_reading_exist() -> None:
+    """A misspelt name in the list of reading handlers would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # open may truncate
+    assert "open" not in error_boundary.CHANGES_NO_TWO_ROWS  # open can truncate a file.
 
 
-async def test_bug_is_logged_with_its_traceback_and_no_content(
+async def test_bug_is_logged_with_its_traceback_and_without_content(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Arguments that are bytes, such as file content, are not logged."""
@@ -146,7 +146,7 @@ async def _unprintable(desk: Desk) -> None:
     await desk.plain(b"x" * 300, "too many")
 
 
-def test_every_handler_is_wrapped() -> None:
+def test_every_handler_has_the_error_boundary() -> None:
     """Every handler has the error boundary, except forget, which catches all exceptions itself."""
     inherited = {
         name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
@@ -155,7 +155,7 @@ def test_every_handler_is_wrapped() -> None:
     assert {name for name in ours if not hasattr(vars(Operations)[name], "is_handler")} == {
         "forget"
     }
-    # poll exists since pyfuse3 3.5
+    # pyfuse3 has poll since version 3.5.
     assert inherited - ours == {"access", "flush", "poll"} & inherited
 
 
@@ -171,7 +171,7 @@ def test_every_handler_is_wrapped() -> None:
 async def test_damage_is_logged_with_advice(
     name: str, caplog: pytest.LogCaptureFixture, error: Exception, advised: bool
 ) -> None:
-    """A log line names fsck if an object is damaged, not if the store is unavailable."""
+    """A log line names fsck if an object is damaged, but not if the store is unavailable."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError):
         await getattr(desk, name)(error)

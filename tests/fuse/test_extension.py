@@ -1,4 +1,4 @@
-"""The compiled extension: its build, its import before pyfuse3, and reads that do not block."""
+"""The compiled extension: its build, its import before pyfuse3, and non-blocking reads."""
 
 import hashlib
 import os
@@ -54,7 +54,7 @@ def test_extension_is_imported_before_pyfuse3() -> None:
 def test_mount_without_the_extension_fails_with_one_line(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
-    """The line names the packages that a build needs, and nothing is mounted."""
+    """The error names the packages that a build needs, and nothing is mounted."""
     code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
 
     done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))
@@ -67,7 +67,7 @@ def test_mount_without_the_extension_fails_with_one_line(
 
 @pytest.mark.parametrize("found", ["", 'sys.modules[NAME].SOURCE_SUM = "0" * 64\n'])
 def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, found: str) -> None:
-    """An extension that was not built again may lack a function, or give one another meaning."""
+    """An extension that was not rebuilt may lack functions or define them differently."""
     found = found.replace("NAME", '"s3fs_meta.fuse.fuse_intercept"')
     code = f"{OLD}{found}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
@@ -78,7 +78,7 @@ def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, f
     assert "(the extension was built from another version of s3fs-meta); build it: " in done.stderr
 
 
-def test_hash_of_the_extension_is_that_of_its_source() -> None:
+def test_extension_has_the_hash_of_its_source() -> None:
     """After a change of fuse_intercept.c, put its new hash into fuse/extension.py."""
     source = ROOT / "s3fs_meta" / "fuse" / "fuse_intercept.c"
 
@@ -94,7 +94,7 @@ def test_commands_that_do_not_mount_work_without_the_extension() -> None:
 
 @pytest.mark.parametrize("step", ["dist_info", "build_ext"])
 def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: str) -> None:
-    """The build fails before it compiles pyfuse3."""
+    """A build without a compiler or headers fails early and names the missing packages."""
     pytest.importorskip("setuptools")
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", step],
@@ -116,7 +116,7 @@ def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: 
 async def test_withdrawn_request_does_not_block_the_event_loop(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gate reports a request that the kernel has withdrawn, and no read of /dev/fuse blocks."""
+    """A request that the kernel has withdrawn is reported, and no read of /dev/fuse blocks."""
     lies = 0
     really = Gate.is_ready
 

@@ -70,7 +70,7 @@ async def test_only_possibly_cached_entries_are_invalidated(
 async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
     handlers: Handlers, cache: KernelCache, converter: Converter, reported: list[tuple[object, ...]]
 ) -> None:
-    """Replies have no timeouts until the new txg is shown."""
+    """Until a new txg is shown, replies to the kernel have a timeout of 0."""
     await cache.before_turn(TURNED)
     assert converter.no_entry.entry_timeout == 0.0
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0
@@ -82,10 +82,10 @@ async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
     assert reported
 
 
-async def test_capability_of_an_open_file_is_looked_up_again(
+async def test_capability_of_an_open_file_is_looked_up_after_a_new_txg(
     handlers: Handlers, cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """After a new txg the daemon requests the capability of an open file again."""
+    """After a new txg the daemon looks up the capability of an open file again."""
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 

@@ -23,7 +23,7 @@ from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 
-def test_kernel_checks_permissions_with_all_options() -> None:
+def test_kernel_always_checks_permissions() -> None:
     """The option default_permissions is always set."""
     words = FuseOptions(source="s3://bucket/a,b é").words()
     assert words == {
@@ -107,7 +107,7 @@ def walk_attributes(root: Path) -> None:
 
 
 def walk_orphans(root: Path) -> None:
-    """Use a file without a name."""
+    """Use a file that was unlinked while open."""
     with open(root / "f", "wb+") as file:
         file.write(b"content")
         os.unlink(root / "f")
@@ -120,13 +120,13 @@ def walk_orphans(root: Path) -> None:
 @pytest.mark.mount
 @pytest.mark.parametrize("walk", [walk_names, walk_content, walk_attributes, walk_orphans])
 async def test_system_calls_work_on_a_mount(mounted: Mounted, walk: Callable[[Path], None]) -> None:
-    """A sequence of system calls succeeds, and leaves the mount writable."""
+    """A sequence of system calls succeeds and leaves the mount writable."""
     await mounted.run(walk, mounted.path)
     assert mounted.handlers.session.status.writable
 
 
 def write_and_count_blocks(path: Path) -> list[int]:
-    """Write a file; return its number of blocks after each fsync."""
+    """Write a file, and return its number of blocks after each fsync."""
     counted = []
     with open(path, "wb", buffering=0) as file:
         for _ in range(3):
@@ -137,7 +137,7 @@ def write_and_count_blocks(path: Path) -> list[int]:
 
 
 @pytest.mark.mount
-async def test_blocks_are_counted_after_fsync(mounted: Mounted) -> None:
+async def test_block_count_of_a_file_is_current_after_fsync(mounted: Mounted) -> None:
     """The attribute st_blocks is current after fsync, although the kernel caches attributes."""
     counted = await mounted.run(write_and_count_blocks, mounted.path / "f")
     assert counted == [blocks * BLOCK_BYTES // 512 for blocks in (1, 2, 3)]
@@ -153,7 +153,7 @@ def mode_after(root: Path, command: str) -> int:
     (root / "f").touch()
     (root / "f").chmod(0o6777)
     root.chmod(0o755)
-    # The working directory is set before the privileges are dropped.
+    # The working directory is set before the process drops its privileges.
     subprocess.run(
         ["/bin/sh", "-c", command], check=True, cwd=root, user=65534, group=65534, extra_groups=[]
     )
@@ -163,7 +163,7 @@ def mode_after(root: Path, command: str) -> int:
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
-    """For write(2) the kernel requests the clearing; for O_TRUNC the daemon clears the bits."""
+    """Suid and sgid are cleared before write(2), and when O_TRUNC empties a file."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 
@@ -200,10 +200,10 @@ def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
 
 @pytest.mark.mount
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-async def test_signal_unmounts_and_loses_nothing(
+async def test_sigterm_unmounts_and_loses_no_data(
     tmp_path: Path, mountpoint: Path, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dirty pages of the kernel are written; an open file delays the exit for a bounded time."""
+    """After SIGTERM the kernel's dirty pages are written; an open file delays the exit."""
     monkeypatch.setattr(kernel_session, "UNMOUNT_GRACE_S", 0.1)
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):
@@ -237,7 +237,7 @@ async def test_kernel_read_ahead_of_the_mount_is_set(mounted: Mounted) -> None:
 
 @pytest.mark.mount
 async def test_mount_on_a_missing_directory_is_refused(tmp_path: Path) -> None:
-    """A mount on a missing directory raises one error."""
+    """A mount on a missing directory raises a single error, not a group."""
     async with opened(tmp_path) as handlers:
         with pytest.raises(UsageError, match="cannot mount"):
             await serve(

@@ -12,8 +12,8 @@ from s3fs_meta.fuse.raw_operations import kernel_size
 from s3fs_meta.model import Ino
 
 
-def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
-    """The size is found by device and inode number, also of a file without a name."""
+def test_size_of_an_open_file_is_found_by_device_and_inode(tmp_path: Path) -> None:
+    """The size of an open file is found, even if the file has no name."""
     path = tmp_path / "f"
     path.write_bytes(b"x" * 12345)
     status = path.stat()
@@ -31,8 +31,8 @@ def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
         assert kernel_size(0, device, ino) is None
 
 
-def test_file_among_other_descriptors_is_found(tmp_path: Path) -> None:
-    """The size is found although the process has other descriptors, such as pipes."""
+def test_size_of_an_open_file_is_found_among_other_descriptors(tmp_path: Path) -> None:
+    """The size of a file is found although the process has other descriptors, such as pipes."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()
@@ -49,7 +49,7 @@ def test_file_among_other_descriptors_is_found(tmp_path: Path) -> None:
 def test_search_for_an_open_file_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search examines a bounded number of descriptors of a process."""
+    """The search for an open file examines a limited number of descriptors of a process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()

@@ -13,8 +13,8 @@ from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
-async def test_replies_with_an_inode_are_counted(handlers: Handlers) -> None:
-    """Requests such as create, lookup and link add 1 to the lookup count, and getattr does not."""
+async def test_replies_that_return_an_inode_increment_its_lookup_count(handlers: Handlers) -> None:
+    """Requests such as create, lookup and link add 1 to the lookup count, but getattr does not."""
     operations, count = handlers.operations, handlers.fs.lookups.count
     ino = await make_file(handlers, b"f")
     assert count(ino) == 1
@@ -33,17 +33,15 @@ async def test_replies_with_an_inode_are_counted(handlers: Handlers) -> None:
         assert count(made.st_ino) == 1
 
 
-async def test_missing_name_is_answered_with_inode_0(handlers: Handlers) -> None:
-    """The kernel can cache inode 0; no lookup is counted for it."""
+async def test_lookup_of_a_missing_name_returns_inode_0(handlers: Handlers) -> None:
+    """A reply with inode 0 lets the kernel cache a missing name."""
     entry = await handlers.operations.lookup(ROOT_INO, b"nothing", CONTEXT)
     assert entry.st_ino == 0
     assert handlers.fs.lookups.count(Ino(0)) == 0
 
 
-async def test_listing_counts_entries_that_fit_except_dots(
-    handlers: Handlers, reply: Reply
-) -> None:
-    """The entries . and .. are first and not counted; a request continues after the last name."""
+async def test_listing_counts_only_the_entries_that_fit(handlers: Handlers, reply: Reply) -> None:
+    """A listing starts with "." and "..", which do not count as lookups."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
     seen: list[bytes] = []
@@ -59,8 +57,8 @@ async def test_listing_counts_entries_that_fit_except_dots(
     assert handlers.fs.lookups.count(ROOT_INO) == 0
 
 
-async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Reply) -> None:
-    """An open directory without a name lists . and .., even if its parent is removed, too."""
+async def test_removed_open_directory_lists_only_dots(handlers: Handlers, reply: Reply) -> None:
+    """An open directory without a name lists "." and "..", even if its parent is also removed."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
     inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino
@@ -71,7 +69,7 @@ async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Repl
     assert [name for name, _, _ in reply.rows] == [b".", b".."]
 
 
-async def test_capability_of_a_file_without_one_is_enodata(handlers: Handlers) -> None:
+async def test_missing_capability_of_an_open_file_is_enodata(handlers: Handlers) -> None:
     """A request for ``security.capability`` of an open file fails with ENODATA."""
     operations = handlers.operations
     info, _ = await operations.create(ROOT_INO, b"f", 0o100644, os.O_RDWR, CONTEXT)
@@ -81,7 +79,7 @@ async def test_capability_of_a_file_without_one_is_enodata(handlers: Handlers) -
         assert caught.value.errno == errno.ENODATA
 
 
-async def test_open_write_read_fsync_and_release_work(handlers: Handlers) -> None:
+async def test_open_write_read_fsync_and_release_succeed(handlers: Handlers) -> None:
     operations = handlers.operations
     ino = await make_file(handlers, b"f")
     info = await operations.open(ino, os.O_RDWR, CONTEXT)
@@ -97,7 +95,7 @@ async def test_open_write_read_fsync_and_release_work(handlers: Handlers) -> Non
     assert len(handlers.fs.open_files) == 0
 
 
-async def test_every_handler_is_counted(handlers: Handlers) -> None:
+async def test_requests_of_every_handler_are_counted(handlers: Handlers) -> None:
     """The status command shows the number of requests of each kind."""
     await make_file(handlers, b"f")
     await handlers.operations.statfs(CONTEXT)
@@ -106,8 +104,10 @@ async def test_every_handler_is_counted(handlers: Handlers) -> None:
     assert handlers.operations.requests["release"] == 1
 
 
-async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception in forget degrades the mount."""
+async def test_exception_in_forget_degrades_the_mount(
+    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler forget never raises; an exception in it degrades the mount."""
     ino = await make_file(handlers, b"f")
 
     def fail(_ino: Ino) -> None:

@@ -1,4 +1,4 @@
-"""The errors of requests that would change the past."""
+"""Errors of requests that would change the past."""
 
 import errno
 
@@ -40,7 +40,7 @@ PAST, OTHER, NOW = PAST_INO_MIN + 5, PAST_INO_MIN + 6, 7
         ("rename", (NOW, b"f", NOW, b"g", PAST_INO_MIN), NoEntryError(NOW, b"f"), None),
     ],
 )
-def test_errno_of_a_request_depends_on_the_inodes_of_the_past(
+def test_request_that_would_change_the_past_has_its_errno(
     name: str, arguments: tuple[object, ...], exc: S3fsError, expected: int | None
 ) -> None:
     assert errno_of(name, arguments, exc) == expected

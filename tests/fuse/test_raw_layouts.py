@@ -1,4 +1,4 @@
-"""Structures of requests and replies, as in linux/fuse.h."""
+"""Memory layouts of requests and replies, as in linux/fuse.h."""
 
 import struct
 
@@ -22,12 +22,12 @@ from tests.fuse.conftest import FILE
         ("IOCTL", 32),
     ],
 )
-def test_structures_have_the_sizes_of_the_kernel_s(name: str, size_bytes: int) -> None:
+def test_request_structures_have_the_sizes_of_linux(name: str, size_bytes: int) -> None:
     assert getattr(raw_operations, name).size == size_bytes
 
 
-def test_statx_reply_has_its_layout() -> None:
-    """Each field of struct fuse_statx_out is at its offset; times may be before 1970."""
+def test_statx_reply_has_the_layout_of_linux() -> None:
+    """Each field of struct fuse_statx_out has its offset in Linux."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
     content = raw_operations.statx_out(entry, FILE.btime_ns)
@@ -45,8 +45,8 @@ def test_statx_reply_has_its_layout() -> None:
 
 
 @pytest.mark.parametrize("overrides", [None, Overrides(uid=1, gid=2, umask=0o027)])
-def test_reply_with_attributes_has_its_layout(overrides: Overrides | None) -> None:
-    """Struct fuse_attr_out has the values that pyfuse3 would send, times before 1970, too."""
+def test_attribute_reply_has_the_layout_of_linux(overrides: Overrides | None) -> None:
+    """Struct fuse_attr_out has the same values as in a reply of pyfuse3."""
     converter = Converter(1 << 20, overrides=overrides, timeout_s=1.5)
     device = FILE._replace(rdev=0x801)
     entry, content = converter.entry(device), converter.attributes_out(device)

@@ -1,4 +1,4 @@
-"""Requests that the extension adds to those of pyfuse3, on a real mount."""
+"""Requests that the extension handles in addition to pyfuse3, on a real mount."""
 
 import ctypes
 import fcntl
@@ -45,7 +45,7 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 def seek(root: Path) -> None:
-    """Search data and holes of a file, while it is open for writing and afterwards."""
+    """Find data and holes of a file, while it is open for writing and afterwards."""
     with open(root / "f", "wb", buffering=0) as file, open(root / "f", "rb") as reader:
         os.pwrite(file.fileno(), b"x" * BLOCK_BYTES, 10 * BLOCK_BYTES)
         for fd in (file.fileno(), reader.fileno()):
@@ -64,7 +64,7 @@ def seek(root: Path) -> None:
 
 
 def assert_no_holes(fd: int, size_bytes: int) -> None:
-    """Require that the complete file is data for lseek."""
+    """Require that lseek reports the complete file as data."""
     for offset in (0, 1, size_bytes - 1):
         assert os.lseek(fd, offset, os.SEEK_DATA) == offset
         assert os.lseek(fd, offset, os.SEEK_HOLE) == size_bytes
@@ -74,16 +74,16 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
                 os.lseek(fd, offset, whence)
 
 
-async def test_lseek_shows_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
-    """The kernel may have dirty pages in a hole, which cp(1) would skip."""
+async def test_lseek_reports_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
+    """A hole may have dirty pages in the kernel, which cp(1) would skip."""
     await mounted.run(seek, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 44
 
 
-async def test_lseek_works_without_the_kernel_s_length(
+async def test_kernel_answers_lseek_itself_if_it_has_no_file_size(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the size in the kernel is unknown, the kernel answers lseek itself."""
+    """If the kernel has no size of an open file, it answers lseek itself."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:
@@ -96,7 +96,7 @@ async def test_lseek_works_without_the_kernel_s_length(
 
 
 def seal(root: Path) -> None:
-    """Make a file with dirty pages immutable, and write on."""
+    """Make a file with dirty pages immutable, and continue to write to it."""
     with open(root / "f", "wb", buffering=0) as file:
         file.write(b"taken before")
         subprocess.run(["chattr", "+i", root / "f"], check=True)
@@ -140,14 +140,14 @@ def make_holes(root: Path) -> None:
         os.close(fd)
 
 
-async def test_fallocate_makes_holes_and_grows(mounted: Mounted) -> None:
+async def test_fallocate_makes_holes_and_grows_files(mounted: Mounted) -> None:
     """After fallocate, reads return the new content, and not old pages of the kernel."""
     await mounted.run(make_holes, mounted.path)
     assert mounted.handlers.operations.requests["fallocate"] == 4
 
 
 def copy_with_cp(root: Path, size_bytes: int) -> None:
-    """Copy a file with cp(1) and compare."""
+    """Copy a file with cp(1) and compare both files."""
     content = os.urandom(size_bytes)
     (root / "f").write_bytes(content)
     subprocess.run(["cp", root / "f", root / "g"], check=True)
@@ -189,16 +189,18 @@ def set_and_remove_attributes(path: Path) -> None:
         os.removexattr(path, "user.a")
 
 
-async def test_extended_attributes_are_right_with_and_without_any(mounted: Mounted) -> None:
-    """Requests for extended attributes are right whether a file has any or not."""
+async def test_xattr_requests_are_correct_with_and_without_attributes(mounted: Mounted) -> None:
+    """Extended attributes are read correctly whether a file has any or none."""
     await mounted.run(set_and_remove_attributes, mounted.path / "f")
     requests = mounted.handlers.operations.requests
     assert requests["getxattr"] >= 8
     assert requests["listxattr"] >= 4
 
 
-async def test_only_requests_for_missing_attributes_are_answered_at_once(mounted: Mounted) -> None:
-    """The kernel sends these requests before each first write, so their answers must be quick."""
+async def test_extension_answers_only_requests_for_missing_xattrs(
+    mounted: Mounted,
+) -> None:
+    """The kernel asks for ``security.capability`` before writes, so the answer must be quick."""
     fs = mounted.handlers.fs
     capability = GETXATTR.pack(0) + b"security.capability\0"
     other = GETXATTR.pack(0) + b"user.a\0"
@@ -221,8 +223,8 @@ def size_of_list(path: Path) -> int:
     return int(_libc.listxattr(os.fsencode(path), None, 0))
 
 
-async def test_size_of_the_list_of_attribute_names_is_reported(mounted: Mounted) -> None:
-    """A program first requests the size, with an empty buffer: 0 if there is no attribute."""
+async def test_listxattr_without_a_buffer_returns_the_size_of_the_list(mounted: Mounted) -> None:
+    """A call of listxattr(2) with an empty buffer returns the size of the list."""
     path = mounted.path / "f"
     await mounted.run(path.touch)
     assert await mounted.run(size_of_list, path) == 0
@@ -231,12 +233,12 @@ async def test_size_of_the_list_of_attribute_names_is_reported(mounted: Mounted)
 
 
 def times_request(valid: int) -> bytes:
-    """Return a request that sets these fields."""
+    """Return a request that sets these time fields."""
     return SETATTR.pack(valid, -2, 3, 4, 999_999_999, 0, 5, 0o640, 7, 8)
 
 
-async def test_attributes_are_set_before_pyfuse3(tmp_path: Path) -> None:
-    """A request that sets no size is answered at once; pyfuse3 handles all others."""
+async def test_attribute_changes_without_a_size_bypass_pyfuse3(tmp_path: Path) -> None:
+    """The extension handles attribute changes without a size, and pyfuse3 all others."""
     async with opened(tmp_path) as handlers, trio.open_nursery() as nursery:
         raw, fs = RawOperations(handlers.operations, nursery, 0), handlers.fs
         made = fs.namespace.make_node(ROOT_INO, b"f", 0o100644, Caller(0, 0, 0, 0))
@@ -262,7 +264,7 @@ async def test_attributes_are_set_before_pyfuse3(tmp_path: Path) -> None:
 
 
 def set_attributes(root: Path) -> None:
-    """Change attributes by system calls; some of them must be refused."""
+    """Change attributes by system calls, some of which must be refused."""
     path = root / "f"
     path.write_bytes(b"content")
     os.chmod(path, 0o4750)
@@ -279,7 +281,7 @@ def set_attributes(root: Path) -> None:
     subprocess.run(["chattr", "-i", path], check=True)
 
 
-async def test_kernel_sees_the_attributes_that_were_set(mounted: Mounted) -> None:
+async def test_kernel_receives_replies_of_the_extension(mounted: Mounted) -> None:
     """Replies and errors that the extension sends reach the kernel completely."""
     await mounted.run(set_attributes, mounted.path)
 
@@ -289,7 +291,7 @@ def listed(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-async def test_listing_is_requested_once(mounted: Mounted) -> None:
+async def test_unchanged_directory_is_listed_from_the_kernel_cache(mounted: Mounted) -> None:
     """The kernel caches a listing until the directory changes."""
     path, requests = mounted.path, mounted.handlers.operations.requests
     await mounted.run((path / "d").mkdir)
@@ -311,8 +313,8 @@ async def test_listing_is_requested_once(mounted: Mounted) -> None:
     assert await mounted.run(listed, path) == ["d", "other"]
 
 
-async def test_cached_listing_sees_changes_by_the_daemon(mounted: Mounted) -> None:
-    """After a copy and a removal by the daemon a listing is right, even within one clock tick."""
+async def test_cached_listing_shows_changes_by_the_daemon(mounted: Mounted) -> None:
+    """A listing is correct after a copy and a removal by the daemon within one clock tick."""
     path, fs = mounted.path, mounted.handlers.fs
     await mounted.run((path / "f").touch)
     ino = fs.getattr(ROOT_INO).ino
@@ -359,8 +361,8 @@ def set_flags(root: Path) -> None:
     subprocess.run(["chattr", "-a", root / "f", root / "d"], check=True)
 
 
-async def test_chattr_and_lsattr_work(mounted: Mounted) -> None:
-    """The flags immutable and append-only are set and shown; other flags are refused."""
+async def test_chattr_and_lsattr_support_immutable_and_append_only(mounted: Mounted) -> None:
+    """chattr(1) can set immutable and append-only; other flags are refused."""
     await mounted.run((mounted.path / "f").write_bytes, b"content, ")
     await mounted.run((mounted.path / "d").mkdir)
     await mounted.run(set_flags, mounted.path)
@@ -376,14 +378,14 @@ def send_unknown_ioctl(path: Path) -> None:
 
 
 async def test_unknown_ioctl_is_refused(mounted: Mounted) -> None:
-    """The call fails with ENOTTY, and the mount continues."""
+    """An unknown ioctl fails with ENOTTY, and the mount continues."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(send_unknown_ioctl, mounted.path / "f")
     assert mounted.handlers.session.status.writable
 
 
 def make_nameless(root: Path) -> None:
-    """Make two files with O_TMPFILE, and link one with ln(1)."""
+    """Create two files with O_TMPFILE, and link one with ln(1)."""
     fd = os.open(root, os.O_TMPFILE | os.O_RDWR, 0o640)
     other = os.open(root, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o640)
     try:
@@ -404,8 +406,8 @@ def make_nameless(root: Path) -> None:
         os.close(other)
 
 
-async def test_o_tmpfile_makes_a_file_that_can_be_linked(mounted: Mounted) -> None:
-    """A file made with O_TMPFILE can be linked, unless it was made with O_EXCL, too."""
+async def test_file_made_with_o_tmpfile_can_be_linked(mounted: Mounted) -> None:
+    """A file made with O_TMPFILE can be linked, unless O_EXCL was given, too."""
     await mounted.run(make_nameless, mounted.path)
     assert await mounted.run((mounted.path / "f").read_bytes) == b"content"
     found = await mounted.run((mounted.path / "f").stat)
@@ -423,7 +425,7 @@ def write_as_other_user(path: Path) -> None:
     assert b"No space left" in done.stderr
 
 
-async def test_write_is_refused_if_privileges_would_stay(
+async def test_write_is_refused_if_privilege_bits_cannot_be_cleared(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If privilege bits cannot be cleared, the write fails, and the content stays."""
@@ -446,8 +448,8 @@ def stat_with_birth(path: Path) -> tuple[str, ...]:
     return tuple(done.stdout.split())
 
 
-async def test_statx_has_birth_time_and_all_attributes(mounted: Mounted) -> None:
-    """The command stat(1) shows the birth time, which stays after all changes."""
+async def test_statx_returns_birth_time_and_all_attributes(mounted: Mounted) -> None:
+    """stat(1) shows the birth time of a file, which no change affects."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
@@ -485,7 +487,7 @@ def missing(ino: Ino) -> Attributes:
 CAPABILITY = "security.capability"
 CAP_NET_RAW = bytes.fromhex(
     "0100000200200000000000000000000000000000"
-)  # a capability of version 2, see capabilities(7)
+)  # a capability of version 2; see capabilities(7)
 
 
 CHANGES = (
@@ -517,7 +519,7 @@ def write_and_check_privileges(path: Path) -> None:
     os.chown(path, 12, 34)
     assert oct(path.stat().st_mode & 0o7777) == "0o775"
     path.chmod(0o6777)
-    directory = os.open(path.parent, os.O_RDONLY)  # user 65534 may not search the path
+    directory = os.open(path.parent, os.O_RDONLY)  # User 65534 may not search the path.
     try:
         code = (
             "import os; os.setuid(65534);"
@@ -529,14 +531,14 @@ def write_and_check_privileges(path: Path) -> None:
     assert oct(path.stat().st_mode & 0o7777) == "0o777"
 
 
-async def test_privileges_are_cleared_by_every_kind_of_change(mounted: Mounted) -> None:
+async def test_every_kind_of_change_clears_privilege_bits(mounted: Mounted) -> None:
     """Each kind of change by another user clears suid, sgid and capabilities."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(write_and_check_privileges, mounted.path / "f")
 
 
 async def test_waiting_request_blocks_no_other_request(tmp_path: Path, mountpoint: Path) -> None:
-    """The mount answers other requests, and fails the waiting one when it ends."""
+    """While a request waits, others are answered; the end of the mount fails the waiting one."""
     waits = trio.Event()
 
     async def forever(*_arguments: object) -> None:

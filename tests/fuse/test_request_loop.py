@@ -77,7 +77,7 @@ async def test_every_request_is_answered_once(
 async def test_other_tasks_run_during_endless_requests(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Other tasks run although the next request always arrives before the last one is answered."""
+    """Other tasks run even if the next request arrives before each reply is sent."""
     kernel, daemon = pair
     answered = 0
 
@@ -99,7 +99,7 @@ async def test_other_tasks_run_during_endless_requests(
 async def test_waiting_reply_does_not_delay_the_next_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Another worker reads the next request while one waits."""
+    """While a reply of one worker waits, another worker reads the next request."""
     kernel, daemon = pair
     slow, answered = trio.Event(), trio.Event()
 
@@ -121,14 +121,14 @@ async def test_waiting_reply_does_not_delay_the_next_request(
         await answered.wait()
 
 
-@pytest.mark.parametrize("_attempt", range(8))  # the order of tasks is random
-async def test_no_worker_polls_while_another_works_on_a_request(
+@pytest.mark.parametrize("_attempt", range(8))  # The order of tasks is random.
+async def test_no_worker_polls_while_another_worker_handles_a_request(
     pair: tuple[socket.socket, socket.socket],
     nursery: trio.Nursery,
     monkeypatch: pytest.MonkeyPatch,
     _attempt: int,
 ) -> None:
-    """A poll blocks the loop, so it would delay the reply, for example to an fsync."""
+    """A worker that polled would block the loop and delay the reply of another worker."""
     kernel, daemon = pair
     polls_s: list[float] = []
     while_slow_s: list[float] = []
@@ -164,7 +164,7 @@ async def test_no_worker_polls_while_another_works_on_a_request(
     assert set(while_slow_s) == {0.0}
 
 
-async def test_worker_waits_again_if_another_took_its_request(
+async def test_worker_waits_again_if_another_worker_took_its_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
     kernel, daemon = pair
@@ -175,7 +175,7 @@ async def test_worker_waits_again_if_another_took_its_request(
         answered += 1
 
     async def take() -> None:
-        """Take the request for which all workers were woken; their order is random."""
+        """Take the request for which all workers were woken in random order."""
         nonlocal taken
         with daemon.dup() as other:
             other.setblocking(False)
@@ -199,7 +199,7 @@ async def test_worker_waits_again_if_another_took_its_request(
 async def test_cancelled_worker_is_replaced(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Another worker reads requests after the waiting one was cancelled."""
+    """Another worker reads requests after the waiting worker was cancelled."""
     kernel, daemon = pair
     answered = trio.Event()
 
@@ -245,7 +245,7 @@ async def test_worker_woken_without_a_request_exits_with_the_loop(
                 direct.lowlevel.notify_closing(daemon.fileno())
 
 
-def test_pyfuse3_is_restored_after_a_session() -> None:
+def test_original_trio_is_restored_in_pyfuse3_after_a_session() -> None:
     """The module ``trio`` in pyfuse3 is restored, so that the next session can replace it again."""
     with request_loop.direct():
         assert isinstance(vars(pyfuse3)["trio"], DirectTrio)

@@ -1,4 +1,4 @@
-"""Times of requests by operation, and the threads that sent the last ones."""
+"""Times of requests by operation, and the threads that sent the latest requests."""
 
 import os
 import struct
@@ -47,15 +47,15 @@ def _use(path: Path) -> None:
         os.statvfs(path)
 
 
-def test_every_handler_that_replies_has_its_operation() -> None:
-    """``forget`` has no reply, and ``clear_privileges`` is part of a write."""
+def test_every_handler_that_replies_has_a_time_histogram() -> None:
+    """All handlers have a histogram, except forget, which has no reply."""
     replying = {*_HANDLERS, *RAW_HANDLERS} - {"forget", "clear_privileges"}
 
     assert set(OPERATIONS.values()) == replying
 
 
 @pytest.mark.mount
-async def test_every_answered_request_is_in_one_bucket_of_its_operation(mounted: Mounted) -> None:
+async def test_every_answered_request_is_counted_in_one_bucket(mounted: Mounted) -> None:
     await mounted.run(_use, mounted.path)
 
     found = request_times.figures()
@@ -73,7 +73,7 @@ async def test_every_answered_request_is_in_one_bucket_of_its_operation(mounted:
 
 
 @pytest.mark.mount
-async def test_request_without_an_answer_is_waiting_and_is_measured_when_answered(
+async def test_waiting_request_is_measured_when_it_is_answered(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, goes_on, answered = trio.Event(), trio.Event(), trio.Event()
@@ -97,7 +97,7 @@ async def test_request_without_an_answer_is_waiting_and_is_measured_when_answere
         nursery.start_soon(run)
         with trio.fail_after(10):
             await waits.wait()
-            await trio.sleep(0.01)  # the request has an age
+            await trio.sleep(0.01)  # The request now has an age.
         first = request_times.figures()
         goes_on.set()
         await answered.wait()
@@ -111,7 +111,7 @@ async def test_request_without_an_answer_is_waiting_and_is_measured_when_answere
 
 
 @pytest.mark.mount
-async def test_last_requests_name_the_thread_and_its_user(mounted: Mounted) -> None:
+async def test_latest_requests_name_the_thread_and_its_user(mounted: Mounted) -> None:
     sent: list[int] = []
 
     def list_names() -> None:
@@ -125,14 +125,14 @@ async def test_last_requests_name_the_thread_and_its_user(mounted: Mounted) -> N
     assert found.counts[Sender(sent[0], os.getuid())] >= 50
 
 
-def test_older_requests_are_not_counted() -> None:
+def test_requests_before_the_measured_time_span_are_not_counted() -> None:
     copy = _copy((80, 1, 0), (95, 2, 0), (96, 2, 0), (99, 3, 1000))
 
     assert senders(copy, 10) == (10, {Sender(2, 0): 2, Sender(3, 1000): 1})
 
 
-def test_span_is_shorter_if_requests_of_it_were_forgotten() -> None:
-    """If old requests were overwritten, the time span is shortened, so that rates are correct."""
+def test_time_span_is_shortened_if_requests_were_overwritten() -> None:
+    """If old requests were overwritten, a shorter time span keeps the rates correct."""
     copy = _copy((97, 1, 0), (98, 1, 0), (99, 2, 0), received=1000)
 
     assert senders(copy, 10) == (3, {Sender(1, 0): 2, Sender(2, 0): 1})

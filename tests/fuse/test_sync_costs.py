@@ -1,4 +1,4 @@
-"""How often programs make the daemon sync rows, on a real mount."""
+"""Syncs of database rows that programs cause, on a real mount."""
 
 import contextlib
 import sqlite3
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def insert(database: Path, journal_mode: str) -> None:
-    """Insert rows into a table, each in a transaction of its own."""
+    """Insert rows into a table, each in a separate transaction."""
     with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode={journal_mode}")
         connection.execute("CREATE TABLE IF NOT EXISTS log (line TEXT)")
@@ -23,7 +23,7 @@ def insert(database: Path, journal_mode: str) -> None:
             connection.execute("INSERT INTO log VALUES (?)", (str(number),))
 
 
-async def test_transaction_of_sqlite_syncs_rows_once(mounted: Mounted) -> None:
+async def test_sqlite_transaction_of_a_program_syncs_rows_once(mounted: Mounted) -> None:
     """Of the four syncs of a transaction, only the sync of the new journal finds changed rows.
 
     The directory has not changed since then, and the header of the journal and the page of the
@@ -38,5 +38,5 @@ async def test_transaction_of_sqlite_syncs_rows_once(mounted: Mounted) -> None:
 
     await mounted.run(insert, mounted.path / "db", "delete")
 
-    # Some more for a new page of the database and for the background sync.
+    # A new page of the database and the background sync add some syncs.
     assert INSERTS <= len(row_syncs) <= INSERTS + INSERTS // 2

@@ -1,4 +1,4 @@
-"""Collecting the kernel's dirty data, on a real mount in this process."""
+"""Collection of the kernel's dirty data, on a real mount in this process."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def write(process: "subprocess.Popen[str]", line: str) -> None:
-    """Make the process write a line, and wait until it has done so."""
+    """Let the process write a line, and wait until it has written."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{line}\n")
@@ -54,14 +54,14 @@ def write(process: "subprocess.Popen[str]", line: str) -> None:
 
 
 def size(handlers: Handlers, name: bytes) -> int:
-    """Return the size of a file in its row."""
+    """Return the size of a file in its database row."""
     found = handlers.fs.lookup(ROOT_INO, name)
     assert found is not None
     return found.size_bytes
 
 
 async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
-    """Without a file open for writing, no request is sent and no process started."""
+    """Without a file open for writing, no collecting process is started."""
     operations = mounted.handlers.operations
     await mounted.run((mounted.path / "f").write_bytes, b"x")
     before = dict(operations.requests)
@@ -72,7 +72,7 @@ async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
 
 
 async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted) -> None:
-    """A collection requests the barrier, and the new data of each file."""
+    """A collection sends requests for the barrier and for the new data of each file."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -100,7 +100,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
 
 async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
-    """The rows have the written size after a collection, also after a kill of its process."""
+    """After a collection the rows have the written size, also after a kill of the process."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -119,8 +119,8 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
         assert operations.write_back.last_error == ""
 
 
-async def test_collector_need_not_own_the_barrier(mounted: Mounted) -> None:
-    """A collection succeeds although the barrier belongs to another user."""
+async def test_collecting_process_need_not_own_the_barrier(mounted: Mounted) -> None:
+    """A collection also succeeds if the barrier belongs to another user."""
     operations = mounted.handlers.operations
     operations.write_back._barrier.entry.st_uid = 12345  # noqa: SLF001 - a kernel that behaves in another way
     with holding(mounted.path / "f") as writer:
@@ -130,7 +130,7 @@ async def test_collector_need_not_own_the_barrier(mounted: Mounted) -> None:
 
 
 class _Ceaseless(dict[str, int]):
-    """Counters of requests that grow by 1,000 whenever they are read."""
+    """Counters of requests that grow by 1,000 at each read."""
 
     @override
     def __getitem__(self, name: str) -> int:
@@ -138,7 +138,7 @@ class _Ceaseless(dict[str, int]):
         return super().__getitem__(name)
 
 
-async def test_continuous_writing_is_distinguished_from_a_failing_collector(
+async def test_continuous_writing_is_distinguished_from_a_failing_collection(
     mounted: Mounted,
 ) -> None:
     """If data arrives all the time, a collection reports continuous writing, not a failure."""
@@ -155,8 +155,10 @@ async def test_continuous_writing_is_distinguished_from_a_failing_collector(
         assert write_back.figures()["asked_age_s"] <= write_back.figures()["age_s"]
 
 
-async def test_stopped_collector_delays_callers_only_for_a_bounded_time(mounted: Mounted) -> None:
-    """A caller waits for a stopped process for a bounded time; a later collection succeeds."""
+async def test_stopped_collecting_process_delays_callers_for_a_limited_time(
+    mounted: Mounted,
+) -> None:
+    """If the collecting process is stopped, a caller waits for a limited time."""
     write_back = mounted.handlers.operations.write_back
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -180,7 +182,7 @@ async def test_barrier_is_not_listed_and_has_a_random_name(mounted: Mounted) -> 
 
 
 def test_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
-    """The kernel would read the program through this process, which waits for it."""
+    """A program below the mountpoint is not started, because its start would wait for the mount."""
     with pytest.raises(OSError, match="lies below the mountpoint"):
         CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")
     assert tmp_path.exists()

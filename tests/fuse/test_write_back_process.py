@@ -1,4 +1,4 @@
-"""The write-back process, which has the kernel write back its dirty data."""
+"""The write-back process, which makes the kernel write back its dirty data."""
 
 import os
 import signal
@@ -41,8 +41,8 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
     return process, ours
 
 
-def test_each_request_is_answered(tmp_path: Path) -> None:
-    """Several requests in one message are answered in order; an error has its number and text."""
+def test_each_request_to_the_write_back_process_is_answered(tmp_path: Path) -> None:
+    """Several requests in one message are answered in order; an error has number and text."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
     process, ours = started(tmp_path, os.getpid())
@@ -57,8 +57,8 @@ def test_each_request_is_answered(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
-def test_signals_of_a_shutdown_do_not_end_the_process(tmp_path: Path) -> None:
-    """The daemon needs the process for a last collection, after both received the signal."""
+def test_signals_of_a_shutdown_do_not_end_the_write_back_process(tmp_path: Path) -> None:
+    """The daemon needs the write-back process after a shutdown signal to both."""
     (tmp_path / "barrier").touch()
     process, ours = started(tmp_path, os.getpid())
     with process, ours, ours.makefile("rb") as answers:
@@ -70,8 +70,8 @@ def test_signals_of_a_shutdown_do_not_end_the_process(tmp_path: Path) -> None:
         assert answers.readline() == b"2 done\n"
 
 
-def test_process_with_a_wrong_parent_exits(tmp_path: Path) -> None:
-    """A process whose parent has exited before its first check exits, too."""
+def test_write_back_process_with_a_wrong_parent_exits(tmp_path: Path) -> None:
+    """A write-back process whose parent has exited before its first check also exits."""
     process, ours = started(tmp_path, 1)
     with process, ours:
         assert process.wait(10) == 0
@@ -91,8 +91,8 @@ sys.stdin.read()
 """
 
 
-def test_process_exits_with_its_parent(tmp_path: Path) -> None:
-    """The process exits with its parent, even if another process has the socket open."""
+def test_write_back_process_exits_with_its_parent(tmp_path: Path) -> None:
+    """The write-back process exits with its parent, even if another process has the socket."""
     (tmp_path / "barrier").touch()
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, SCRIPT, tmp_path, "barrier"],
@@ -107,7 +107,7 @@ def test_process_exits_with_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_collecting_does_not_make_the_mountpoint_busy(mount: Path) -> None:
-    """An unmount succeeds while the process collects, if the kernel allows clones of a mount."""
+    """A mount can be unmounted while the write-back process runs."""
     root = write_back_process.open_root(os.fsencode(mount))
     try:
         assert os.listdir(root) == ["barrier"]
@@ -126,7 +126,7 @@ def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None
     assert tmp_path == mount
 
 
-def test_lines_may_arrive_in_pieces() -> None:
+def test_messages_to_the_write_back_process_may_arrive_in_pieces() -> None:
     """The process accepts parts of a line, and several lines at once."""
     asked: list[int] = []
     requests, feed = os.pipe()

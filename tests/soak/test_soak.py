@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _done(tree: Path) -> History:
-    """Execute some operations in a directory; return their history."""
+    """Execute some operations in a directory and return their history."""
     history = History()
     for operation in _OPERATIONS:
         history.begin(operation)
@@ -43,7 +43,7 @@ def _done(tree: Path) -> History:
     return history
 
 
-def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
+def test_model_of_the_soak_test_agrees_with_a_real_filesystem(tree: Path) -> None:
     """After 400 random operations the model equals a local directory."""
     history, chooser = History(), Chooser(random.Random(5))
     for _ in range(400):
@@ -55,7 +55,7 @@ def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
     history.require_now(see(str(tree)), "the directory")
 
 
-def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
+def test_soak_test_shrinks_a_tree_full_of_symlinks(tree: Path) -> None:
     """If every name is a symlink in one directory, the next operation removes one of them."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
@@ -81,10 +81,10 @@ def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
     ],
     ids=["missing", "new", "mode", "content", "link", "size"],
 )
-def test_difference_from_the_expected_tree_is_a_finding(
+def test_difference_from_the_expected_tree_is_reported(
     tree: Path, spoil: Callable[[Path], object]
 ) -> None:
-    """A missing, new or changed entry is a finding."""
+    """The soak test reports a missing, new or changed entry."""
     history = _done(tree)
     spoil(tree)
 
@@ -92,8 +92,8 @@ def test_difference_from_the_expected_tree_is_a_finding(
         history.require_now(see(str(tree)), "the directory")
 
 
-def test_interrupted_write_may_be_partial(tree: Path) -> None:
-    """Each byte of an interrupted write may have its old or its new value, but no third one."""
+def test_interrupted_write_may_be_partial_after_a_crash(tree: Path) -> None:
+    """Each byte of an interrupted write may have its old or its new value."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old CONTent")
 
@@ -105,8 +105,8 @@ def test_interrupted_write_may_be_partial(tree: Path) -> None:
         history.require(see(str(tree)), "after a kill", 0, history.last)
 
 
-def test_tree_before_the_last_durable_operation_is_a_finding(tree: Path) -> None:
-    """A tree older than the last durable operation is a finding."""
+def test_tree_without_the_last_durable_operation_is_reported(tree: Path) -> None:
+    """A tree that lacks the last durable operation is reported."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old content")
 
@@ -115,8 +115,8 @@ def test_tree_before_the_last_durable_operation_is_a_finding(tree: Path) -> None
         history.require(see(str(tree)), "after a kill", history.last, history.last)
 
 
-def test_tree_with_undone_changes_is_a_finding(tree: Path) -> None:
-    """A tree with changes that a takeover has dropped is a finding."""
+def test_tree_with_changes_that_a_takeover_dropped_is_reported(tree: Path) -> None:
+    """A tree with changes that a takeover has dropped is reported."""
     history = _done(tree)
     undone = see(str(tree))
     (tree / "d/file").write_bytes(b"old content")
@@ -134,7 +134,7 @@ def _with_failed_block(tree: Path) -> Observed:
     return observed
 
 
-def test_unreadable_block_is_a_finding_unless_its_pack_was_damaged(tree: Path) -> None:
+def test_unreadable_block_is_reported_unless_its_pack_was_damaged(tree: Path) -> None:
     """EIO is allowed only for blocks of a pack that the soak test has damaged."""
     history = _done(tree)
     observed = _with_failed_block(tree)
@@ -154,8 +154,10 @@ def _command(folder: Path, *words: str) -> list[str]:
 
 @pytest.mark.mount
 @pytest.mark.timeout(300)
-def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: None) -> None:
-    """A run of twelve seconds has no findings, and leaves no process or mount."""
+def test_short_soak_run_reports_nothing_and_leaves_no_process(
+    tmp_path: Path, as_root: None
+) -> None:
+    """A soak run of twelve seconds reports nothing, and leaves no process or mount."""
     seed = random.SystemRandom().randrange(1 << 32)
 
     done = subprocess.run(
@@ -173,10 +175,10 @@ def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: Non
 
 @pytest.mark.mount
 @pytest.mark.timeout(120)
-def test_interrupted_run_leaves_no_process_mount_or_directory(
+def test_interrupted_soak_run_leaves_no_process_mount_or_directory(
     tmp_path: Path, as_root: None
 ) -> None:
-    """Ctrl-C ends the run without a process, a mount or a directory."""
+    """Ctrl-C ends the soak run without a remaining process, mount or directory."""
     command = _command(tmp_path, "--only", "use", "--minutes", "5")
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True

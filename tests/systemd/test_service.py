@@ -1,4 +1,4 @@
-"""The units under a real systemd, which boots in a container."""
+"""The systemd units under a real systemd, which boots in a container."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from contrib.systemd import container, trial
 @pytest.mark.slow
 @pytest.mark.mount
 @pytest.mark.timeout(400)
-def test_units_keep_filesystems_mounted(tmp_path: Path) -> None:
-    """Boot, status, SIGKILL, watchdog, stop with uploads, a missing bucket, fstab, users, shutdown."""
+def test_systemd_units_keep_filesystems_mounted(tmp_path: Path) -> None:
+    """Mounts by units survive a boot, SIGKILL, a watchdog timeout, a stop and a shutdown."""
     why = container.why_not()
     if why:
         pytest.skip(why)

@@ -1,4 +1,4 @@
-"""The units of systemd: they are valid, and nothing in them hides the mount."""
+"""The systemd units: they are valid, and no option hides the mount."""
 
 import configparser
 import os
@@ -21,14 +21,14 @@ USER: Final = FOLDER / "user/s3fs-meta@.service"
 BACKUP: Final = FOLDER / "system/s3fs-meta-backup@.service"
 TIMER: Final = FOLDER / "system/s3fs-meta-backup@.timer"
 
-# Source: systemd.exec(5); each makes a mount namespace, in which the mount would stay hidden.
+# Source: systemd.exec(5); each option makes a mount namespace, which would hide the mount.
 _NAMESPACE_OPTIONS: Final = """BindPaths BindReadOnlyPaths ExecPaths InaccessiblePaths MountAPIVFS MountFlags MountImages
     NoExecPaths PrivateDevices PrivateIPC PrivateMounts PrivateTmp PrivateUsers ProcSubset
     ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
     ProtectProc ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage TemporaryFileSystem
     DynamicUser CacheDirectory LogsDirectory RuntimeDirectory StateDirectory LoadCredential
 """
-# Source: systemd.exec(5), NoNewPrivileges=: each implies it in a unit of a user.
+# Source: systemd.exec(5), NoNewPrivileges=; each option implies it in a unit of a user.
 _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog SystemCallArchitectures RestrictAddressFamilies
     RestrictFileSystems RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality
     MemoryDenyWriteExecute ProtectClock ProtectHostname PrivateDevices ProtectKernelModules
@@ -45,17 +45,17 @@ def options_of(unit: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("unit", [SYSTEM, USER], ids=["system", "user"])
-def test_no_option_makes_a_mount_namespace(unit: Path) -> None:
+def test_no_unit_option_makes_a_mount_namespace(unit: Path) -> None:
     assert not options_of(unit) & set(_NAMESPACE_OPTIONS.split())
 
 
-def test_unit_of_a_user_keeps_set_user_id_programs_working() -> None:
-    """Fusermount3 needs the privileges of its set-user-ID bit."""
+def test_user_unit_keeps_privileges_of_set_user_id_programs() -> None:
+    """fusermount3 in a user unit keeps the privileges of its set-user-ID bit."""
     assert not options_of(USER) & set(_PRIVILEGE_OPTIONS.split())
     assert options_of(SYSTEM) & set(_PRIVILEGE_OPTIONS.split())
 
 
-def test_example_of_a_configuration_has_valid_options() -> None:
+def test_example_configuration_of_a_unit_has_valid_options() -> None:
     lines = (FOLDER / "example.conf").read_text().splitlines()
     values = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
@@ -67,7 +67,7 @@ def test_example_of_a_configuration_has_valid_options() -> None:
     ("unit", "flags"), [(SYSTEM, []), (USER, ["--user"])], ids=["system", "user"]
 )
 def test_systemd_finds_no_error_in_a_unit(unit: Path, flags: list[str], tmp_path: Path) -> None:
-    """``systemd-analyze verify`` accepts the unit if its program is installed."""
+    """``systemd-analyze verify`` accepts each unit."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
     text = unit.read_text()
@@ -87,8 +87,8 @@ def test_systemd_finds_no_error_in_a_unit(unit: Path, flags: list[str], tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_systemd_finds_no_error_in_the_units_of_a_backup(tmp_path: Path) -> None:
-    """The timer starts the service, which needs the mount."""
+def test_systemd_finds_no_error_in_the_backup_units(tmp_path: Path) -> None:
+    """The timer of the backup starts a service, which needs the mount."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
     copies = []
@@ -106,8 +106,8 @@ def test_systemd_finds_no_error_in_the_units_of_a_backup(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_commands_of_the_backup_unit_exist() -> None:
-    """Each command line of s3fs-meta in the unit has options that the program knows."""
+def test_commands_of_the_backup_unit_are_valid() -> None:
+    """Each s3fs-meta command line in the backup unit has valid options."""
     lines = [line for line in BACKUP.read_text().splitlines() if "bin/s3fs-meta " in line]
     assert len(lines) == 3
     for line in lines:
@@ -126,8 +126,8 @@ def inspect_options(command: str) -> set[str]:
     return {name for one in group.commands[command].params for name in one.opts}
 
 
-def test_error_in_a_unit_is_found(tmp_path: Path) -> None:
-    """The check above reports an option that does not exist."""
+def test_invalid_option_in_a_unit_is_found(tmp_path: Path) -> None:
+    """The check of a unit's commands reports an option that does not exist."""
     if shutil.which("systemd-analyze") is None and "systemd" not in REQUIRED:
         pytest.skip("systemd-analyze is not installed")
     wrong = tmp_path / "wrong.service"

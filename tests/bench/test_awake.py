@@ -1,4 +1,4 @@
-"""The processes that keep the processors awake while a benchmark runs."""
+"""Processes that keep the processors awake while a benchmark runs."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ with awake.kept() as processors:
 """
 
 
-def test_each_processor_is_busy_during_the_context_and_free_after_it() -> None:
+def test_processors_are_kept_busy_only_during_the_context() -> None:
     with awake.kept() as processors:
         processes = processors.processes
         wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
@@ -33,7 +33,7 @@ def test_each_processor_is_busy_during_the_context_and_free_after_it() -> None:
     _assert_ended(processes)
 
 
-def test_failing_benchmark_ends_the_processes() -> None:
+def test_failed_benchmark_ends_the_processes_that_keep_processors_busy() -> None:
     processors: list[awake.Awake] = []
 
     def fail() -> None:
@@ -47,8 +47,8 @@ def test_failing_benchmark_ends_the_processes() -> None:
     _assert_ended(processors[0].processes)
 
 
-def test_processes_end_with_a_killed_benchmark() -> None:
-    """SIGKILL leaves no process that uses a processor for ever."""
+def test_killed_benchmark_ends_the_processes_that_keep_processors_busy() -> None:
+    """SIGKILL of a benchmark leaves no process that uses a processor forever."""
     words = [sys.executable, "-c", PARENT]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=awake.PROJECT
@@ -62,8 +62,10 @@ def test_processes_end_with_a_killed_benchmark() -> None:
     wait_for(lambda: all(_state(pid) in "ZX" for pid in pids), "the end of the processes")
 
 
-def test_load_of_others_excludes_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some minutes the processes add their number to the load average."""
+def test_load_of_others_excludes_the_processes_of_the_benchmark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The load average of a benchmark excludes its own processes that keep processors awake."""
     count = len(os.sched_getaffinity(0))
     with awake.kept() as processors:
         monkeypatch.setattr(os, "getloadavg", lambda: (count + 0.5, 0.0, 0.0))

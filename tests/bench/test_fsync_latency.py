@@ -12,8 +12,8 @@ from contrib.bench.subjects import PlainDirectory
 pytestmark = pytest.mark.thorough
 
 
-def test_fsyncs_are_timed_on_the_idle_filesystem_and_beside_copies(tmp_path: Path) -> None:
-    """Each round adds its fsyncs; only s3fs-meta has a target."""
+def test_fsyncs_are_timed_without_load_and_during_copies(tmp_path: Path) -> None:
+    """The samples of all rounds are combined, and only s3fs-meta has a latency target."""
     source = tmp_path / "large"
     source.write_bytes(os.urandom(1 << 20))
     subjects = [PlainDirectory(name, tmp_path / name) for name in (DISK, OURS)]
@@ -31,8 +31,8 @@ def test_fsyncs_are_timed_on_the_idle_filesystem_and_beside_copies(tmp_path: Pat
     assert target["measured"] == figures["fsync"][OURS]["ratio"]
 
 
-def test_failed_copy_is_an_error(tmp_path: Path) -> None:
+def test_failed_copy_during_a_benchmark_is_an_error(tmp_path: Path) -> None:
     disk = PlainDirectory(DISK, tmp_path / "disk")
 
     with pytest.raises(AssertionError, match="the copy failed"):
-        fsync_latency.measured([disk], tmp_path, 1, 1)  # a directory cannot be copied
+        fsync_latency.measured([disk], tmp_path, 1, 1)  # A directory cannot be copied.

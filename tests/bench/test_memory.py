@@ -1,4 +1,4 @@
-"""The memory of daemons while a benchmark runs."""
+"""Memory use of daemons while a benchmark runs."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ sys.stdin.readline()
 """
 
 
-def test_peak_includes_children_and_begins_anew_after_each_call() -> None:
-    """A child of the watched process needs much memory and frees it."""
+def test_memory_peak_includes_children_and_restarts_after_each_call() -> None:
+    """The memory peak includes a child that allocates memory and frees it."""
     words = [sys.executable, "-c", PROGRAM]
     with (
         memory.sampled() as sampler,
@@ -43,7 +43,7 @@ def test_peak_includes_children_and_begins_anew_after_each_call() -> None:
         large = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.stdout.readline()
-        sampler.peak_bytes(process.pid)  # it may have been read before the memory was freed
+        sampler.peak_bytes(process.pid)  # This value may be from before the child freed memory.
         freed = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.wait()
@@ -55,8 +55,8 @@ def test_peak_includes_children_and_begins_anew_after_each_call() -> None:
     assert memory.sampler() is None
 
 
-def test_peaks_of_a_name_are_joined() -> None:
-    """The largest counts; one mount with other caches takes the name out of the target."""
+def test_memory_peaks_of_processes_with_one_name_are_combined() -> None:
+    """The largest memory peak counts; a mount with another cache size has no target."""
     with memory.sampled() as sampler, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         sampler.peaks["one"] = Peak(LARGE, counts=True)
         for counts in (True, False):
@@ -66,7 +66,7 @@ def test_peaks_of_a_name_are_joined() -> None:
     assert sampler.peaks == {"one": Peak(LARGE, counts=False)}
 
 
-def test_only_daemons_with_default_options_have_a_target() -> None:
+def test_only_daemons_with_default_options_have_a_memory_target() -> None:
     figures: bench.Figures = {"targets": []}
     peaks = {"s3fs-meta": Peak(160_000_000, counts=True), "JuiceFS": Peak(10**9, counts=False)}
 

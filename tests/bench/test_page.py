@@ -1,4 +1,4 @@
-"""The benchmark page, generated from the committed figures alone."""
+"""The benchmark page, generated only from the committed figures."""
 
 import importlib
 import inspect
@@ -34,8 +34,8 @@ def _report(**figures: Any) -> dict[str, Any]:
     }
 
 
-def test_page_has_figures_commands_and_machine() -> None:
-    """The page has every figure with its command, and names the machine and the date.
+def test_benchmark_page_has_figures_commands_and_host() -> None:
+    """The benchmark page names the machine and the date, and has every figure with its command.
 
     It loads no other file.
     """
@@ -48,10 +48,10 @@ def test_page_has_figures_commands_and_machine() -> None:
     ):  # fmt: skip
         assert wanted in made
     for loads in ("<script", "src=", "<link", "@import", 'href="http'):
-        assert loads not in made  # the page is one file without scripts, images or styles elsewhere
+        assert loads not in made  # The page is one file without external scripts, images or styles.
 
 
-def test_page_counts_met_and_missed_targets() -> None:
+def test_benchmark_page_counts_met_and_missed_targets() -> None:
     found = [targets.at_most("one", 3.0, 5.0, "ms"), targets.at_least("two", 0.4, 0.75)]
 
     made = page.render(_report(cut={"targets": found}), "figures.json")
@@ -60,8 +60,8 @@ def test_page_counts_met_and_missed_targets() -> None:
     assert "two: 0.4, wanted at least 0.75" in made
 
 
-def test_page_reports_absent_filesystems_and_failures() -> None:
-    """The page names each filesystem that is absent, and each benchmark that failed."""
+def test_benchmark_page_reports_absent_filesystems_and_failures() -> None:
+    """The benchmark page names each absent filesystem and each failed benchmark."""
     report = _report(peers={"absent": ["JuiceFS"]})
     report["benchmarks"]["fsck"] = {
         "command": "fsck", "method": "", "seconds": 1.0, "error": "SubjectError: it <ended>",
@@ -73,8 +73,8 @@ def test_page_reports_absent_filesystems_and_failures() -> None:
     assert "SubjectError: it &lt;ended&gt;" in made
 
 
-def test_similar_records_become_one_group() -> None:
-    """Records with equal keys form a group; records in a list get numbers as names."""
+def test_records_with_equal_keys_form_one_table_group() -> None:
+    """Records with equal keys form a group; records in a list are numbered."""
     lag: dict[str, dict[str, Any]] = {"a": {"x_ms": 1.0, "y": "z"}, "b": {"x_ms": 2.0}}
     figures = {"files": 3, "lag": lag, "turns": [{"s": 1}, {"s": 2}]}
 
@@ -89,7 +89,7 @@ def test_similar_records_become_one_group() -> None:
 
 
 def test_missing_figure_is_a_dash_in_the_chart() -> None:
-    """A filesystem without a figure has a dash in place of a bar."""
+    """In the chart a filesystem without a figure has a dash instead of a bar."""
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     drawn = page.picture(page.Group("", {"a": {"s": 1.5}, "b": {"t": SUMMARY}}, {}), "salt")
 
@@ -97,7 +97,7 @@ def test_missing_figure_is_a_dash_in_the_chart() -> None:
 
 
 @pytest.mark.parametrize("name", plans.BENCHMARKS)
-def test_benchmark_takes_its_sizes(name: str) -> None:
+def test_every_benchmark_accepts_its_documented_options(name: str) -> None:
     """Each benchmark describes its method, and its run() accepts the documented options."""
     module = importlib.import_module(f"contrib.bench.{bench.MODULES.get(name, name)}")
     options = {*plans.BENCHMARKS[name], *bench.EXTRA.get(name, ())}
@@ -107,7 +107,7 @@ def test_benchmark_takes_its_sizes(name: str) -> None:
     assert set(parameters) == options
 
 
-def test_missed_targets_have_a_reason() -> None:
+def test_every_missed_target_has_a_documented_reason() -> None:
     """The page docs/benchmarks/missed.md explains each missed target."""
     sections = (ROOT / "docs/benchmarks/missed.md").read_text().split("\nMissed ")
     unexplained = [

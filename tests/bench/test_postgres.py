@@ -23,15 +23,17 @@ tps = 409.966789 (without initial connection time)
 """
 
 
-def test_rate_is_the_one_without_the_time_of_connecting() -> None:
+def test_transaction_rate_excludes_the_time_of_connecting() -> None:
     assert postgres.parsed_tps(BEFORE_14) == 102.5
     assert postgres.parsed_tps(SINCE_14) == 409.966789
     with pytest.raises(SubjectError, match="no rate"):
         postgres.parsed_tps("starting vacuum...end.\n")
 
 
-def test_newest_complete_version_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version 16 lacks the server, as on a machine that has only the client's package."""
+def test_newest_complete_postgres_version_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PostgreSQL version without its server program is skipped, even if it is the newest."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for version in ("9.6", "15", "16"):
         directory = tmp_path / version / "bin"
@@ -46,7 +48,7 @@ def test_newest_complete_version_is_used(tmp_path: Path, monkeypatch: pytest.Mon
         postgres.find_programs([f"{tmp_path}/16/*"])
 
 
-def test_benchmark_is_skipped_with_a_line_without_postgres(
+def test_postgres_benchmark_is_skipped_with_one_line_without_postgres(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(postgres, "PROGRAMS", ("no-such-program",))
@@ -58,7 +60,7 @@ def test_benchmark_is_skipped_with_a_line_without_postgres(
 
 
 def test_pgbench_runs_on_a_directory() -> None:
-    """The server ends with the measurement."""
+    """A run of pgbench in a directory ends its database server."""
     try:
         programs = postgres.find_programs()
     except postgres.NotInstalledError as exc:

@@ -27,10 +27,10 @@ def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> ben
         return bench.measured("cut", bench.parse(_arguments(scratch)), processors)
 
 
-def test_variables_of_a_benchmark_end_with_it(
+def test_environment_variables_of_a_benchmark_are_unset_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A passphrase for one benchmark would make the next one fail, whose bucket is plain."""
+    """A passphrase set for one benchmark would make the next benchmark on a plain bucket fail."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -41,8 +41,9 @@ def test_variables_of_a_benchmark_end_with_it(
     assert VARIABLE not in os.environ
 
 
-def test_failure_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next benchmark runs."""
+def test_failed_benchmark_is_recorded_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
         raise ValueError("a failure")
@@ -51,7 +52,7 @@ def test_failure_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("signalled", [SystemExit(143), KeyboardInterrupt()])
-def test_failing_cleanup_after_a_signal_does_not_start_the_next_benchmark(
+def test_failed_cleanup_after_a_signal_starts_no_further_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: BaseException
 ) -> None:
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -64,8 +65,8 @@ def test_failing_cleanup_after_a_signal_does_not_start_the_next_benchmark(
         _measure(monkeypatch, tmp_path, run)
 
 
-def test_memory_is_read_until_the_end_after_a_signal_to_the_group() -> None:
-    """timeout(1) and Ctrl-C signal all processes of the group; the clean-up still reads memory."""
+def test_memory_is_measured_until_the_end_despite_a_signal() -> None:
+    """The clean-up of a benchmark reads memory even after a signal to the process group."""
     program = """
 import os, signal
 from contrib.bench import memory
@@ -83,7 +84,7 @@ print(sampler.peaks["one"].pss_bytes > 0)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_plan_chooses_sizes_and_an_option_replaces_one() -> None:
+def test_option_replaces_one_size_of_the_plan() -> None:
     for plan in plans.PLANS:
         arguments = bench.parse(["follow", f"--plan={plan}", "--rounds=7"])
         entries = plans.BENCHMARKS["follow"]["entries"].of(plan)
@@ -91,7 +92,7 @@ def test_plan_chooses_sizes_and_an_option_replaces_one() -> None:
     assert bench.parse(["--quick"]).plan == plans.QUICK
 
 
-def test_no_plan_is_larger_than_the_complete_one() -> None:
+def test_complete_plan_has_the_largest_sizes() -> None:
     for sizes in plans.BENCHMARKS.values():
         for size in sizes.values():
             assert size.complete >= size.hour >= size.quick

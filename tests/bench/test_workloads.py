@@ -19,8 +19,8 @@ def _names(only: list[str]) -> list[str]:
     return [step.name for step in steps.chosen(only)[0]]
 
 
-def test_chosen_step_includes_the_steps_that_it_needs() -> None:
-    """The step rm includes the two steps that make its trees, in their order."""
+def test_chosen_step_runs_after_the_steps_that_it_needs() -> None:
+    """The step rm is run after the two steps that make its trees."""
     assert _names(["rm -rf of both"]) == ["untar of sources", "cp -a", "rm -rf of both trees"]
 
 
@@ -32,7 +32,7 @@ def test_unknown_step_is_refused_before_any_measurement() -> None:
 def test_step_without_its_program_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A step whose program is missing is skipped, and the report names both."""
+    """A step whose program is missing is skipped and reported with the program."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     found, skipped = steps.chosen(["rsync", "find"])
@@ -41,8 +41,8 @@ def test_step_without_its_program_is_skipped(
     assert skipped == ["rsync, nothing to do: no rsync"]
 
 
-def test_every_step_has_its_needs_and_input_files() -> None:
-    """The steps that a step needs come before it, and its input files can be made."""
+def test_list_of_steps_has_each_step_after_those_that_it_needs() -> None:
+    """Each step is listed after the steps that it needs, and its input files can be made."""
     earlier: list[str] = []
     for step in steps.STEPS:
         assert set(step.needs) <= set(earlier), step.name
@@ -50,8 +50,8 @@ def test_every_step_has_its_needs_and_input_files() -> None:
         earlier.append(step.name)
 
 
-def test_input_files_are_the_same_in_every_run(tmp_path: Path) -> None:
-    """Input files are equal in two runs, so that figures are comparable."""
+def test_input_files_are_equal_in_every_run(tmp_path: Path) -> None:
+    """Equal input files in two runs make the figures comparable."""
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -60,11 +60,11 @@ def test_input_files_are_the_same_in_every_run(tmp_path: Path) -> None:
         made.append({path.relative_to(tree): path.read_bytes() for path in tree.rglob("*.c")})
 
     assert made[0] == made[1]
-    # all contents differ, including that of the file with the searched word
+    # All contents differ, including that of the file with the searched word.
     assert len(set(made[0].values())) == 41
 
 
-def test_figures_have_only_the_chosen_steps(tmp_path: Path) -> None:
+def test_figures_contain_only_the_chosen_steps(tmp_path: Path) -> None:
     """The step grep needs untar, which is run but has no figure."""
     figures = session.run(
         tmp_path,
@@ -86,8 +86,8 @@ def test_figures_have_only_the_chosen_steps(tmp_path: Path) -> None:
     assert "grep -r" in figures["commands"]["grep -r"]
 
 
-def test_failed_step_does_not_stop_the_next_one(tmp_path: Path) -> None:
-    """A failed step has a reason in place of a figure, and the next step runs."""
+def test_failed_step_does_not_stop_the_next_step(tmp_path: Path) -> None:
+    """A failed step has a reason instead of a figure, and the next step runs."""
     disk = PlainDirectory(DISK, tmp_path / "disk")
     todo = [
         steps.Step("broken", ("sh", "-c", "echo no room >&2; exit 3")),
@@ -105,13 +105,13 @@ def test_failed_step_does_not_stop_the_next_one(tmp_path: Path) -> None:
 
 
 def test_hanging_step_is_killed() -> None:
-    """The call of a command that takes too long raises TimeoutExpired."""
+    """A command that takes too long raises TimeoutExpired."""
     with pytest.raises(subprocess.TimeoutExpired):
         session.call(["sh", "-c", "sleep 60 & wait"], 0.1)
 
 
-def test_table_has_medians_and_ratios() -> None:
-    """A missing figure is a dash; the load of the machine is printed below the table."""
+def test_workload_table_has_medians_and_ratios() -> None:
+    """In the table a missing figure is a dash; the load of the host is printed below."""
     seconds = {
         "find": {"ext4": {"median": 0.1}, "do-nothing": {"median": 0.2}, "JuiceFS": {"median": 1}},
         "npm ci": {"ext4": {"median": 2.5}},

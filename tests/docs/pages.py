@@ -1,4 +1,4 @@
-"""Runs the commands of a page of the documentation."""
+"""A runner for the commands of a page of the documentation."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 
-# Bounds a hang, not the speed: a page runs up to thirty processes, each of which imports the program.
+# Limits a hang, not the speed: a page runs up to thirty processes that each import the program.
 PAGE_S_MAX: Final = 600
 
-# The commands find the program, and keep local state in a directory of the test. The processes that a
-# page starts in the background end with it.
+# The commands find the program, and keep local state in a directory of the test.
+# Processes that a page starts in the background end with it.
 _PRELUDE: Final = """
 set -eu
 trap 'jobs -p | xargs --no-run-if-empty kill' EXIT
@@ -29,12 +29,12 @@ function s3fs-meta() {
 
 
 def blocks_of(page: Path) -> list[str]:
-    """Return the blocks of commands of a page."""
+    """Return the command blocks of a page."""
     return re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def run_page(page: Path, directory: Path) -> str:
-    """Run all blocks of commands of a page in one shell; return the output."""
+    """Run all command blocks of a page in one shell, and return the output."""
     try:
         done = subprocess.run(
             ["bash", "-c", _PRELUDE + "\n".join(blocks_of(page))],
@@ -51,8 +51,8 @@ def run_page(page: Path, directory: Path) -> str:
 
 
 def _unmount_below(directory: Path) -> None:
-    """Unmount what a page that failed, or that the time limit ended, has left mounted."""
-    # Root's pages make bind mounts, too, which fusermount3 refuses.
+    """Unmount everything that a page has left mounted below a directory."""
+    # Pages that run as root also make bind mounts, which fusermount3 refuses.
     command = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
     for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
         mountpoint = line.split(" ")[4]

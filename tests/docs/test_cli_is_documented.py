@@ -1,4 +1,4 @@
-"""The generated pages about commands, exit statuses and errnos are up to date."""
+"""The generated pages about commands, exit statuses and errnos."""
 
 from pathlib import Path
 
@@ -10,6 +10,6 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 @pytest.mark.parametrize("name", ["cli.md", "exit-codes.md", "errnos.md"])
-def test_generated_page_is_up_to_date(name: str) -> None:
+def test_committed_reference_page_is_up_to_date(name: str) -> None:
     """Each committed page equals the output of ``make docs``."""
     assert (REFERENCE / name).read_text() == reference.PAGES[name]()

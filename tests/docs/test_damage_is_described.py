@@ -7,7 +7,7 @@ from tests.damage_matrix.page import page
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "durability.md"
 
 
-def test_section_on_damage_is_generated_from_the_rules() -> None:
+def test_documented_damage_section_matches_the_rules() -> None:
     """The section equals the output of ``python -m tests.damage_matrix.page``."""
     present = PAGE.read_text()
     assert present == page(present), "run make docs"

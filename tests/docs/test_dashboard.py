@@ -1,4 +1,4 @@
-"""The dashboard for Grafana, and the rules beside it, use metrics that a mount has."""
+"""The Grafana dashboard and its alert rules, which use only metrics that a mount has."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def _expressions() -> Iterator[str]:
 
 
 def _real(page: str) -> dict[str, set[str]]:
-    """Return the labels of each sample; those of metrics without one are ``mountpoint`` alone."""
+    """Return the labels of each sample; a metric without samples has only ``mountpoint``."""
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(page):
         total = "_total" if family.type == "counter" else ""
@@ -50,7 +50,7 @@ def _real(page: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.mount
-def test_every_name_and_label_of_the_dashboard_is_one_of_a_mount(
+def test_dashboard_uses_only_metrics_and_labels_of_a_mount(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x")
@@ -67,8 +67,8 @@ def test_every_name_and_label_of_the_dashboard_is_one_of_a_mount(
     assert used > 30
 
 
-def test_panels_have_their_own_numbers_and_places_and_a_data_source() -> None:
-    """Grafana drops panels with a repeated number, and shows overlapping ones on each other."""
+def test_dashboard_panels_have_unique_numbers_and_do_not_overlap() -> None:
+    """Grafana drops panels with a repeated number, and draws overlapping panels on each other."""
     panels = _dashboard()["panels"]
     places = [
         (x, y)
@@ -86,7 +86,7 @@ def test_panels_have_their_own_numbers_and_places_and_a_data_source() -> None:
         assert panel["type"] == "row" or panel["fieldConfig"]["defaults"]["unit"]
 
 
-def test_variables_of_the_dashboard_are_defined() -> None:
+def test_all_variables_of_the_dashboard_are_defined() -> None:
     defined = {one["name"] for one in _dashboard()["templating"]["list"]}
     builtin = {"__rate_interval", "__all"}
 

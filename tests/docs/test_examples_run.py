@@ -1,4 +1,4 @@
-"""The commands of docs/start/first-mount.md work as the page says."""
+"""The commands of docs/start/first-mount.md."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(PAGE_S_MAX)]
 PAGE = ROOT / "docs" / "start" / "first-mount.md"
 
 
-def test_commands_of_the_first_mount_page_run_in_order(tmp_path: Path) -> None:
+def test_commands_of_the_first_mount_page_succeed(tmp_path: Path) -> None:
     assert len(blocks_of(PAGE)) >= 6
 
     printed = run_page(PAGE, tmp_path)

@@ -1,4 +1,4 @@
-"""A reader written from docs/design/format.md alone reads the objects of the program.
+"""A reader written only from docs/design/format.md, which reads objects of the program.
 
 The reader is the page in Python, and uses no module of ``s3fs_meta.codec``.
 """
@@ -48,9 +48,9 @@ def _plain(compressed: bytes, plain_bytes: int) -> bytes:
 
 
 class Section(NamedTuple):
-    """The changes of a txg in one changelog, part or level."""
+    """Changes of a txg in one changelog, part or level."""
 
-    locations: dict[int, tuple[Any, ...]]  # by block number
+    locations: dict[int, tuple[Any, ...]]  # blocks by number
     changeset: bytes
 
 
@@ -63,7 +63,7 @@ def _section(data: bytes) -> Section:
 
 
 class Reader:
-    """A reader of a bucket that is a local directory."""
+    """A reader of a bucket in a local directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -168,7 +168,7 @@ class Reader:
         return content
 
     def blocks(self, key: str) -> Iterator[bytes]:
-        """Yield the blocks of a pack that its index lists."""
+        """Yield the blocks that the index of a pack lists."""
         pack = (self._root / key).read_bytes()
         index_bytes, entries, version, flags = struct.unpack(">IIHH", pack[-52:-40])
         assert (version, flags, pack[-8:]) == (1, int(bool(self._master)), b"S3FSPACK")
@@ -196,7 +196,7 @@ class Reader:
 
 
 async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
-    """Make a filesystem with some files and upload it to the bucket."""
+    """Create a filesystem with some files and upload it to the bucket."""
     store = LocalStore(root)
     passphrase = PASSPHRASE if encrypted else None
     wanted = NewFilesystem("x", 1 * MIB, 4096, passphrase, cost=CHEAPEST_COST)
@@ -214,8 +214,8 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-async def test_page_is_enough_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
-    """The reader decodes the superblock, lease, image, changelogs and packs of a bucket."""
+async def test_format_page_suffices_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
+    """A reader that follows the format page decodes every kind of object in a bucket."""
     for name in ("bucket", "state"):
         (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs
     await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)

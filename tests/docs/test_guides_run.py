@@ -1,4 +1,4 @@
-"""The commands of the guides run and print what the pages promise."""
+"""The commands of the guides, which print what the pages promise."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def rsync() -> None:
         pytest.skip("rsync is not installed (Debian package rsync)")
 
 
-def test_commands_of_the_page_on_followers_run(tmp_path: Path) -> None:
+def test_commands_of_the_followers_guide_succeed(tmp_path: Path) -> None:
     printed = run_page(GUIDE / "followers.md", tmp_path)
 
     assert "Dear reader," in printed
@@ -33,7 +33,7 @@ def test_commands_of_the_page_on_followers_run(tmp_path: Path) -> None:
     assert "draft" in printed
 
 
-def test_commands_of_the_page_on_failover_run(tmp_path: Path) -> None:
+def test_commands_of_the_failover_guide_succeed(tmp_path: Path) -> None:
     printed = run_page(GUIDE / "failover.md", tmp_path)
 
     assert "refused with status 7" in printed
@@ -41,8 +41,8 @@ def test_commands_of_the_page_on_failover_run(tmp_path: Path) -> None:
     assert "in the bucket\nwritten after it\nand back\n" in printed
 
 
-def test_commands_of_the_page_on_time_travel_run(tmp_path: Path) -> None:
-    """The page finds a txg, mounts it, copies from it, rolls back to it, and undoes that."""
+def test_commands_of_the_time_travel_guide_succeed(tmp_path: Path) -> None:
+    """The guide finds a txg, mounts it, copies from it, rolls back to it, and reverts that."""
     printed = run_page(GUIDE / "time-travel.md", tmp_path)
 
     assert re.search(r"^- .*thesis", printed, re.MULTILINE), printed
@@ -52,8 +52,8 @@ def test_commands_of_the_page_on_time_travel_run(tmp_path: Path) -> None:
     assert printed.endswith("shopping list\n")
 
 
-def test_commands_of_the_page_on_retention_run(tmp_path: Path) -> None:
-    """The page shows and changes the retention, and drops the history to free its space."""
+def test_commands_of_the_retention_guide_succeed(tmp_path: Path) -> None:
+    """The guide shows and changes the retention, and drops the history to free space."""
     printed = run_page(GUIDE / "retention.md", tmp_path)
 
     before_kib, after_kib = (
@@ -64,8 +64,8 @@ def test_commands_of_the_page_on_retention_run(tmp_path: Path) -> None:
     assert before_kib - after_kib > 2000
 
 
-def test_commands_of_the_page_on_restores_run(tmp_path: Path) -> None:
-    """The page restores everything, and some files, on another host."""
+def test_commands_of_the_restore_guide_succeed(tmp_path: Path) -> None:
+    """The guide restores all files, and some files, on another host."""
     printed = run_page(GUIDE / "restore.md", tmp_path)
 
     assert printed.count("Dear reader,") == 1
@@ -75,8 +75,8 @@ def test_commands_of_the_page_on_restores_run(tmp_path: Path) -> None:
     assert (tmp_path / "some/letters/first").samefile(tmp_path / "some/letters/again")
 
 
-def test_commands_of_the_page_on_browsing_run(tmp_path: Path) -> None:
-    """The page finds the version of a report before it was overwritten."""
+def test_commands_of_the_browse_guide_succeed(tmp_path: Path) -> None:
+    """The guide finds the version of a report before it was overwritten."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed (Debian package curl)")
     printed = run_page(GUIDE / "browse.md", tmp_path)
@@ -86,8 +86,8 @@ def test_commands_of_the_page_on_browsing_run(tmp_path: Path) -> None:
     assert "overwritten" not in printed
 
 
-def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
-    """The page copies, locks and removes trees; its commands print what its comments promise."""
+def test_commands_of_the_trees_guide_succeed(tmp_path: Path) -> None:
+    """The guide copies, locks and removes trees; the output matches its comments."""
     page = GUIDE / "trees.md"
     promised = re.findall(r" # (.+)$", "\n".join(blocks_of(page)), re.MULTILINE)
     assert len(promised) == 4
@@ -99,8 +99,8 @@ def test_commands_of_the_page_on_trees_run(tmp_path: Path) -> None:
     assert printed.count("refused") == printed.count("refused again") == 1
 
 
-def test_commands_of_the_page_on_working_offline_run(tmp_path: Path) -> None:
-    """Pinned files are read and changed while the bucket is away."""
+def test_commands_of_the_offline_guide_succeed(tmp_path: Path) -> None:
+    """In the guide pinned files are read and changed while the bucket is unreachable."""
     printed = run_page(GUIDE / "offline.md", tmp_path)
 
     assert "downloaded, all 9 B cached and pinned\n" in printed
@@ -112,8 +112,8 @@ def test_commands_of_the_page_on_working_offline_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("rsync")
-def test_commands_of_the_page_on_moving_in_run(tmp_path: Path) -> None:
-    """The page copies a tree with links and holes; rsync and fsck then find no difference."""
+def test_commands_of_the_moving_in_guide_succeed(tmp_path: Path) -> None:
+    """The guide copies a tree with links and holes, and rsync finds no difference."""
     printed = run_page(GUIDE / "moving-in.md", tmp_path)
 
     assert re.search(r"transaction group \d+\n[^\n]*: clean\nDear reader,", printed)
@@ -121,8 +121,8 @@ def test_commands_of_the_page_on_moving_in_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("rsync")
-def test_commands_of_the_page_on_backups_run(tmp_path: Path) -> None:
-    """Each day keeps its content, a frozen copy is backed up, and a locked day is removed."""
+def test_commands_of_the_backup_guide_succeed(tmp_path: Path) -> None:
+    """In the guide each day keeps its content, and a frozen copy is backed up."""
     printed = run_page(GUIDE / "backup.md", tmp_path)
 
     before, kept, after = printed.partition("kept first-night: ")
@@ -136,7 +136,7 @@ def test_commands_of_the_page_on_backups_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """Return a directory that other users can reach, which ``tmp_path`` is not."""
+    """Return a directory that other users can reach, unlike ``tmp_path``."""
     for name in ("smbd", "smbclient", "ganesha.nfsd", "nfs-ls"):
         if shutil.which(name) is None and "exports" not in REQUIRED:
             pytest.skip(f"{name} is not installed (CI=true contrib/setup/test-packages)")
@@ -146,8 +146,8 @@ def public() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root")
-def test_commands_of_the_page_on_exports_run(public: Path) -> None:
-    """Clients of Samba and NFS read what the others wrote, also after restarts of all daemons."""
+def test_commands_of_the_export_guide_succeed(public: Path) -> None:
+    """In the guide Samba and NFS clients read each other's files, even after restarts."""
     printed = run_page(GUIDE / "exporting.md", public)
 
     assert printed.count("Dear reader,") == 3
@@ -155,8 +155,8 @@ def test_commands_of_the_page_on_exports_run(public: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root")
-def test_commands_of_the_page_on_containers_run(tmp_path: Path) -> None:
-    """A slave namespace gets the new mount; a private one keeps the old mount in use."""
+def test_commands_of_the_container_guide_succeed(tmp_path: Path) -> None:
+    """In the guide only a slave mount namespace gets the new mount."""
     printed = run_page(GUIDE / "containers.md", tmp_path)
 
     assert "Dear reader,\nstatus 17\nDear reader,\n" in printed
@@ -164,8 +164,8 @@ def test_commands_of_the_page_on_containers_run(tmp_path: Path) -> None:
     assert re.search(r"^ used by .*by sleep", printed, re.MULTILINE)
 
 
-def test_commands_of_the_page_on_upgrading_run(tmp_path: Path) -> None:
-    """The page mounts again with the same state, and with a separate one for a trial."""
+def test_commands_of_the_upgrade_guide_succeed(tmp_path: Path) -> None:
+    """The guide mounts with the existing state, and with separate state for a trial."""
     printed = run_page(GUIDE / "upgrading.md", tmp_path)
 
     assert printed.count("Dear reader,") == 2

@@ -1,4 +1,4 @@
-"""docs/design/invariants.md is correct: each invariant is maintained, checked and attacked."""
+"""The page docs/design/invariants.md: each invariant is maintained, checked and tested."""
 
 import ast
 import importlib
@@ -22,7 +22,7 @@ _ROW = re.compile(
 
 
 class Described(NamedTuple):
-    """One row of the table in docs/design/invariants.md."""
+    """A row of the table in docs/design/invariants.md."""
 
     name: str
     title: str
@@ -41,16 +41,16 @@ def _name(described: Described) -> str:
     return described.name
 
 
-def test_table_has_every_invariant_in_order() -> None:
-    """The rows are in the order of the invariants and have their titles."""
+def test_invariants_page_lists_every_invariant_in_order() -> None:
+    """The page lists the invariants in order and with their titles."""
     assert [(row.name, row.title) for row in DESCRIBED] == [
         (one.name, one.title) for one in INVARIANTS
     ]
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_invariant_is_kept_by_code_that_exists(described: Described) -> None:
-    """The row names a function, class or method in a module of s3fs_meta."""
+def test_code_that_maintains_an_invariant_exists(described: Described) -> None:
+    """Each row names an existing function, class or method of s3fs_meta."""
     parts = described.kept_by.split(".")
     path = next(
         parts[:length]
@@ -64,7 +64,7 @@ def test_invariant_is_kept_by_code_that_exists(described: Described) -> None:
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_invariant_is_checked_by_the_module_that_is_named(described: Described) -> None:
+def test_invariant_is_checked_by_its_documented_module(described: Described) -> None:
     """The named module defines the query and the repair of the invariant."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()
@@ -75,7 +75,7 @@ def test_invariant_is_checked_by_the_module_that_is_named(described: Described) 
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_invariant_is_named_in_the_docstring_of_its_test(described: Described) -> None:
+def test_docstring_of_the_documented_test_names_its_invariant(described: Described) -> None:
     tree = ast.parse((ROOT / "tests" / "check" / f"{described.test_module}.py").read_text())
     tests = {
         node.name: ast.get_docstring(node) or ""
@@ -86,8 +86,8 @@ def test_invariant_is_named_in_the_docstring_of_its_test(described: Described) -
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_table_of_invariants_names_the_option_of_each_repair(described: Described) -> None:
-    """A row names -p for safe repairs, -y for other repairs, and neither without a repair."""
+def test_invariants_page_names_the_option_of_each_repair(described: Described) -> None:
+    """A row names -p for a safe repair, -y for another repair, and neither without a repair."""
     one = BY_NAME[described.name]
     assert described.repair.startswith("leftover") == (one.severity is Severity.LEFTOVER)
     if one.repair is None:

@@ -22,7 +22,7 @@ def _links(page: Path) -> list[str]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub makes of the headings of a page."""
+    """Return the anchors that GitHub makes for the headings of a page."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     headings = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
     return {

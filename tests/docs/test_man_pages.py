@@ -30,8 +30,8 @@ def test_groff_formats_every_manual_page_without_warnings() -> None:
         assert done.stderr == "", name
 
 
-def test_text_of_a_manual_page_is_shown_unchanged() -> None:
-    """Dashes, backslashes and leading dots are no requests of roff."""
+def test_special_characters_of_a_manual_page_are_escaped() -> None:
+    """Dashes, backslashes and leading dots are not interpreted as roff requests."""
     assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"
     assert man_pages.roff_text(".x") == r"\&.x"
     assert man_pages.roff_text("`ro`") == r"\fBro\fR"

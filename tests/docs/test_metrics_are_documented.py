@@ -1,4 +1,4 @@
-"""Every figure of a mount is explained."""
+"""The documentation of all figures of a mount."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
-# Figures below these have the names of what they count.
+# The figures below these are named after the counted items.
 PLURAL = {
     "store.": "<method>",
     "billed.": "<cause>",
@@ -35,22 +35,20 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
 
 
 def _table(page: str) -> set[str]:
-    """Return what the first column of the tables names."""
+    """Return the names in the first column of the tables."""
     table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     return set(re.findall(r"`([^`]+)`", table))
 
 
 @pytest.mark.mount
-def test_page_of_metrics_names_exactly_the_figures_of_status(
-    program: Program, mounted: Place
-) -> None:
+def test_metrics_page_names_exactly_the_figures_of_status(program: Program, mounted: Place) -> None:
     page, _, _ = PAGE.read_text().partition("## Prometheus")
 
     assert _table(page) == _names(program.status(mounted.mountpoint))
 
 
 @pytest.mark.mount
-def test_page_of_metrics_names_exactly_those_of_prometheus(
+def test_metrics_page_names_exactly_the_prometheus_metrics(
     program: Program, mounted: Place
 ) -> None:
     _, _, page = PAGE.read_text().partition("## Prometheus")

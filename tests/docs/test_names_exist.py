@@ -1,4 +1,4 @@
-"""Tests, modules and functions that documents name exist."""
+"""Names of tests, modules and functions in the documents, which must exist."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ def _tests(module: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_every_test_that_a_document_names_exists(page: Path) -> None:
+def test_every_test_named_in_a_document_exists(page: Path) -> None:
     missing = [
         f"{module}::{name}"
         for module, name in _TEST.findall(page.read_text())
@@ -45,7 +45,7 @@ def test_every_test_that_a_document_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_tests_are_named_in_the_form_that_is_checked(page: Path) -> None:
+def test_documents_name_tests_as_path_and_name(page: Path) -> None:
     """Documents name a test as PATH::NAME, because only that form is checked."""
     code = _CODE.findall(page.read_text())
     named = [one for one in code if "::" in one or one.startswith(("test_", "tests/"))]
@@ -58,8 +58,8 @@ def test_tests_are_named_in_the_form_that_is_checked(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_relative)
-def test_named_files_exist(page: Path) -> None:
-    """A path in a document is relative to the repository or to the package."""
+def test_every_file_named_in_a_document_exists(page: Path) -> None:
+    """Each path in a document exists in the repository or in the package."""
     missing = [
         name
         for name in set(_FILE.findall(page.read_text()))
@@ -69,7 +69,7 @@ def test_named_files_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_every_statement_about_security_names_its_test() -> None:
+def test_every_promise_of_the_security_page_names_its_test() -> None:
     """Each row of SECURITY.md names a test of its promise."""
     page = (ROOT / "SECURITY.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ")]

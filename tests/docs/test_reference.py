@@ -1,4 +1,4 @@
-"""The generator of reference pages."""
+"""The generator of the reference pages."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from contrib.docs import reference
 from s3fs_meta.cli import completion
 
 
-def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
-    """A check after a write reports no page as stale."""
+def test_freshly_written_pages_are_not_stale(tmp_path: Path) -> None:
+    """Right after the pages are written, a check reports no page as stale."""
     for name, make in reference.PAGES.items():
         (tmp_path / name).write_text(make())
 
@@ -17,7 +17,7 @@ def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
 
 
 def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
-    """The check prints the difference of a stale page."""
+    """The check prints the difference between a stale page and its new text."""
     (tmp_path / "settings.md").write_text(reference.settings_page().replace("wal", "whale", 1))
 
     found = "\n".join(reference.stale(tmp_path))
@@ -27,7 +27,7 @@ def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_shell_has_a_script() -> None:
+def test_each_shell_has_a_completion_script() -> None:
     """The completion script of each shell names the program and its completion variable."""
     found = reference.completion_scripts()
 

@@ -1,4 +1,4 @@
-"""The page of mount options is generated from the table of options."""
+"""The page of mount options, which is generated from the table of options."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from s3fs_meta.option_table import OPTIONS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_page_of_mount_options_is_up_to_date() -> None:
+def test_committed_page_of_mount_options_is_up_to_date() -> None:
     """The committed page equals the output of ``make docs``."""
     assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
 
 
-def test_every_sqlite_option_is_explained_in_the_guide() -> None:
-    """The guide on tuning explains each SQLite option, as the table has no room for its risks."""
+def test_tuning_guide_explains_every_sqlite_option() -> None:
+    """The tuning guide explains the risks of each SQLite option."""
     guide = (DOCS / "guide" / "tuning.md").read_text()
     first = [option.word for option in OPTIONS]
     sqlite = first[: first.index("temp_store") + 1]

@@ -67,7 +67,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
 }
 
 
-def test_refused_calls_have_the_documented_errno(mounted: Place) -> None:
+def test_refused_system_calls_have_the_documented_errno(mounted: Place) -> None:
     """Each call in the table "Refused, and what happens instead" has the errno of its row."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
@@ -81,8 +81,7 @@ def test_refused_calls_have_the_documented_errno(mounted: Place) -> None:
     assert answers == {name: code for name, (_, code) in _REFUSED.items()}
 
 
-def test_syncfs_is_no_error(mounted: Place) -> None:
-    """A call of syncfs(2) on a mount succeeds."""
+def test_syncfs_on_a_mount_succeeds(mounted: Place) -> None:
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     descriptor = os.open(path, os.O_RDONLY)
@@ -92,7 +91,7 @@ def test_syncfs_is_no_error(mounted: Place) -> None:
         os.close(descriptor)
 
 
-def test_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
+def test_file_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
     """A second flock(2) or fcntl(2) lock of a file is refused on this host."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as one, path.open("r+b") as other:
@@ -112,8 +111,8 @@ def test_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
     assert done.stdout == "refused\n"
 
 
-def test_reads_from_the_page_cache_leave_atime(place: Place, program: Program) -> None:
-    """The kernel answers a read from its page cache without an update of atime."""
+def test_reads_from_the_page_cache_keep_atime(place: Place, program: Program) -> None:
+    """A read from the kernel's page cache does not update atime."""
     program.ok("mount", "-o", "strictatime", place.url, place.mountpoint)
     path = place.mountpoint / "f"
     path.write_bytes(b"content")
@@ -138,7 +137,7 @@ def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
     return (folder / "f").stat().st_mode & 0o777, (folder / "g").stat().st_mode & 0o777
 
 
-def test_default_acl_replaces_the_umask(mounted: Place) -> None:
+def test_default_acl_overrides_the_umask(mounted: Place) -> None:
     """With a default ACL the umask is ignored, as on other local filesystems."""
     assert _modes_under_a_default_acl(mounted.mountpoint) == (0o644, 0o666)
 
@@ -160,8 +159,8 @@ def test_remount_refuses_to_change_other_options(mounted: Place, program: Progra
     (mounted.mountpoint / "f").write_bytes(b"goes on")
 
 
-def test_copies_and_zeros_take_no_space(mounted: Place, program: Program) -> None:
-    """cp copies without reflinks; equal content is stored once, and zeros are not stored."""
+def test_copies_and_zeros_take_no_space_in_the_bucket(mounted: Place, program: Program) -> None:
+    """Equal content of copies is stored once, and zeros are not stored."""
     path = mounted.mountpoint / "f"
     path.write_bytes(os.urandom(1 << 20))
     (mounted.mountpoint / "zeros").write_bytes(bytes(4 << 20))

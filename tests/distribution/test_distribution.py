@@ -1,4 +1,4 @@
-"""The distribution: the sdist, the wheel that is built from it, and the files that the wheel installs."""
+"""The distribution: the sdist, the wheel built from it, and the files that the wheel installs."""
 
 import os
 import shutil
@@ -34,14 +34,14 @@ _BASH: Final = "declare -F _s3fs_meta && complete -p s3fs-meta"
 
 
 class Installed(NamedTuple):
-    """A clean environment with the wheel, whose dependencies are those of the tests."""
+    """A clean environment with the wheel and the dependencies of the tests."""
 
     path: Path
     wheel: Path
     sdist: Path
 
     def run(self, *words: str | Path) -> str:
-        """Run a program of the environment, outside of the sources; return its output."""
+        """Run a program of the environment outside the sources, and return its output."""
         environment = {"HOME": str(self.path), "PATH": os.environ["PATH"]}
         command = [str(self.path / "bin" / words[0]), *map(str, words[1:])]
         done = subprocess.run(
@@ -53,7 +53,7 @@ class Installed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Build the sdist, from it the wheel, and install the wheel."""
+    """Build the sdist, build the wheel from the sdist, and install the wheel."""
     folder = tmp_path_factory.mktemp("distribution")
     sources, built, path = folder / "sources", folder / "dist", folder / "venv"
     shutil.copytree(ROOT, sources, ignore=_NOT_SOURCES, symlinks=True)
@@ -64,7 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     venv.create(path, with_pip=True)
     made = Installed(path, wheel, sdist)
     made.run("pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
-    # The packages that it needs, but not the editable s3fs-meta, which a .pth file adds only there.
+    # This .pth file adds the packages of the tests, but not their editable s3fs-meta.
     [packages] = path.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return made
@@ -77,7 +77,7 @@ def _python(*words: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_wheel_of_the_sdist_installs_program_extension_man_pages_and_completion(
+def test_wheel_installs_program_extension_man_pages_and_completion(
     installed: Installed,
 ) -> None:
     version = release.present_version()
@@ -93,7 +93,7 @@ def test_wheel_of_the_sdist_installs_program_extension_man_pages_and_completion(
 def test_installed_program_makes_and_checks_a_filesystem(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """SQL, price table and other data files are in the package."""
+    """SQL files, the price table and other data files are in the package."""
     (tmp_path / "bucket").mkdir()
     url, state = f"local://{tmp_path}/bucket", ("--cachedir", tmp_path / "state")
 
@@ -124,10 +124,10 @@ def test_bash_loads_the_installed_completion(installed: Installed) -> None:
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["_s3fs_meta"])
 
 
-def test_documented_commands_link_the_man_pages_and_remove_the_links(
+def test_documented_commands_install_and_remove_links_to_man_pages(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """The commands of the pages about installing and uninstalling, with another home directory."""
+    """The documented commands for man pages work with another home directory."""
     [link] = [one for one in blocks_of(ROOT / "docs/start/install.md") if "readlink" in one]
     uninstall = (ROOT / "docs/guide/upgrading.md").read_text()
     [remove] = [line for line in uninstall.splitlines() if line.startswith("rm -f ~/.local/share")]
@@ -145,7 +145,7 @@ def test_documented_commands_link_the_man_pages_and_remove_the_links(
 
 
 def test_uninstalling_leaves_no_file(installed: Installed) -> None:
-    """As the page about uninstalling says; run last, because the others need the program."""
+    """The test that uninstalls runs last, because other tests need the program."""
     copy = installed.path.with_name("copy")
     shutil.copytree(installed.path, copy, symlinks=True)
     subprocess.run(

@@ -23,16 +23,16 @@ PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-brow
 
 
 class Browser:
-    """One page of a running browser."""
+    """A page of a running browser."""
 
     def __init__(self, replies: BinaryIO, requests: BinaryIO) -> None:
         self._replies = replies
         self._requests = requests
         self._numbers = itertools.count(1)
         self._session: str | None = None
-        self.messages: list[str] = []  # of the console, such as violations of the policy
-        self.loads = 0  # complete pages since the start, without those that wait for another
-        self._waits = False  # the page waits for another one
+        self.messages: list[str] = []  # messages of the console, such as violations of the policy
+        self.loads = 0  # number of complete page loads, without pages that wait for another page
+        self._waits = False  # The page waits for another page.
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -72,14 +72,14 @@ class Browser:
         return result
 
     def go(self, url: str) -> None:
-        """Load a page."""
+        """Load a page and wait until it is complete."""
         self.call("Page.navigate", url=url)
         self.wait_for_load()
-        while self.run("location.href") == "about:blank":  # the load of the first, empty page
+        while self.run("location.href") == "about:blank":  # load of the first, empty page
             self.wait_for_load()
 
     def wait_for_load(self, after: int | None = None) -> None:
-        """Wait until a page is complete: the next one, or one after so many loads."""
+        """Wait until the next page is complete, or the page after this number of loads."""
         after = self.loads if after is None else after
         while self.loads <= after:
             self._receive()
@@ -90,7 +90,7 @@ class Browser:
         return str(self.call("Page.getFrameTree")["frameTree"]["frame"]["url"])
 
     def run(self, script: str) -> Any:
-        """Return the value of a script, which the policy of the page does not concern."""
+        """Run a script, to which the page's policy does not apply, and return its value."""
         found = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -98,13 +98,13 @@ class Browser:
         return found["result"].get("value")
 
     def log_in(self, served: Served) -> None:
-        """Give the cookie of a running command to the browser."""
+        """Set the cookie of a running browse command in the browser."""
         name, _, value = served.cookie.partition("=")
         url = served.url("/")
         self.call("Network.setCookie", name=name, value=value, url=url, path=served.root)
 
     def look(self, width: int, height: int, scheme: str) -> None:
-        """Choose the size of the window, and light or dark."""
+        """Set the size of the window, and the light or dark scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -116,12 +116,12 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def screenshot(self) -> bytes:
-        """Return the window as PNG."""
+        """Return the content of the window as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
 
 def _end_group(group: int) -> None:
-    """End the remaining processes of a browser, which still write into its profile."""
+    """Kill the remaining processes of a browser, which still write into its profile."""
     deadline_s = time.monotonic() + 20
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A filesystem with two versions of its files, and the pages of it, served by the real command."""
+"""Fixtures: a filesystem with two versions of its files, and pages served by the real command."""
 
 import os
 import stat
@@ -36,7 +36,7 @@ SECOND: Final = b"one\n2\nthree\nfour <b>\n"
 
 
 def picture() -> bytes:
-    """Return a small picture in PNG."""
+    """Return a small PNG picture."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         check = zlib.crc32(kind + data)
@@ -55,7 +55,7 @@ def picture() -> bytes:
 
 
 def _fill_strange(folder: Path) -> None:
-    """Make entries that an archive must not take for something else."""
+    """Create entries of special types and with special names, which archives must handle."""
     folder.mkdir()
     (folder / LONG).write_bytes(b"long")
     (folder / "setuid").write_bytes(b"#!/bin/sh\n")
@@ -104,7 +104,7 @@ def _fill(program: Program, mnt: Path) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of the pages the time in which the first of them starts everything on a busy host."""
+    """Raise the timeouts of the page tests, because the first of them starts all servers."""
     for item in items:
         if "served" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(SETUP_S_MAX))
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve a filesystem that was unmounted, from its bucket, without its local state."""
+    """Serve an unmounted filesystem from its bucket, without its local state."""
     place = tmp_path_factory.mktemp("browse")
     program, url, mnt = Program(place / "state"), f"local://{place}/bucket", place / "mnt"
     mnt.mkdir()
@@ -132,7 +132,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def browser(served: Served) -> Iterator[Browser]:
-    """Return a browser that has the cookie, for all tests of a module that cause no message."""
+    """Return a browser with the cookie, for all tests of a module that expect no messages."""
     require_chromium()
     with chromium.started() as found:
         found.log_in(served)
@@ -140,6 +140,6 @@ def browser(served: Served) -> Iterator[Browser]:
 
 
 def require_chromium() -> None:
-    """Skip a test without a browser, unless it is required."""
+    """Skip a test if no browser is installed, unless a browser is required."""
     if chromium.PROGRAM is None and "chromium" not in REQUIRED:
         pytest.skip("chromium is not installed (Debian package chromium)")

@@ -1,4 +1,4 @@
-"""Points in time that a test makes: a database with names, without content."""
+"""Points in time that tests make: databases with names, but without content."""
 
 import io
 from pathlib import Path
@@ -29,7 +29,7 @@ def made(folder: Path) -> Database:
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = FILE, size_bytes: int = 0) -> Ino:
-    """Create an entry."""
+    """Create an entry in a directory and return its inode number."""
     nlink = 2 if mode == FOLDER else 1
     ino = inodes.create(db, mode, 0, 0, parent, 0, nlink=nlink, size_bytes=size_bytes).ino
     dentries.add(db, parent, name, ino)
@@ -37,7 +37,7 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = FILE, size_bytes: in
 
 
 def link(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
-    """Give a file another name in its directory."""
+    """Add a hard link to a file."""
     before = inodes.get(db, ino)
     dentries.add(db, parent, name, ino)
     hard_links.link_added(db, before, parent)

@@ -1,4 +1,4 @@
-"""Pictures of the pages for the guide, of a small filesystem that is made for them.
+"""Screenshots of the pages for the guide, of a small filesystem that is made for them.
 
     python -m tests.browse.screenshots docs/guide/browse
 
@@ -23,20 +23,20 @@ from tests.browse.serving import Served, serving
 from tests.private_mounts import make_private
 from tests.programs import Program
 
-PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # is seen on the pictures
+PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # file name that the pictures show
 WIDE: Final = (1000, 700)
 PHONE: Final = (390, 780)
-_SAMPLES: Final = 8  # readings of the mount that its page shows
+_SAMPLES: Final = 8  # number of readings that the page of the mount shows
 
 
 class Picture(NamedTuple):
-    """One picture."""
+    """A screenshot of one page."""
 
     name: str
     path: str
     size: tuple[int, int]
     scheme: str
-    script: str = ""  # is run before
+    script: str = ""  # script that runs before the picture is taken
 
 
 PICTURES: Final = (
@@ -61,7 +61,7 @@ def _text(month: str, sum_: int) -> str:
 
 
 def _fill(program: Program, home: Path) -> None:
-    """Make some points in time that look like those of a user."""
+    """Create points in time that look like those of a user."""
     for name in ("reports", "photos/2025", "photos/2026", "music", "code/site", "letters"):
         (home / name).mkdir(parents=True)
     (home / "reports" / "figures.txt").write_text(_text("September", 1580))
@@ -106,7 +106,7 @@ def demo(place: Path) -> Iterator[Served]:
 
 
 def take(browser: Browser, served: Served, picture: Picture) -> bytes:
-    """Return a picture as PNG."""
+    """Return a screenshot as PNG."""
     browser.look(*picture.size, picture.scheme)
     browser.go(served.url(picture.path.format(txg=served.txg)))
     if picture.script:
@@ -115,7 +115,7 @@ def take(browser: Browser, served: Served, picture: Picture) -> bytes:
 
 
 def main(folder: Path, place: Path = PLACE) -> None:
-    """Write all pictures into a folder."""
+    """Write all screenshots into a directory."""
     with demo(place) as served, chromium.started() as browser:
         browser.log_in(served)
         for number in range(_SAMPLES):
@@ -128,5 +128,5 @@ def main(folder: Path, place: Path = PLACE) -> None:
 
 
 if __name__ == "__main__":
-    make_private()  # other processes do not get the mount
+    make_private()  # Other processes do not inherit the mount.
     main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The running command, and requests to its pages."""
+"""The running browse command, and requests to its pages."""
 
 import http.client
 import signal
@@ -13,7 +13,7 @@ from tests.programs import PROCESS_S_MAX
 
 
 class Reply(NamedTuple):
-    """The reply to one request."""
+    """A reply to one request."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -21,26 +21,26 @@ class Reply(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the content as text."""
+        """Return the content of a reply as text."""
         return self.content.decode()
 
 
 class Served(NamedTuple):
-    """A running command, and the tree that it shows."""
+    """A running browse command, and the tree whose pages it serves."""
 
     port: int
     token: str
-    root: str  # the secret path of the pages
+    root: str  # secret path of the pages
     cookie: str
-    tree: Path  # a copy of the newest tree
+    tree: Path  # copy of the newest tree
     txg: int  # the newest txg
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
-        """Request a page, with the cookie unless the headers have one."""
+        """Request a page, with the cookie unless the headers contain one."""
         return self.raw(self.root + path, method, **headers)
 
     def raw(self, path: str, method: str = "GET", **headers: str) -> Reply:
-        """Send one request, with the cookie unless the headers have one."""
+        """Send one request, with the cookie unless the headers contain one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROCESS_S_MAX)
         try:
             connection.request(method, path, headers={"Cookie": self.cookie, **headers})
@@ -50,19 +50,19 @@ class Served(NamedTuple):
             connection.close()
 
     def page(self, path: str) -> str:
-        """Return a page, which must exist."""
+        """Request a page that must exist, and return its text."""
         reply = self.ask(path)
         assert reply.status == 200, reply.text
         return reply.text
 
     def url(self, path: str) -> str:
-        """Return the URL of a page."""
+        """Return the URL of a page of the running command."""
         return f"http://127.0.0.1:{self.port}{self.root}{path}"
 
 
 @contextmanager
 def printed_url(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Run the command in a context; yield the URL that it prints. It ends with Ctrl-C."""
+    """Run the browse command in a context, yield its URL, and end the command with Ctrl-C."""
     command = [sys.executable, "-m", "s3fs_meta", "browse", *words]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -77,7 +77,7 @@ def printed_url(words: Sequence[str], environment: Mapping[str, str]) -> Iterato
 def serving(
     words: Sequence[str], environment: Mapping[str, str], tree: Path, txg: int
 ) -> Iterator[Served]:
-    """Run the command in a context, and exchange its token."""
+    """Run the browse command in a context, and exchange its token for a cookie."""
     with printed_url(words, environment) as printed:
         port = int(printed.partition("127.0.0.1:")[2].partition("/")[0])
         token = printed.partition("token=")[2]

@@ -1,4 +1,4 @@
-"""The token, and the cookie and the path that replace it."""
+"""Access to the pages: the token, and the cookie and the secret path that replace it."""
 
 import re
 
@@ -10,17 +10,17 @@ HOST = {b"host": b"127.0.0.1:8080"}
 
 
 def made() -> Access:
-    """Return the access of a new server."""
+    """Return the access rules of a new server."""
     return Access(Address("127.0.0.1", 8080), new_path())
 
 
 def status_of(reply: Reply | None) -> int:
-    """Return the status of a refusal, 200 if the request gets its page."""
+    """Return the status of a refused request, or 200 if the request is allowed."""
     return 200 if reply is None else reply.status
 
 
 def cookie_of(access: Access) -> tuple[bytes, str]:
-    """Exchange the token; return the cookie and its attributes."""
+    """Exchange the token for a cookie, and return the cookie and its attributes."""
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
     reply = access.refusal(Request("GET", target, HOST))
     assert reply is not None
@@ -28,7 +28,7 @@ def cookie_of(access: Access) -> tuple[bytes, str]:
     return cookie.encode(), flags
 
 
-def test_token_works_once_and_becomes_a_strict_cookie() -> None:
+def test_token_works_once_and_is_replaced_by_a_strict_cookie() -> None:
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
     assert status_of(access.refusal(Request("HEAD", target, HOST))) == 403
@@ -40,8 +40,8 @@ def test_token_works_once_and_becomes_a_strict_cookie() -> None:
     assert status_of(access.refusal(Request("GET", inside, HOST))) == 403
 
 
-def test_first_page_leads_to_the_pages_without_a_redirect() -> None:
-    """Browsers leave a strict cookie out after a redirect that another program or page began."""
+def test_login_page_opens_the_pages_without_a_redirect() -> None:
+    """After a redirect that another program or page began, browsers omit a strict cookie."""
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
     reply = access.refusal(Request("GET", target, HOST))
@@ -51,8 +51,8 @@ def test_first_page_leads_to_the_pages_without_a_redirect() -> None:
     assert '"x&quot;&gt;y"' in leading_to('x">y')
 
 
-def test_cookie_is_sent_only_below_a_path_that_no_other_server_knows() -> None:
-    """A server of another user on another port would get a cookie of the path /."""
+def test_cookie_is_sent_only_below_the_secret_path() -> None:
+    """A cookie with the path / would be sent to another user's server on another port."""
     access, other = made(), made()
     cookie, _ = cookie_of(access)
     assert access.root != other.root
@@ -62,7 +62,7 @@ def test_cookie_is_sent_only_below_a_path_that_no_other_server_knows() -> None:
         assert status_of(access.refusal(request)) == 403
 
 
-def test_request_that_another_page_makes_is_refused() -> None:
+def test_request_from_a_page_of_another_site_is_refused() -> None:
     access = made()
     cookie, _ = cookie_of(access)
     for site, status in (
@@ -83,14 +83,14 @@ def test_token_of_another_server_is_refused() -> None:
     assert status_of(access.refusal(Request("GET", target, HOST))) == 403
 
 
-def test_port_may_be_missing_only_for_http() -> None:
+def test_host_header_without_a_port_is_allowed_only_on_port_80() -> None:
     for port, status in ((80, 403), (8080, 421)):
         access = Access(Address("127.0.0.1", port), new_path())
         reply = access.refusal(Request("GET", b"/", {b"host": b"127.0.0.1"}))
         assert status_of(reply) == status
 
 
-def test_wrong_cookies_are_refused() -> None:
+def test_wrong_cookie_is_refused() -> None:
     access = made()
     cookie, _ = cookie_of(access)
     for wrong in (b"", b"x", cookie + b"x", b"a=b, c", b"\xff=\xff", cookie.replace(b"=", b"x=")):

@@ -1,4 +1,4 @@
-"""The pages for users of a keyboard or a screen reader: axe-core finds nothing serious."""
+"""Accessibility of the pages with a keyboard or a screen reader, checked by axe-core."""
 
 from importlib import resources
 from importlib.util import find_spec
@@ -43,7 +43,7 @@ def findings(browser: Browser) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
-def test_axe_finds_nothing_serious(
+def test_axe_finds_no_serious_violation(
     served: Served, browser: Browser, path: str, width: int, scheme: str
 ) -> None:
     browser.look(width, 800, scheme)
@@ -51,7 +51,7 @@ def test_axe_finds_nothing_serious(
     assert findings(browser) == []
 
 
-def test_axe_finds_what_is_serious(served: Served, browser: Browser) -> None:
+def test_axe_finds_a_missing_label(served: Served, browser: Browser) -> None:
     browser.go(served.url("/"))
     browser.run("document.querySelector('label').remove()")
     assert "label" in [one.partition(":")[0] for one in findings(browser)]

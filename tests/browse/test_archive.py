@@ -21,7 +21,7 @@ async def _paths(db: Database) -> list[bytes]:
         return [step.path async for step in steps]
 
 
-async def test_directory_that_contains_itself_ends_the_archive(tmp_path: Path) -> None:
+async def test_archive_of_a_directory_that_contains_itself_is_aborted(tmp_path: Path) -> None:
     db = points.made(tmp_path)
     circle = points.add(db, ROOT_INO, b"circle", points.FOLDER)
     dentries.add(db, circle, b"again", circle)
@@ -31,8 +31,8 @@ async def test_directory_that_contains_itself_ends_the_archive(tmp_path: Path) -
     db.close()
 
 
-async def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
-    """Only damaged or forged metadata has them."""
+async def test_archive_omits_names_that_point_outside(tmp_path: Path) -> None:
+    """Names such as ".." exist only in damaged or forged metadata."""
     db = points.made(tmp_path)
     for name in (b"good", b"..", b".", b"../../x", b"/etc/passwd", b"a\0b"):
         points.add(db, ROOT_INO, name)
@@ -41,7 +41,7 @@ async def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
     db.close()
 
 
-async def test_small_pieces_are_sent_together() -> None:
+async def test_small_pieces_of_an_archive_are_sent_together() -> None:
     sent: list[bytes] = []
 
     async def put(data: bytes) -> None:  # noqa: RUF029 - as one that waits

@@ -1,4 +1,4 @@
-"""The style, the icon and the script."""
+"""The style sheet, the icon and the script of the pages."""
 
 import re
 
@@ -8,8 +8,8 @@ from s3fs_meta.browse.assets import ASSETS, SCRIPT
 from tests.browse.serving import Served
 
 
-def test_script_changes_no_style_and_makes_no_markup_of_text() -> None:
-    """Names of files are in attributes that the script reads, so it must not parse them as HTML."""
+def test_script_sets_no_style_and_parses_no_text_as_html() -> None:
+    """The script reads file names from attributes, so it must not parse them as HTML."""
     text = SCRIPT.content.decode()
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(", text
@@ -18,7 +18,7 @@ def test_script_changes_no_style_and_makes_no_markup_of_text() -> None:
 
 
 @pytest.mark.mount
-def test_assets_are_served_with_their_types(served: Served) -> None:
+def test_assets_are_served_with_their_content_types(served: Served) -> None:
     for name, asset in ASSETS.items():
         reply = served.ask(f"/{name.decode()}")
         assert (reply.content, reply.headers["Content-Type"]) == (

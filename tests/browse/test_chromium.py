@@ -1,4 +1,4 @@
-"""The pages in a real browser: what it loads, runs and shows."""
+"""The pages in a real browser: what the browser loads, runs and shows."""
 
 import os
 import re
@@ -32,7 +32,7 @@ PAGES = (
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("width", [360, 1200, 2400])
-def test_page_is_styled_and_not_wider_than_the_window(
+def test_page_is_styled_and_fits_the_window_width(
     served: Served, browser: Browser, path: str, width: int
 ) -> None:
     browser.messages.clear()
@@ -44,7 +44,7 @@ def test_page_is_styled_and_not_wider_than_the_window(
     assert browser.messages == []  # no violation of the policy, no script, no missing resource
 
 
-def test_dark_and_light_have_other_colours(served: Served, browser: Browser) -> None:
+def test_dark_and_light_schemes_have_different_colours(served: Served, browser: Browser) -> None:
     colours = set()
     for scheme in ("light", "dark"):
         browser.look(1200, 800, scheme)
@@ -53,13 +53,13 @@ def test_dark_and_light_have_other_colours(served: Served, browser: Browser) -> 
     assert len(colours) == 2
 
 
-def test_picture_is_loaded(served: Served, browser: Browser) -> None:
+def test_picture_of_a_preview_is_loaded(served: Served, browser: Browser) -> None:
     browser.go(served.url(f"/at/{served.txg}/reports/picture.png"))
     assert browser.run("document.querySelector('img').naturalWidth") == 160
 
 
-def test_scripts_in_a_page_are_refused(served: Served) -> None:
-    """An element that a mistake in a template would bring is not run, nor is a file as script."""
+def test_injected_scripts_in_a_page_are_refused(served: Served) -> None:
+    """A script that a faulty template would insert is not run, nor is a file as a script."""
     require_chromium()
     file = f"{served.root}/content/{served.txg}/reports/report.txt"
     with chromium.started() as browser:
@@ -91,7 +91,7 @@ def test_form_and_links_work_without_scripts(served: Served, browser: Browser) -
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-def test_links_of_hostile_names_lead_to_their_files(served: Served, browser: Browser) -> None:
+def test_links_with_hostile_names_open_their_files(served: Served, browser: Browser) -> None:
     browser.go(served.url(f"/at/{served.txg}/hostile"))
     links = browser.run("[...document.querySelectorAll('tbody a')].map(a => [a.href, a.text])")
     assert len(links) > 5
@@ -100,11 +100,11 @@ def test_links_of_hostile_names_lead_to_their_files(served: Served, browser: Bro
         assert browser.run("document.querySelector('h1').textContent") == text
 
 
-# --- the plot --------------------------------------------------------------------------------------
+# --- plot of the time line ------------------------------------------------------------------------
 
 
 def _bar(browser: Browser, index: int) -> dict[str, float]:
-    """Return the middle of a bar on the screen."""
+    """Return the centre of a bar on the screen."""
     found = browser.run(
         f"(box => ({{x: box.x + box.width / 2, y: box.y + box.height / 2}}))"
         f"([...document.querySelectorAll('.bar')].at({index}).getBoundingClientRect())"
@@ -124,7 +124,9 @@ def _press(browser: Browser, key: str, text: str = "") -> None:
         browser.call("Input.dispatchKeyEvent", type=kind, key=key, text=text * (kind == "keyDown"))
 
 
-def test_part_of_the_time_line_is_dragged(served: Served, browser: Browser) -> None:
+def test_dragging_over_the_time_line_shows_the_selected_part(
+    served: Served, browser: Browser
+) -> None:
     browser.look(1200, 800, "light")
     browser.go(served.url("/"))
     first, second = _bar(browser, -2), _bar(browser, -1)
@@ -141,7 +143,7 @@ def test_part_of_the_time_line_is_dragged(served: Served, browser: Browser) -> N
     assert "show everything" in browser.run("document.body.textContent")
 
 
-def test_bar_is_chosen_by_a_click(served: Served, browser: Browser) -> None:
+def test_click_on_a_bar_of_the_plot_selects_its_txg(served: Served, browser: Browser) -> None:
     browser.look(1200, 800, "light")
     browser.go(served.url("/"))
     bar = _bar(browser, -1)
@@ -152,7 +154,7 @@ def test_bar_is_chosen_by_a_click(served: Served, browser: Browser) -> None:
     assert link == served.url(f"/at/{served.txg}/")
 
 
-def test_plot_is_used_with_the_keyboard(served: Served, browser: Browser) -> None:
+def test_plot_can_be_used_with_the_keyboard(served: Served, browser: Browser) -> None:
     browser.go(served.url("/"))
     browser.run("document.getElementById('plot').focus()")
     said = "document.getElementById('plot-now').textContent"
@@ -176,8 +178,8 @@ def test_plot_is_used_with_the_keyboard(served: Served, browser: Browser) -> Non
     assert browser.run("location.href").endswith(f"?first={served.txg}&last={served.txg}")
 
 
-def test_kept_point_is_found_in_the_plot_and_in_the_list(served: Served, browser: Browser) -> None:
-    """A keyboard reaches it in both; a screen reader reads the description of the chosen bar."""
+def test_kept_point_is_shown_in_the_plot_and_in_the_list(served: Served, browser: Browser) -> None:
+    """A keyboard user can select a kept point in the plot and in the list."""
     browser.look(1200, 800, "light")
     browser.go(served.url("/"))
     mark = browser.run(
@@ -202,7 +204,9 @@ def test_kept_point_is_found_in_the_plot_and_in_the_list(served: Served, browser
     assert browser.run("location.href") == served.url("/at/2/")
 
 
-def test_time_line_without_scripts_has_links_for_the_same(served: Served, browser: Browser) -> None:
+def test_time_line_without_scripts_has_links_to_other_parts(
+    served: Served, browser: Browser
+) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.go(served.url(f"/?first=2&last={served.txg - 1}"))
@@ -213,11 +217,11 @@ def test_time_line_without_scripts_has_links_for_the_same(served: Served, browse
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-# --- the way to the pages --------------------------------------------------------------------------
+# --- opening the pages ----------------------------------------------------------------------------
 
 
-def test_opened_page_leads_the_browser_to_the_pages(served: Served, tmp_path: Path) -> None:
-    """The arguments of the browser, which every user can read, have no token."""
+def test_token_is_passed_to_the_browser_in_a_private_file(served: Served, tmp_path: Path) -> None:
+    """Any user can read a browser's arguments, so they do not contain the token."""
     require_chromium()
     given = tmp_path / "arguments"
     program = tmp_path / "opener"

@@ -1,4 +1,4 @@
-"""The command that serves the pages."""
+"""The browse command."""
 
 import contextlib
 import os
@@ -13,14 +13,14 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_command_serves_the_bucket_without_local_state(served: Served) -> None:
-    """The fixture ends it with SIGINT, and checks its status and that no state stays."""
+def test_browse_serves_the_bucket_without_local_state(served: Served) -> None:
+    """The fixture ends the command with SIGINT, and checks its status and that no state remains."""
     assert served.port > 0
     assert served.ask("/").status == 200
     assert "/mount" not in served.page("/")
 
 
-def test_ctrl_c_ends_the_command_during_a_download(served: Served, tmp_path: Path) -> None:
+def test_ctrl_c_ends_browse_during_a_download(served: Served, tmp_path: Path) -> None:
     state, url = tmp_path / "state", f"local://{served.tree.parent}/bucket"
     with contextlib.ExitStack() as later:
         with serving(["--cachedir", str(state), url], os.environ, served.tree, 0) as other:
@@ -32,8 +32,8 @@ def test_ctrl_c_ends_the_command_during_a_download(served: Served, tmp_path: Pat
         assert list(state.glob("*/meta.db")) == []
 
 
-def test_pages_outlive_the_mount(tmp_path: Path) -> None:
-    """They are made from the bucket; the page of the mount says that it has ended."""
+def test_pages_stay_available_after_the_unmount(tmp_path: Path) -> None:
+    """Pages are made from the bucket, so they stay available after the unmount."""
     program, mnt, url = Program(tmp_path / "state"), tmp_path / "mnt", f"local://{tmp_path}/bucket"
     mnt.mkdir()
     program.ok("mkfs", "--plain", url)

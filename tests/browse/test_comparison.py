@@ -1,4 +1,4 @@
-"""Two texts side by side."""
+"""Comparison of two texts side by side."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 from tests.browse import points
 
 
-async def test_lines_stand_beside_each_other() -> None:
+async def test_compared_lines_are_placed_side_by_side() -> None:
     rows = await comparison.side_by_side("a\nb\nc\nd", "a\nB\nd\ne")
     assert rows == [
         Row("equal", 1, "a", 1, "a"),
@@ -23,21 +23,23 @@ async def test_lines_stand_beside_each_other() -> None:
     ]
 
 
-async def test_equal_lines_between_changes_are_left_out() -> None:
+async def test_equal_lines_between_changes_are_omitted() -> None:
     old = [str(number) for number in range(100)]
     rows = await comparison.side_by_side("\n".join(old), "\n".join(["x", *old[1:-1], "y"]))
     assert [row.kind for row in rows].count("skipped") == 1
     assert len(rows) < 12
 
 
-async def test_only_the_first_lines_are_compared() -> None:
+async def test_only_the_first_lines_of_a_text_are_compared() -> None:
     old = "\n".join(map(str, range(BROWSE_LINES_MAX)))
     assert await comparison.side_by_side(old, old + "\nmore") == []
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_names_of_directories_above_count_to_the_bound(tmp_path: Path, most: int) -> None:
-    """Paths are found by the names of each directory, so all of them are read into memory."""
+async def test_names_in_parent_directories_count_towards_the_limit(
+    tmp_path: Path, most: int
+) -> None:
+    """Finding a path reads all names of each parent directory into memory."""
     db = points.made(tmp_path)
     folder = points.add(db, ROOT_INO, b"folder", points.FOLDER)
     file = points.add(db, folder, b"file")

@@ -18,7 +18,7 @@ def test_download_equals_the_file(served: Served) -> None:
     assert served.ask(f"/content/{served.txg}/reports/report.txt").content == SECOND
 
 
-def test_only_raster_pictures_are_shown(served: Served) -> None:
+def test_only_raster_pictures_are_previewed(served: Served) -> None:
     shown = served.ask(f"/picture/{served.txg}/reports/picture.png")
     assert shown.content == picture()
     assert shown.headers["Content-Type"] == "image/png"

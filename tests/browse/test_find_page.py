@@ -1,4 +1,4 @@
-"""The page of a search by name."""
+"""The page with the results of a search by name."""
 
 import html
 import re
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.mount
 
 
 def found(served: Served, path: str) -> tuple[list[str], list[str]]:
-    """Return the paths that the page links: entries of that time, and former names."""
+    """Return the paths that the result page links: present entries and former names."""
     now, _, former = served.page(path).partition('id="former"')
     entries = re.findall(rf'row"><a href="{served.root}/at/\d+/([^"]*)"', now)
     names = re.findall(rf'<li><a href="{served.root}/versions/([^"]*)"', former)
     return [html.unescape(one) for one in entries], [html.unescape(one) for one in names]
 
 
-def test_report_is_found_by_a_part_of_its_name_in_any_folder(served: Served) -> None:
+def test_search_finds_a_part_of_a_name_in_any_folder(served: Served) -> None:
     txg = served.txg
     assert found(served, f"/find/{txg}/?name=REPORT") == (["reports", "reports/report.txt"], [])
     assert found(served, f"/find/{txg}/?name=*.txt") == (["reports/report.txt"], [])
@@ -31,7 +31,7 @@ def test_report_is_found_by_a_part_of_its_name_in_any_folder(served: Served) -> 
     )
 
 
-def test_removed_and_renamed_files_of_a_folder_are_found(served: Served) -> None:
+def test_search_finds_removed_and_renamed_files_of_a_folder(served: Served) -> None:
     assert found(served, f"/find/{served.txg}/reports?name=OLD") == ([], ["reports/old%20name"])
     assert found(served, f"/find/{served.txg}/reports?name=former") == ([], ["reports/former"])
     assert found(served, "/find/2/?name=former") == (["reports/former"], [])
@@ -43,25 +43,27 @@ def test_hostile_name_is_found_and_shown_as_text(served: Served, name: bytes) ->
     page = served.page(f"/find/{served.txg}/hostile?name={quote(part)}")
     assert f'href="{served.root}/at/{served.txg}/hostile/{quote(name)}"' in page
     assert "<script" not in page
-    assert "\u202e" not in page.replace('value="\u202e', "")  # the text that the user typed
+    assert "\u202e" not in page.replace('value="\u202e', "")  # the search text of the user
 
 
 @pytest.mark.parametrize("typed", ["%25", "_", "[", "\\\\", LONG])
-def test_only_star_and_question_mark_have_a_meaning(served: Served, typed: str) -> None:
+def test_search_pattern_has_only_the_wildcards_star_and_question_mark(
+    served: Served, typed: str
+) -> None:
     paths, _ = found(served, f"/find/{served.txg}/strange?name={typed}")
     assert paths == ([f"strange/{LONG}"] if typed == LONG else [])
 
 
-def test_search_with_many_results_says_that_there_are_more(served: Served) -> None:
+def test_search_with_many_results_reports_that_more_exist(served: Served) -> None:
     page = served.page(f"/find/{served.txg}/many?name=0")
     assert "200 found; there are more" in page
 
 
 @pytest.mark.parametrize("rest", ["", "?name=", f"?name={'x' * 256}", "reports/report.txt?name=x"])
-def test_search_for_nothing_is_refused(served: Served, rest: str) -> None:
+def test_empty_or_too_long_search_is_refused(served: Served, rest: str) -> None:
     assert served.ask(f"/find/{served.txg}/{rest}").status == 404
 
 
-def test_folder_has_the_form(served: Served) -> None:
+def test_page_of_a_folder_has_the_search_form(served: Served) -> None:
     page = served.page(f"/at/{served.txg}/reports")
     assert f'action="{served.root}/find/{served.txg}/reports"' in page

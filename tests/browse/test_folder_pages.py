@@ -12,7 +12,7 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_tree_at_each_point_in_time_is_listed(served: Served) -> None:
+def test_folder_page_lists_the_tree_at_each_point_in_time(served: Served) -> None:
     then, now = served.page("/at/2/reports"), served.page(f"/at/{served.txg}/reports")
     assert "old name" in then
     assert "picture.png" not in then
@@ -30,7 +30,7 @@ def test_hostile_name_is_shown_as_text_and_its_links_work(served: Served, name: 
     assert "\u202e" not in page
     path = f"hostile/{quote(name)}"
     assert served.ask(f"/content/{served.txg}/{path}").content == name
-    shown = served.page(link)  # the content is the name
+    shown = served.page(link)  # The content of the file is its name.
     assert "<script" not in shown
     assert "\u202e" not in shown
     assert "created" in served.page(f"/versions/{path}")
@@ -40,7 +40,7 @@ def test_hostile_name_is_shown_as_text_and_its_links_work(served: Served, name: 
     assert location["Location"] == served.root + link
 
 
-def test_large_folder_has_pages(served: Served) -> None:
+def test_large_folder_is_split_into_pages(served: Served) -> None:
     found: list[str] = []
     path: str | None = f"/at/{served.txg}/many"
     pages = 0

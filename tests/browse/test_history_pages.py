@@ -1,4 +1,4 @@
-"""The pages about versions and changes."""
+"""The pages about versions of files and changes."""
 
 import html
 import re
@@ -11,11 +11,11 @@ pytestmark = pytest.mark.mount
 
 
 def _versions(page: str) -> list[str]:
-    """Return the versions that can be compared, the latest first."""
+    """Return the versions that can be compared, the newest first."""
     return re.findall(r'name="old" value="(\d+-\d+)"', page)
 
 
-def test_versions_of_a_file_are_compared(served: Served) -> None:
+def test_versions_of_a_file_can_be_compared(served: Served) -> None:
     listed = served.page("/versions/reports/report.txt")
     new, old = _versions(listed)
     page = served.page(f"/compare/reports/report.txt?old={old}&new={new}")
@@ -26,14 +26,14 @@ def test_versions_of_a_file_are_compared(served: Served) -> None:
     assert re.findall(r'value="(\d+-\d+)"[^>]* checked', listed) == [new, old]
 
 
-def test_removed_version_is_listed_and_not_compared(served: Served) -> None:
+def test_removed_version_is_listed_and_cannot_be_compared(served: Served) -> None:
     page = served.page("/versions/reports/old%20name")
     assert "removed" in page
     assert len(_versions(page)) == 1
 
 
-def test_versions_from_before_a_rename_are_shown_at_their_path(served: Served) -> None:
-    """The file had another name in another directory."""
+def test_versions_from_before_a_rename_are_shown_at_their_old_path(served: Served) -> None:
+    """Before the rename the file had another name in another directory."""
     page = served.page("/versions/latter")
     assert "as former" in page or "renamed" in page
     links = [html.unescape(link) for link in re.findall(r'href="[^"]*(/inode/[^"]*)"', page)]

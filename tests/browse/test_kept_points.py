@@ -1,4 +1,4 @@
-"""Kept points below the retention floor, in the pages."""
+"""Kept points below the retention floor on the pages."""
 
 import os
 from pathlib import Path
@@ -11,8 +11,8 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_kept_point_before_the_retention_is_listed_and_shown(tmp_path: Path) -> None:
-    """The time line ends at the retention floor; older kept points are in the list."""
+def test_kept_point_below_the_retention_floor_is_listed(tmp_path: Path) -> None:
+    """The time line begins at the retention floor, and older kept points are listed."""
     program, url, mnt = Program(tmp_path / "state"), f"local://{tmp_path}/bucket", tmp_path / "mnt"
     mnt.mkdir()
     program.ok("mkfs", "--plain", url)
@@ -41,7 +41,7 @@ def test_kept_point_before_the_retention_is_listed_and_shown(tmp_path: Path) -> 
         assert served.ask(f"/content/{txg}/report").content == b"the first figures\n"
         assert "s3fs-meta diff" in served.page(
             f"/changes/{txg}/"
-        )  # the pages of changes need all txgs
+        )  # The page of changes needs all txgs.
 
         for path in sorted((tmp_path / "bucket" / "kept").iterdir())[:1]:
             path.write_bytes(b"damaged")

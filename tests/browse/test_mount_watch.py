@@ -1,4 +1,4 @@
-"""The figures of the mount over time."""
+"""The figures of a mount over time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.programs import Program
 
 
 def figures(factor: int, pid: int = 1) -> dict[str, Any]:
-    """Return figures that grow with a factor."""
+    """Return the figures of a mount, multiplied by a factor."""
     return {
         "pid": pid,
         "upload": {"sent_bytes": 1000 * factor},
@@ -33,7 +33,7 @@ def figures(factor: int, pid: int = 1) -> dict[str, Any]:
     }
 
 
-def test_rates_are_differences_of_two_readings() -> None:
+def test_rates_are_differences_between_two_readings() -> None:
     table = prices.default()
     found = rates(figures(1), figures(3), 10.0, table)
     assert found["sent"] == 200.0
@@ -45,12 +45,12 @@ def test_rates_are_differences_of_two_readings() -> None:
     assert found["cost"] == pytest.approx(2000 * table.requests["put"] * 8640)
 
 
-def test_mount_that_began_anew_has_no_rates() -> None:
+def test_rates_are_empty_after_a_restart_of_the_mount() -> None:
     assert rates(figures(3), figures(1, pid=2), 10.0, prices.default()) == {}
     assert "hits" not in rates(figures(1), figures(1), 10.0, prices.default())
 
 
-async def test_mount_that_is_gone_is_a_state(tmp_path: Path) -> None:
+async def test_page_reports_that_the_mount_has_ended(tmp_path: Path) -> None:
     watch = MountWatch(Target("local:///nowhere", tmp_path, "/mnt"))
     for _ in range(3):
         await watch.read()
@@ -64,7 +64,7 @@ async def test_mount_that_is_gone_is_a_state(tmp_path: Path) -> None:
     assert "<polyline" not in page
 
 
-def test_line_is_parted_where_a_figure_is_unknown() -> None:
+def test_plotted_line_is_interrupted_where_a_figure_is_unknown() -> None:
     values: list[dict[str, float]] = [{"cache": 5}, {"cache": 10}, {}, {"cache": 0}]
     samples = [Sample(number * 10**9, "serving", one) for number, one in enumerate(values)]
     cache = next(one for one in SERIES if one.name == "cache")
@@ -77,7 +77,7 @@ def test_line_is_parted_where_a_figure_is_unknown() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Target]:
-    """Return a mounted filesystem."""
+    """Return the location of a mounted filesystem."""
     program, mnt = Program(tmp_path / "state"), tmp_path / "mnt"
     mnt.mkdir()
     url = f"local://{tmp_path}/bucket"
@@ -90,7 +90,7 @@ def place(tmp_path: Path) -> Iterator[Target]:
 
 
 @pytest.mark.mount
-async def test_figures_of_a_mount_are_read(place: Target) -> None:
+async def test_figures_of_a_mount_are_read_from_its_daemon(place: Target) -> None:
     watch = MountWatch(place)
     for _ in range(2):
         await watch.read()

@@ -1,4 +1,4 @@
-"""The server of the pages listens on loopback only."""
+"""The server of the pages, which listens on loopback only."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from s3fs_meta.model import Address
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
-async def test_address_beyond_loopback_is_refused(host: str) -> None:
+async def test_page_server_refuses_an_address_other_than_loopback(host: str) -> None:
     with pytest.raises(SettingsError, match="for this host only"):
         await page_server.listening(Address(host, 0))
 
 
-def test_only_the_script_of_the_pages_is_run() -> None:
-    """The policy names it by its hash, so neither 'self' nor another URL is a source of scripts."""
+def test_content_security_policy_allows_only_the_script_of_the_pages() -> None:
+    """The content security policy allows one script by its hash, and no other source."""
     policy = dict(
         part.strip().split(" ", 1)
         for part in page_server.HEADERS["content-security-policy"].split(";")

@@ -1,4 +1,4 @@
-"""The URLs of the site, and who gets them."""
+"""The URLs of the site, and access to them."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +24,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_point_in_time_is_chosen_by_a_form(served: Served) -> None:
+def test_form_redirects_to_the_chosen_point_in_time(served: Served) -> None:
     found = served.ask("/go?at=newest&path=reports/report.txt")
     path = f"/at/{served.txg}/reports/report.txt"
     assert (found.status, found.headers["Location"]) == (303, served.root + path)
@@ -45,25 +45,25 @@ def test_point_in_time_is_chosen_by_a_form(served: Served) -> None:
         *(f"/compare/reports?old=1&new={10**18}", "/compare/reports?old=2&new=2-999999"),
     ],
 )
-def test_unknown_page_is_not_found(served: Served, path: str) -> None:
+def test_unknown_page_has_status_404(served: Served, path: str) -> None:
     reply = served.ask(path)
     assert reply.status == 404, reply.text
     assert "<h1>Not " in reply.text
 
 
 @pytest.mark.mount
-def test_requests_without_the_cookie_or_the_path_are_refused(served: Served) -> None:
+def test_requests_without_cookie_or_secret_path_are_refused(served: Served) -> None:
     for path in ("/", "/style.css", "/at/2/", "/content/2/reports/report.txt", "/nothing"):
         for cookie in ("", "x=y", f"{served.cookie}x", served.cookie.replace("=", "=x")):
             assert served.ask(path, Cookie=cookie).status == 403
         assert served.raw(path).status == 403
-    assert served.raw(f"/?token={served.token}", Cookie="").status == 403  # it worked once
+    assert served.raw(f"/?token={served.token}", Cookie="").status == 403  # It has worked once.
     assert served.ask("/", **{"Sec-Fetch-Site": "same-site"}).status == 403
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1:1", "127.0.0.1"])
-def test_request_under_another_name_is_refused(served: Served, host: str) -> None:
+def test_request_with_another_host_name_is_refused(served: Served, host: str) -> None:
     assert served.ask("/", Host=host.format(served.port)).status == 421
     assert served.ask("/", Host=f"localhost:{served.port}").status == 200
 
@@ -79,7 +79,7 @@ def test_only_get_and_head_are_answered(served: Served, method: str) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("path", ["/", "/at/2/reports", "/nothing", "/style.css"])
-def test_every_reply_has_the_headers_of_protection(served: Served, path: str) -> None:
+def test_every_reply_has_the_security_headers(served: Served, path: str) -> None:
     headers = served.ask(path).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -95,8 +95,8 @@ def test_every_reply_has_the_headers_of_protection(served: Served, path: str) ->
 
 
 @pytest.mark.mount
-def test_page_names_no_other_resource_than_its_own(served: Served) -> None:
-    """No page has a URL of another host, nor a style or script within it."""
+def test_page_refers_only_to_its_own_resources(served: Served) -> None:
+    """No page has a URL of another host, an inline style or an inline script."""
     for path in ("/", f"/at/{served.txg}/reports/page.html", f"/space/{served.txg}/"):
         page = served.page(path)
         assert "http:" not in page
@@ -115,12 +115,12 @@ class _Away:
 
     @property
     def outage(self) -> Outage:
-        """Return an outage that begins after some time."""
+        """Return an outage of the bucket that begins after some time."""
         age_s = trio.current_time() - self._began_s - self._age_s
         return Outage(max(age_s, 0.0), "refused", 0.0)
 
     async def bounds(self) -> Any:
-        """Wait for the bucket."""
+        """Wait for the bucket forever."""
         await trio.sleep_forever()
 
 
@@ -132,7 +132,7 @@ async def _made(site: Site, request: Request) -> Reply:
 
 
 async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
-    """Exchange the token; return the headers of later requests."""
+    """Exchange the token for a cookie, and return the headers of later requests."""
     host = {b"host": b"127.0.0.1:8080"}
     token = access.url.partition("8080")[2].encode()
     reply = await site.answer(Request("GET", token, host))
@@ -144,7 +144,7 @@ async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("fails_after_s", [0.0, 20.0])
-async def test_page_does_not_wait_for_a_bucket_that_is_out(
+async def test_page_does_not_wait_for_an_unreachable_bucket(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, fails_after_s: float
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())
@@ -176,11 +176,11 @@ async def test_program_that_is_no_browser_waits_for_the_page(
 
 
 class _Failing(_Away):
-    """A source of which several requests to the bucket fail at the same time."""
+    """A source with several requests to the bucket that fail at the same time."""
 
     @override
     async def bounds(self) -> Any:
-        """Fail."""
+        """Raise an error in two tasks at the same time."""
 
         async def fail() -> None:
             await trio.lowlevel.checkpoint()
@@ -191,7 +191,7 @@ class _Failing(_Away):
             nursery.start_soon(fail)
 
 
-async def test_several_failed_requests_are_one_error(
+async def test_several_failed_requests_are_reported_as_one_error(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     access = Access(Address("127.0.0.1", 8080), new_path())

@@ -1,4 +1,4 @@
-"""The sizes of folders at the points in time that were looked at last."""
+"""The sizes of folders at the most recently viewed points in time."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +17,12 @@ from tests.browse import points
 
 
 def at(db: Database, txg: int) -> OpenPoint:
-    """Return a database as the state of a txg."""
+    """Return a database as an open point in time at a txg."""
     volume = SimpleNamespace(link=Link(Txg(txg), "", 0))
     return cast("OpenPoint", SimpleNamespace(db=db, volume=volume))
 
 
-async def test_sizes_are_added_up_once_and_those_of_few_points_are_kept(tmp_path: Path) -> None:
+async def test_folder_sizes_are_computed_once_and_cached_for_few_points(tmp_path: Path) -> None:
     db = points.made(tmp_path)
     points.add(db, ROOT_INO, b"one", points.FOLDER)
     db.commit()

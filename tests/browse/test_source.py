@@ -9,8 +9,8 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_lost_content_is_an_error_and_not_zeros(served: Served) -> None:
-    """The download is incomplete, which its client sees; other pages still work."""
+def test_lost_content_aborts_a_download_instead_of_sending_zeros(served: Served) -> None:
+    """A download of lost content ends early, which its client sees; other pages still work."""
     packs = [path for path in (served.tree.parent / "bucket" / "pack").rglob("*") if path.is_file()]
     hidden = [(path, path.rename(path.with_name(f"{path.name}.hidden"))) for path in packs]
     try:

@@ -1,4 +1,4 @@
-"""The page about space."""
+"""The page about the space that folders and files use."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_largest_folders_and_files_are_listed(served: Served) -> None:
+def test_space_page_lists_the_largest_folders_and_files(served: Served) -> None:
     page = served.page(f"/space/{served.txg}/")
     rows = re.findall(r'<th scope="row">(.*?)</th>\n<td class="number">([^<]*)<', page)
     names = [re.sub("<[^>]*>", "", name) for name, _ in rows]
@@ -21,11 +21,11 @@ def test_largest_folders_and_files_are_listed(served: Served) -> None:
     assert sizes["latter"] == "17 B"
     below = served.page(f"/space/{served.txg}/reports")
     assert ">large</a>" in below
-    assert "other files" in below  # report.txt, which has two names
+    assert "other files" in below  # report.txt has two names.
     assert f"{NAMES} files" in served.page(f"/space/{served.txg}/many").replace(",", "")
 
 
-def test_hostile_names_are_text_on_the_map(served: Served) -> None:
+def test_hostile_names_are_shown_as_text_on_the_map(served: Served) -> None:
     page = served.page(f"/space/{served.txg}/hostile")
     assert "<script" not in page
     assert "\u202e" not in page
@@ -33,7 +33,7 @@ def test_hostile_names_are_text_on_the_map(served: Served) -> None:
     assert page.count("<rect") > 5
 
 
-def test_growth_since_another_point_in_time_is_shown(served: Served) -> None:
+def test_space_page_shows_growth_since_another_point_in_time(served: Served) -> None:
     page = served.page(f"/space/{served.txg}/?since=2")
     assert "Since txg 2" in page
     grown = page.partition('id="grown"')[2]
@@ -43,7 +43,7 @@ def test_growth_since_another_point_in_time_is_shown(served: Served) -> None:
     assert "No folder has more content" in served.page(f"/space/2/?since={served.txg}")
 
 
-def test_bucket_is_compared_with_the_files(served: Served) -> None:
+def test_space_page_compares_the_bucket_with_the_files(served: Served) -> None:
     page = served.page("/space/2/")
     shown = dict(re.findall(r"<dt>([^<]*)</dt><dd>([\d.]+ \w+)", page))
     assert set(shown) == {
@@ -53,4 +53,4 @@ def test_bucket_is_compared_with_the_files(served: Served) -> None:
         "Stored",
         "Only for the past",
     }
-    assert shown["Only for the past"] != "0 B"  # the first report
+    assert shown["Only for the past"] != "0 B"  # the first version of the report

@@ -19,7 +19,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_archive_equals_the_tree(served: Served, tmp_path: Path) -> None:
+def test_tar_archive_equals_the_tree(served: Served, tmp_path: Path) -> None:
     archive = served.ask(f"/tar/{served.txg}/").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
     compared = ["diff", "--recursive", "--no-dereference", "--exclude=strange"]
@@ -43,8 +43,8 @@ def test_archive_equals_the_tree(served: Served, tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_strange_entries_are_only_what_they_are(served: Served) -> None:
-    """A socket is left out; a link that leads out is a link; times before 1970 have their sign."""
+def test_special_entries_keep_their_type_in_a_tar_archive(served: Served) -> None:
+    """A tar archive omits sockets, keeps symlinks, and stores times before 1970."""
     archive = served.ask(f"/tar/{served.txg}/strange").content
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         found = {one.name.removeprefix("strange/"): one for one in opened.getmembers()}
@@ -59,7 +59,7 @@ def test_strange_entries_are_only_what_they_are(served: Served) -> None:
 
 
 @pytest.mark.mount
-def test_hostile_names_stay_bytes(served: Served, tmp_path: Path) -> None:
+def test_hostile_names_in_a_tar_archive_keep_their_bytes(served: Served, tmp_path: Path) -> None:
     archive = served.ask(f"/tar/{served.txg}/hostile").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
     wanted = os.fsencode(served.tree / "hostile")
@@ -67,7 +67,7 @@ def test_hostile_names_stay_bytes(served: Served, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
-async def test_content_of_a_file_is_repeated_only_beyond_the_bound(
+async def test_tar_archive_repeats_content_of_hard_links_only_above_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, contents: int
 ) -> None:
     monkeypatch.setattr(tar_stream, "BROWSE_LINKS_MAX", most)

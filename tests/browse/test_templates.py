@@ -1,4 +1,4 @@
-"""Templates: a missing library, and values that are escaped."""
+"""Templates: a missing library, and escaped values."""
 
 import sys
 from unittest import mock
@@ -9,13 +9,13 @@ from s3fs_meta.browse import templates
 from s3fs_meta.errors import SettingsError
 
 
-def test_missing_library_is_one_line_that_says_what_to_install() -> None:
+def test_missing_template_library_is_reported_in_one_line() -> None:
     with mock.patch.dict(sys.modules, {"jinja2": None}), pytest.raises(SettingsError) as raised:
         templates.load()
     assert "pip install 's3fs-meta[browse]'" in str(raised.value)
 
 
-def test_values_are_escaped() -> None:
+def test_values_in_templates_are_escaped() -> None:
     page = templates.load(root="/r", place='"', target="x", has_mount=False)(
         "error.html", title="<b>", why="<script>"
     ).decode()

@@ -1,4 +1,4 @@
-"""The time line."""
+"""The time line of a filesystem."""
 
 import re
 
@@ -9,24 +9,24 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_each_txg_has_the_number_of_changed_files(served: Served) -> None:
+def test_time_line_shows_the_number_of_changed_files_of_each_txg(served: Served) -> None:
     page = served.page("/")
     rows = re.findall(r'<td>(\d+)</td>\n<td class="number">([\d,]+)</td>', page)
     numbers = {int(txg): int(count.replace(",", "")) for txg, count in rows}
     assert sorted(numbers) == list(range(served.txg + 1))
-    assert numbers[2] == 6  # four files, their folder and the root
-    # On a busy machine the second filling may be in several txgs.
+    assert numbers[2] == 6  # four files, their directory and the root
+    # On a loaded machine the files may be created in several txgs.
     assert sum(count for txg, count in numbers.items() if txg > 2) > 1200
     assert "photos" in page
 
 
-def test_part_of_the_time_line_is_shown(served: Served) -> None:
+def test_part_of_the_time_line_can_be_shown(served: Served) -> None:
     page = served.page("/?first=2&last=2")
     assert page.count("changes since") == 1
     assert "show everything" in page
 
 
-def test_plot_has_a_bar_for_each_run(served: Served) -> None:
+def test_plot_of_the_time_line_has_a_bar_for_each_run_of_txgs(served: Served) -> None:
     page = served.page("/")
     bars = re.findall(
         r'class="bar[^>]* data-first="(\d+)" data-last="(\d+)" data-label="([^"]*)"', page
@@ -35,12 +35,12 @@ def test_plot_has_a_bar_for_each_run(served: Served) -> None:
     assert "6 changed files, kept as before-the-change" in bars[2][2]
     assert "kept as" not in bars[3][2]
     assert 'integrity="sha256-' in page
-    assert 'data-move="Wider"' not in page  # everything is shown
+    assert 'data-move="Wider"' not in page  # The plot shows the complete time line.
     part = served.page("/?first=2&last=2")
     assert set(re.findall(r'data-move="(\w+)"', part)) == {"Earlier", "Later", "Wider"}
 
 
-def test_kept_points_are_marked_and_listed(served: Served) -> None:
+def test_kept_points_are_marked_in_the_plot_and_listed(served: Served) -> None:
     page = served.page("/")
     assert re.findall(r'class="kept"[^>]* data-txg="(\d+)"', page) == ["2"]
     listed = re.search(r'<a href="([^"]*)">before-the-change</a>', page)
@@ -52,8 +52,8 @@ def test_kept_points_are_marked_and_listed(served: Served) -> None:
     assert served.ask("/go?at=before-the-change&path=").headers["Location"].endswith("/at/2/")
 
 
-def test_time_line_is_the_same_when_it_is_shown_again(served: Served) -> None:
-    """The changes of a run are counted once."""
+def test_time_line_is_unchanged_when_it_is_shown_again(served: Served) -> None:
+    """The changes of a run of txgs are counted only once."""
     path = f"/?first=1&last={served.txg}"
     assert served.page(path) == served.page(path)
     assert served.page("/").count("changes since") == served.txg + 1

@@ -13,7 +13,7 @@ S = 10**9
 
 
 def run(first: int, last: int, begin_s: int | None, end_s: int | None, changed: int | None) -> Run:
-    """Return a run."""
+    """Return a run of txgs."""
     begin_ns, end_ns = (None if one is None else one * S for one in (begin_s, end_s))
     return Run(Txg(first), Txg(last), begin_ns, end_ns, changed)
 
@@ -27,7 +27,7 @@ RUNS = [
 ]
 
 
-def test_bars_are_placed_by_time_and_by_the_number_of_changes() -> None:
+def test_bars_are_placed_by_time_and_their_height_shows_changes() -> None:
     plot = Plot(RUNS)
     assert [bar.run.first for bar in plot.bars] == [0, 2, 5, 6]
     lefts = [bar.x for bar in plot.bars]
@@ -35,12 +35,12 @@ def test_bars_are_placed_by_time_and_by_the_number_of_changes() -> None:
     assert (plot.begin_ns, plot.end_ns) == (0, 1000 * S)
     assert all(0 <= bar.x and bar.x + bar.width <= WIDTH + 1e-6 for bar in plot.bars)
     heights = {bar.run.first: bar.height for bar in plot.bars}
-    assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT  # unknown, and the most
+    assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT  # the unknown and the highest number
     assert 0 < heights[Txg(0)] < heights[Txg(5)] < HEIGHT
 
 
-def test_long_times_without_changes_are_gaps() -> None:
-    """A txg whose time is unknown may be in a gap, which is then not longer."""
+def test_long_times_without_changes_are_shortened_to_gaps() -> None:
+    """A txg with an unknown time does not lengthen the gap in which it may lie."""
     assert gaps(RUNS) == {Txg(5): 800.0}
     plot = Plot(RUNS)
     assert [gap.length_s for gap in plot.gaps] == [800.0]
@@ -55,7 +55,7 @@ def kept(name: str, txg: int, time_s: int) -> KeptPoint:
 
 
 def test_kept_points_are_marked_within_the_bar_of_their_run() -> None:
-    """Two names of one txg are two marks; points outside the shown runs have none."""
+    """Each name of a kept txg has a mark; points outside the shown runs have none."""
     points = [kept(*one) for one in (("a", 2, 10), ("b", 3, 100), ("c", 3, 100), ("d", 8, 1000))]
     found = kept_in(RUNS, points)
     assert {first: [one.name for one in some] for first, some in found.items()} == {
@@ -73,14 +73,14 @@ def test_kept_points_are_marked_within_the_bar_of_their_run() -> None:
     assert kept_in(RUNS[:1], points[:3]) == kept_in([], points) == {}
 
 
-def test_one_txg_and_none_are_a_plot() -> None:
+def test_plot_of_one_txg_or_none_can_be_drawn() -> None:
     assert Plot([]).bars == []
     [bar] = Plot([run(7, 7, 5, 5, 3)]).bars
     assert (bar.x, bar.height) == (0.0, HEIGHT)
     assert gaps([run(7, 7, 5, 5, 3)]) == gaps([]) == {}
 
 
-def test_other_parts_are_within_the_retention() -> None:
+def test_links_to_other_time_ranges_stay_within_the_retention() -> None:
     found = moves(Txg(40), Txg(59), Txg(0), Txg(100))
     assert found == [
         Move("Earlier", Txg(30), Txg(49)),

@@ -24,7 +24,7 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path) -> None:
+def test_zip_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path) -> None:
     content = served.ask(f"/zip/{served.txg}/reports").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         assert opened.testzip() is None
@@ -45,7 +45,7 @@ def test_archive_has_the_content_of_the_tree(served: Served, tmp_path: Path) -> 
 
 
 @pytest.mark.mount
-def test_strange_entries_are_left_out_or_have_no_power(served: Served) -> None:
+def test_zip_archive_omits_special_files_and_suid_bits(served: Served) -> None:
     content = served.ask(f"/zip/{served.txg}/strange").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         found = {one.filename.removeprefix("strange/"): one for one in opened.infolist()}
@@ -55,7 +55,7 @@ def test_strange_entries_are_left_out_or_have_no_power(served: Served) -> None:
 
 
 @pytest.mark.mount
-def test_hostile_names_are_different_and_lead_nowhere(served: Served) -> None:
+def test_hostile_names_in_a_zip_archive_are_unique_and_cannot_escape(served: Served) -> None:
     content = served.ask(f"/zip/{served.txg}/hostile").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         names = [name.removeprefix("hostile/") for name in opened.namelist()]
@@ -71,10 +71,10 @@ async def _made(db: Database) -> bytes:
     return sent.getvalue()
 
 
-async def test_large_file_has_a_record_of_zip64(
+async def test_large_file_in_a_zip_archive_has_a_zip64_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit of 2 GiB is lowered."""
+    """A file above the limit of 2 GiB, which the test lowers, has a zip64 record."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", MIB)
     db = points.made(tmp_path)
     points.add(db, ROOT_INO, b"large", size_bytes=3 * MIB)
@@ -86,7 +86,7 @@ async def test_large_file_has_a_record_of_zip64(
         assert opened.testzip() is None
 
 
-async def test_folder_with_too_many_entries_is_refused(
+async def test_zip_archive_of_too_many_entries_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zip_stream, "BROWSE_ZIP_ENTRIES_MAX", 4)
@@ -103,6 +103,6 @@ async def test_folder_with_too_many_entries_is_refused(
     db.close()
 
 
-def test_longest_path_fits_into_the_format() -> None:
-    """Each byte of a name may become three characters; the format has two bytes for the length."""
+def test_longest_path_fits_into_the_zip_format() -> None:
+    """Each byte of a name may become three characters; a path length is a 16-bit number."""
     assert BROWSE_PATH_BYTES_MAX * len("%XX") < 1 << 16

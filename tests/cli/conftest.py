@@ -1,4 +1,4 @@
-"""Fixtures: the command as users run it, and filesystems for its tests."""
+"""Fixtures: the s3fs-meta command as users run it, and filesystems for its tests."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from tests.programs import PROCESS_S_MAX, Program, QuickProgram
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until a process that is not our child has exited; its pidfd is readable then."""
+    """Wait until the pidfd of a process is readable, which means that the process has exited."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -29,7 +29,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 class Place(NamedTuple):
-    """The URL and bucket of a plain filesystem, and a mountpoint for it."""
+    """The URL and bucket of an unencrypted filesystem, and a mountpoint for it."""
 
     url: str
     bucket: Path
@@ -38,14 +38,14 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
-    """Return the command: a separate process in tests with a mount, this process in all others."""
+    """Return the command, which runs in a separate process only in tests with a mount."""
     is_mounted = request.node.get_closest_marker("mount") is not None
     return (Program if is_mounted else QuickProgram)(tmp_path / "state")
 
 
 @pytest.fixture
 def quick(tmp_path: Path) -> QuickProgram:
-    """Return the command, with no local state, and with credentials that no server knows."""
+    """Return the command without local state and with credentials that no server accepts."""
     program = QuickProgram(tmp_path / "state")
     program.environment |= {
         "AWS_ACCESS_KEY_ID": "unknown",
@@ -57,7 +57,7 @@ def quick(tmp_path: Path) -> QuickProgram:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Place]:
-    """Return a URL without a filesystem, and unmount at the end of the test."""
+    """Return a URL without a filesystem; unmount it at the end of the test."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     yield Place(f"local://{tmp_path}/bucket", tmp_path / "bucket", mountpoint)
@@ -67,7 +67,7 @@ def empty(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def place(empty: Place, program: Program) -> Place:
-    """Return a plain filesystem with the label "photos"."""
+    """Return an unencrypted filesystem with the label "photos"."""
     words = ["mkfs", "--plain", "--label", "photos", "--cachedir", str(program.cachedir), empty.url]
     with contextlib.redirect_stdout(io.StringIO()):
         assert entry.main(words) == 0
@@ -76,7 +76,7 @@ def place(empty: Place, program: Program) -> Place:
 
 @pytest.fixture
 def mounted(place: Place, program: Program) -> Iterator[Place]:
-    """Return a mounted filesystem, and unmount it at the end of the test."""
+    """Return a mounted filesystem; unmount it at the end of the test."""
     program.ok("mount", place.url, place.mountpoint)
     yield place
     if mount_table.find(str(place.mountpoint)) is not None:

@@ -27,7 +27,7 @@ SMALL = ("--big-size", "1M", "--files", "3")
 SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
 
 
-def test_table_has_a_row_for_each_measurement(
+def test_bench_prints_a_row_for_each_measurement(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The bench command measures any directory, and leaves no file or signal handler behind."""
@@ -43,10 +43,8 @@ def test_table_has_a_row_for_each_measurement(
 
 
 @pytest.mark.mount
-def test_mounted_filesystem_is_measured_and_left_unchanged(
-    program: Program, mounted: Place
-) -> None:
-    """The JSON output has one result for each of seven measurements, and no file remains."""
+def test_bench_of_a_mount_leaves_no_file(program: Program, mounted: Place) -> None:
+    """The JSON output of bench has seven measurements, and no file remains on the mount."""
     done = program.ok("bench", "--json", *SMALL, mounted.mountpoint, here=False)
     figures = json.loads(done)
 
@@ -74,7 +72,7 @@ def test_mounted_filesystem_is_measured_and_left_unchanged(
         (["--big-size", "1024T", "."], "are needed"),
     ],
 )
-def test_impossible_arguments_of_bench_give_one_line(
+def test_invalid_arguments_of_bench_give_a_one_line_error(
     words: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert entry.main(["bench", *words]) == ExitStatus.USAGE
@@ -84,7 +82,7 @@ def test_impossible_arguments_of_bench_give_one_line(
     assert err.count("\n") == 1
 
 
-def test_without_a_path_the_only_mount_is_measured() -> None:
+def test_bench_without_a_path_measures_the_only_mounted_filesystem() -> None:
     """If several filesystems are mounted, bench requires a directory."""
     ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
@@ -96,8 +94,8 @@ def test_without_a_path_the_only_mount_is_measured() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGINT and SIGTERM remove all files of the run."""
+def test_interrupted_bench_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGINT and SIGTERM make bench remove all of its files."""
     words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -121,7 +119,7 @@ def _nothing(_what: str, _done: int, _total: int) -> None:
     pass
 
 
-def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
+def test_each_bench_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
     results = {one.what: one for one in Workload(tmp_path, SIZES, _nothing).run()}
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
@@ -142,8 +140,8 @@ def test_every_phase_counts_the_work_of_all_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("big_bytes", "files"), [(0, 2), (MIB, 0)])
-def test_phases_without_files_are_left_out(tmp_path: Path, big_bytes: int, files: int) -> None:
-    """A size of 0 leaves out large files, a count of 0 small files."""
+def test_bench_skips_phases_without_files(tmp_path: Path, big_bytes: int, files: int) -> None:
+    """A size of 0 skips the large files, and a count of 0 skips the small files."""
     sizes = SIZES._replace(big_bytes=big_bytes, files=files)
     found = [one.what for one in Workload(tmp_path, sizes, _nothing).run()]
 
@@ -151,8 +149,8 @@ def test_phases_without_files_are_left_out(tmp_path: Path, big_bytes: int, files
     assert ("stat" in found) == bool(files)
 
 
-def test_all_generated_content_differs(tmp_path: Path) -> None:
-    """No content is repeated, because equal content would be deduplicated."""
+def test_bench_generates_no_duplicate_content(tmp_path: Path) -> None:
+    """Bench repeats no content, because equal content would be deduplicated."""
     seen: list[bytes] = []
 
     def look(what: str, done: int, total: int) -> None:
@@ -167,7 +165,7 @@ def test_all_generated_content_differs(tmp_path: Path) -> None:
     assert len(set(seen)) == len(seen) == 15 + 6
 
 
-def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
+def test_interrupted_bench_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
     before = threading.active_count()
 
     def interrupt(what: str, _done: int, _total: int) -> None:
@@ -178,11 +176,11 @@ def test_interrupt_stops_all_threads_and_leaves_no_file(tmp_path: Path) -> None:
         Workload(tmp_path, SIZES, interrupt).run()
 
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() <= before  # trio ends its idle threads after some time
+    assert threading.active_count() <= before  # trio ends idle threads after some time
 
 
-def test_run_that_is_stopped_early_leaves_no_file(tmp_path: Path) -> None:
-    """A stop before the start of the first thread raises KeyboardInterrupt."""
+def test_bench_stopped_before_its_first_thread_leaves_no_file(tmp_path: Path) -> None:
+    """An interrupt before the first thread starts raises KeyboardInterrupt and leaves no file."""
     sizes = Sizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
     workload = Workload(tmp_path, sizes, lambda *_: None)
     workload.stop()
@@ -193,8 +191,8 @@ def test_run_that_is_stopped_early_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failure_of_one_thread_stops_all(tmp_path: Path) -> None:
-    """The error of the failed thread is raised, and no file remains."""
+def test_failure_of_one_bench_thread_stops_all_threads(tmp_path: Path) -> None:
+    """If one thread of bench fails, its error is raised and no file remains."""
 
     def spoil(what: str, done: int, total: int) -> None:
         if what == "write big files" and done == total:

@@ -25,8 +25,8 @@ def _tree(mnt: Path) -> Path:
     return tree
 
 
-def test_tree_is_copied(program: Program, mounted: Place) -> None:
-    """The copy has names, hard links, times and attributes of the tree.
+def test_clone_copies_a_tree(program: Program, mounted: Place) -> None:
+    """The clone has the names, hard links, times and attributes of its source.
 
     It also has data that is still in the kernel's page cache.
     """
@@ -50,7 +50,7 @@ def test_tree_is_copied(program: Program, mounted: Place) -> None:
     assert (tree / "linked").read_text() == "content"
 
 
-def test_copy_is_visible_on_another_host_after_a_flush(
+def test_clone_is_visible_on_another_host_after_a_flush(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     tree = _tree(mounted.mountpoint)
@@ -66,8 +66,8 @@ def test_copy_is_visible_on_another_host_after_a_flush(
         elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_impossible_copy_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """The target exists, is on another filesystem or has no parent, or the source is missing."""
+def test_impossible_clone_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """A clone fails if its source is missing, or its target exists or has no parent."""
     tree = _tree(mounted.mountpoint)
     for source, target in (
         (tree, tree / "deep"),
@@ -80,8 +80,8 @@ def test_impossible_copy_is_refused(program: Program, mounted: Place, tmp_path: 
     assert os.listdir(mounted.mountpoint) == ["tree"]
 
 
-def test_empty_point_in_time_is_no_copy_of_the_present(program: Program, mounted: Place) -> None:
-    """A script with an unset variable must not get the present instead of the past."""
+def test_clone_refuses_an_empty_point_in_time(program: Program, mounted: Place) -> None:
+    """Clone refuses an empty --at, which may come from an unset variable of a script."""
     _tree(mounted.mountpoint)
     copy = mounted.mountpoint / "copy"
     done = program.run("clone", "--at=", mounted.mountpoint / "tree", copy)

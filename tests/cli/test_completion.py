@@ -1,4 +1,4 @@
-"""Candidates that the completion of a shell offers, also through a real bash."""
+"""Completion of command lines, also through a real bash."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ from s3fs_meta.sync.known_points import Known, Point
 from tests.cli.conftest import Place
 from tests.programs import Program
 
-# A command line is completed as bash does: with its words, which "=" and ":" separate, too.
+# Completes a command line like bash, which also splits words at "=" and ":".
 _COMPLETE: Final = r"""
 s3fs-meta() { "$PYTHON" -m s3fs_meta "$@"; }
 COMP_LINE=$1 COMP_POINT=${#1}
@@ -46,7 +46,7 @@ def completed(line: str, directory: Path | None = None) -> list[str]:
     return done.stdout.split()
 
 
-def test_every_option_that_is_not_given_is_offered() -> None:
+def test_completion_offers_every_option_that_is_not_given_yet() -> None:
     words = options_after("ro,cachesize=5G,", Filesystem())
 
     assert len(words) == len(OPTIONS) - len(WITHOUT_EFFECT) - 2
@@ -67,11 +67,11 @@ def test_every_option_that_is_not_given_is_offered() -> None:
         ("ro=", []),
     ],
 )
-def test_values_of_an_option_are_offered(incomplete: str, offered: list[str]) -> None:
+def test_completion_offers_values_of_an_option(incomplete: str, offered: list[str]) -> None:
     assert options_after(incomplete, Filesystem()) == offered
 
 
-def test_settings_of_a_mount_are_offered() -> None:
+def test_completion_offers_settings_of_a_mount() -> None:
     assert completion.settings("up") == ["upload_limit="]
     assert len(completion.settings("")) == 3
 
@@ -84,7 +84,7 @@ POINTS: Final = tuple(Point(txg, 1_795_420_800_000_000_000 + txg * 10**9) for tx
 
 @pytest.fixture
 def known(tmp_path: Path) -> Filesystem:
-    """Return a filesystem of which this host knows some points in time."""
+    """Return a filesystem with some points in time that this host knows."""
     place = Filesystem(URL, tmp_path / "state")
     state = targets.of_url(URL, place.cachedir).state
     state.mkdir(parents=True)
@@ -92,7 +92,7 @@ def known(tmp_path: Path) -> Filesystem:
     return place
 
 
-def test_known_transaction_groups_are_offered_the_latest_first(known: Filesystem) -> None:
+def test_completion_offers_known_txgs_latest_first(known: Filesystem) -> None:
     found = times("", known)
 
     assert found[:3] == ["newest", "txg=98", "txg=97"]
@@ -102,8 +102,8 @@ def test_known_transaction_groups_are_offered_the_latest_first(known: Filesystem
     assert options_after("ro,txg=90", known) == ["ro,txg=90"]
 
 
-def test_known_times_are_offered_after_a_digit(known: Filesystem) -> None:
-    """A time that is offered names its transaction group."""
+def test_completion_offers_known_times_after_a_digit(known: Filesystem) -> None:
+    """Each offered time refers to exactly one known transaction group."""
     found = times("20", known)
 
     assert len(found) == COMPLETED_POINTS_MAX
@@ -112,10 +112,10 @@ def test_known_times_are_offered_after_a_digit(known: Filesystem) -> None:
     assert times("1999", known) == []
 
 
-def test_names_of_kept_points_are_offered(
+def test_completion_offers_names_of_kept_points(
     known: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a point in time is accepted; for --drop only these names."""
+    """Completion offers names of kept points for each point in time and for --drop."""
     state = targets.of_url(URL, known.cachedir).state
     known_points.write(state, Known("u", POINTS, ("before-upgrade", "nightly")))
 
@@ -139,8 +139,8 @@ def test_names_of_kept_points_are_offered(
     assert completion.kept_names(cast("typer.Context", elsewhere), "") == []
 
 
-def test_only_filesystem_of_the_host_needs_no_url(known: Filesystem) -> None:
-    """The URL is often typed after the point in time. With two filesystems nothing is guessed."""
+def test_completion_without_a_url_uses_the_only_filesystem(known: Filesystem) -> None:
+    """Without a URL, completion uses the host's only filesystem; with several it offers nothing."""
     nameless = known._replace(url=None)
     assert times("newest", nameless) == ["newest"]
     assert known.cachedir is not None
@@ -152,7 +152,7 @@ def test_only_filesystem_of_the_host_needs_no_url(known: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"damaged", b'{"version": 2}'])
-def test_points_in_time_that_only_the_bucket_has_are_not_offered(
+def test_completion_offers_no_points_that_only_the_bucket_knows(
     known: Filesystem, data: bytes | None
 ) -> None:
     file = targets.of_url(URL, known.cachedir).state / "points.json"
@@ -163,15 +163,15 @@ def test_points_in_time_that_only_the_bucket_has_are_not_offered(
     assert times("", known) == times("20", known) == []
 
 
-def test_only_the_command_that_is_completed_is_loaded() -> None:
-    """The program is run without the variables of a shell, so it completes nothing."""
+def test_completion_reads_the_words_only_if_a_shell_requests_it() -> None:
+    """The words to complete are read only if the shell sets the completion variable."""
     assert completion.words_to_complete({"COMP_WORDS": "s3fs-meta mount"}) is None
     assert completion.words_to_complete(
         {completion.VARIABLE: "complete_bash", "COMP_WORDS": "s3fs-meta mount -o ro"}
     ) == ["mount", "-o", "ro"]
 
 
-def test_url_is_no_mountpoint() -> None:
+def test_completion_offers_no_mountpoint_for_a_url() -> None:
     assert completion.mountpoints("local:///") == []
 
 
@@ -188,10 +188,10 @@ def test_url_is_no_mountpoint() -> None:
         ("c", []),
     ],
 )
-def test_paths_of_mountpoints_may_be_relative(
+def test_completion_offers_relative_paths_of_mountpoints(
     monkeypatch: pytest.MonkeyPatch, incomplete: str, offered: list[str]
 ) -> None:
-    """Mountpoints of other kinds of filesystems are not offered."""
+    """Completion offers only mountpoints of s3fs-meta, also as relative paths."""
     found = [Mounted(path, "0:9", mount_table.FS_TYPE, URL) for path in ("/a/b", "/a/bc/d", "/x")]
     found.append(Mounted("/a/bd", "0:8", "ext4", "/dev/sda"))
     monkeypatch.setattr(mount_table, "read", lambda: found)
@@ -208,7 +208,7 @@ def test_paths_of_mountpoints_may_be_relative(
         ("s3fs-meta mount --fore", ["--foreground"]),
         ("s3fs-meta mount -o ro,cachedi", ["ro,cachedir="]),
         ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # "commit=" stays
-        ("s3fs-meta mount -o cachedir=/tm", []),  # bash completes files then
+        ("s3fs-meta mount -o cachedir=/tm", []),  # bash then completes file names
         ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # "ro,fsync=" stays
         ("s3fs-meta restore --cachedir /nothing --at ", []),
         ("s3fs-meta set /mnt down", ["download_limit="]),
@@ -222,7 +222,7 @@ def test_bash_completes_a_command_line(line: str, offered: list[str]) -> None:
 @pytest.mark.mount
 @pytest.mark.slow
 def test_bash_completes_points_in_time_of_a_mount(program: Program, mounted: Place) -> None:
-    """Bash keeps the text before the last "=" or ":"; the store is not asked."""
+    """Completion finds points in time without the store, and keeps text before "=" or ":"."""
     (mounted.mountpoint / "f").touch()
     program.ok("umount", mounted.mountpoint)
     mounted.bucket.rename(mounted.bucket.with_name("away"))
@@ -239,7 +239,7 @@ def test_bash_completes_points_in_time_of_a_mount(program: Program, mounted: Pla
 
 @pytest.mark.mount
 def test_bash_completes_mountpoints(mounted: Place) -> None:
-    """The absolute path of a mount, or a relative one."""
+    """Bash completes the absolute path of a mount, or a relative path."""
     mountpoint = mounted.mountpoint
     beginning = str(mountpoint)[:-1]
 

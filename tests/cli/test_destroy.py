@@ -20,16 +20,18 @@ from tests.programs import Program
 pytestmark = pytest.mark.thorough
 
 
-def test_removal_needs_the_name_as_confirmation(program: Program, place: Place) -> None:
-    """Nothing is removed without the label of the filesystem, or with a wrong label."""
+def test_destroy_needs_the_label_as_confirmation(program: Program, place: Place) -> None:
+    """Without the label of the filesystem, or with a wrong label, destroy deletes nothing."""
     for words in ([], ["--confirm", "holidays"]):
         assert program.run("destroy", *words, place.url).returncode == 2
 
     assert (place.bucket / "superblock").exists()
 
 
-def test_own_objects_are_removed_and_foreign_ones_stay(program: Program, place: Place) -> None:
-    """Files of users below the same prefix are kept and counted."""
+def test_destroy_deletes_own_objects_and_keeps_foreign_objects(
+    program: Program, place: Place
+) -> None:
+    """Destroy keeps and counts user files below the prefix of the filesystem."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     shown = program.ok("destroy", "--confirm", "photos", place.url)
@@ -40,8 +42,10 @@ def test_own_objects_are_removed_and_foreign_ones_stay(program: Program, place: 
     assert program.run("destroy", "--confirm", "photos", place.url).returncode == 5
 
 
-def test_foreign_object_with_a_name_of_the_filesystem_stays(program: Program, place: Place) -> None:
-    """A file of a user with a changelog's name is kept, unless --by-name is given."""
+def test_destroy_keeps_a_foreign_object_with_a_changelog_name(
+    program: Program, place: Place
+) -> None:
+    """Without --by-name destroy keeps a user file that has the name of a changelog."""
     (place.bucket / "changelog").mkdir(exist_ok=True)
     thesis = place.bucket / "changelog" / "000000000007"
     thesis.write_text("the only copy of a thesis")
@@ -57,10 +61,10 @@ def test_foreign_object_with_a_name_of_the_filesystem_stays(program: Program, pl
     assert not thesis.exists()
 
 
-def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
+def test_destroy_of_an_encrypted_filesystem_needs_keys_or_by_name(
     program: Program, tmp_path: Path
 ) -> None:
-    """Without the keys the command cannot recognise objects, and requires --by-name."""
+    """Without its keys an encrypted filesystem can be destroyed only with --by-name."""
     for words, status in (
         (["--passphrase-file", tmp_path / "right"], 0),
         (["--passphrase-file", tmp_path / "wrong"], 4),
@@ -78,10 +82,10 @@ def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
         assert (bucket / "lease").exists() == (bucket / "image").exists() == bool(status)
 
 
-def test_nothing_is_removed_under_the_superblock_of_another_filesystem(
+def test_destroy_with_the_superblock_of_another_filesystem_deletes_nothing(
     program: Program, place: Place
 ) -> None:
-    """The keys of the other filesystem's superblock open no object, so nothing is removed."""
+    """Destroy deletes no object that the superblock's keys cannot open."""
     other = place.bucket.with_name("other")
     program.ok("mkfs", "--plain", f"local://{other}")
     for name in ("superblock", "superblock-copy"):
@@ -96,7 +100,8 @@ def test_nothing_is_removed_under_the_superblock_of_another_filesystem(
     assert sorted(place.bucket.rglob("*")) == before
 
 
-def test_json_counts_removed_and_foreign_objects(program: Program, place: Place) -> None:
+def test_destroy_prints_counts_as_json(program: Program, place: Place) -> None:
+    """The JSON output of destroy counts removed and foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     answer = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
@@ -105,7 +110,7 @@ def test_json_counts_removed_and_foreign_objects(program: Program, place: Place)
 
 
 def test_url_of_a_destroyed_filesystem_can_be_used_again(program: Program, place: Place) -> None:
-    """Destroy also removes local state, which a new filesystem with this URL must not find."""
+    """Destroy also removes local state, so that a new filesystem at the URL does not find it."""
     program.ok("fsck", "-n", place.url)
     program.ok("destroy", "--confirm", place.url, place.url)
 
@@ -114,10 +119,10 @@ def test_url_of_a_destroyed_filesystem_can_be_used_again(program: Program, place
 
 
 @pytest.mark.parametrize("damaged", [(), ("superblock",), ("superblock", "superblock-copy")])
-def test_held_filesystem_is_refused_despite_damage(
+def test_destroy_of_a_damaged_filesystem_respects_the_lease(
     program: Program, place: Place, damaged: tuple[str, ...]
 ) -> None:
-    """The lease is readable without a superblock. Without both superblocks the URL is the label."""
+    """Destroy reads the lease without a superblock; without one the URL is the label."""
     program.ok("fsck", "-p", place.url)
     lease = place.bucket / "lease"
     held = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
@@ -133,14 +138,14 @@ def test_held_filesystem_is_refused_despite_damage(
 
 
 @pytest.mark.parametrize(("released", "status"), [(False, 7), (True, 2)])
-def test_filesystem_that_is_mounted_during_the_question_stays(
+def test_destroy_is_refused_if_the_filesystem_is_mounted_before_the_answer(
     program: Program,
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
     released: bool,
     status: int,
 ) -> None:
-    """Nothing is removed if a host mounts the filesystem before the user answers."""
+    """Destroy deletes nothing if a host mounts the filesystem before the user answers."""
     lease = place.bucket / "lease"
     before = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
 
@@ -162,8 +167,8 @@ def test_filesystem_that_is_mounted_during_the_question_stays(
     program.ok("destroy", "--confirm", "photos", place.url)
 
 
-def test_interrupted_removal_is_completed_by_the_label(program: Program, place: Place) -> None:
-    """All other commands refuse, and name destroy, until it removes the remaining objects."""
+def test_interrupted_destroy_can_be_repeated_with_the_label(program: Program, place: Place) -> None:
+    """After an interrupted destroy, other commands refuse and advise to repeat destroy."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):
@@ -175,9 +180,7 @@ def test_interrupted_removal_is_completed_by_the_label(program: Program, place: 
 
 
 @pytest.mark.mount
-def test_destroy_after_a_kill_says_that_a_mount_of_this_host_was_killed(
-    program: Program, mounted: Place
-) -> None:
+def test_destroy_after_a_kill_reports_the_killed_mount(program: Program, mounted: Place) -> None:
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)

@@ -12,7 +12,7 @@ from tests.programs import Program
 
 
 def differences(program: Program, *words: str | Path) -> dict[str, tuple[Any, ...]]:
-    """Return the differences that the command prints as JSON, by path."""
+    """Return the differences that the diff command prints as JSON, by path."""
     found = json.loads(program.ok("diff", "--json", *words))["differences"]
     return {
         one["path"]: (one["kind"], one["former_path"], one["before_bytes"], one["after_bytes"])
@@ -21,7 +21,7 @@ def differences(program: Program, *words: str | Path) -> dict[str, tuple[Any, ..
 
 
 @pytest.mark.mount
-def test_changes_between_two_points_in_time_are_listed(program: Program, mounted: Place) -> None:
+def test_diff_lists_changes_between_two_points_in_time(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "d" / "below").mkdir(parents=True)
     for name in ("kept", "changed", "removed", "old name", "d/below/f", "mode"):
@@ -64,7 +64,7 @@ def test_changes_between_two_points_in_time_are_listed(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_points_in_the_wrong_order_are_refused(program: Program, mounted: Place) -> None:
+def test_diff_refuses_points_in_the_wrong_order(program: Program, mounted: Place) -> None:
     (mounted.mountpoint / "f").touch()
     program.ok("flush", mounted.mountpoint)
     refused = program.run("diff", mounted.url, "txg=2", "txg=1")

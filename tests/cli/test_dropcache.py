@@ -13,8 +13,8 @@ from tests.programs import PROCESS_S_MAX, Program
 pytestmark = pytest.mark.mount
 
 
-def test_content_in_the_bucket_is_dropped(program: Program, mounted: Place) -> None:
-    """The cache is empty afterwards, and reads download the content again."""
+def test_dropcache_evicts_uploaded_content(program: Program, mounted: Place) -> None:
+    """After dropcache the cache is empty, and reads download the content again."""
     content = os.urandom(3 * MIB)
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("flush", mounted.mountpoint)
@@ -26,8 +26,8 @@ def test_content_in_the_bucket_is_dropped(program: Program, mounted: Place) -> N
     assert program.ok("dropcache", mounted.mountpoint).startswith("dropped ")
 
 
-def test_content_that_is_not_uploaded_is_kept(program: Program, place: Place) -> None:
-    """With an upload limit new content stays in the cache, and is reported."""
+def test_dropcache_keeps_dirty_content(program: Program, place: Place) -> None:
+    """Content that an upload limit holds back stays in the cache and is reported."""
     options = "upload_limit=1K,sync_interval=1h"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     content = os.urandom(MIB)
@@ -41,8 +41,8 @@ def test_content_that_is_not_uploaded_is_kept(program: Program, place: Place) ->
     program.ok("umount", place.mountpoint)
 
 
-def test_only_the_given_trees_are_dropped(program: Program, mounted: Place) -> None:
-    """Pinned content is kept, unless its removal is asked for; then it is downloaded again."""
+def test_dropcache_evicts_only_the_given_trees(program: Program, mounted: Place) -> None:
+    """Pinned content stays; with --pinned it is evicted and then downloaded again."""
     mnt = mounted.mountpoint
     for name in ("a", "b"):
         (mnt / name).mkdir()

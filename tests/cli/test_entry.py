@@ -33,10 +33,10 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
         (["mount", "-o", "comit=3", "local:///x", "/"], "did you mean 'commit'?"),
     ],
 )
-def test_wrong_arguments_give_one_line_and_status_2(
+def test_wrong_arguments_print_one_line_and_have_status_2(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line names the error, without a traceback or a help page."""
+    """Wrong arguments print one line with the error, and no traceback or help page."""
     assert entry.main(words) == 2
 
     shown = capsys.readouterr().err
@@ -50,19 +50,19 @@ def test_wrong_arguments_of_fsck_have_status_16(capsys: pytest.CaptureFixture[st
     assert entry.main(["fsck", "--nonsense"]) == 16
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     """The option --version prints the version and exits."""
     assert entry.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("s3fs-meta ")
 
 
-def test_missing_arguments_show_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """A call without arguments prints the commands and has status 2, so that a script fails."""
+def test_program_without_arguments_prints_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """A call without arguments has status 2 and prints the commands."""
     assert entry.main([]) == 2
     assert "mkfs" in capsys.readouterr().out
 
 
-def test_closed_output_pipe_is_no_error(program: Program) -> None:
+def test_closed_output_pipe_causes_no_error(program: Program) -> None:
     done = subprocess.run(
         f"{sys.executable} -m s3fs_meta version | true",
         shell=True,
@@ -75,8 +75,8 @@ def test_closed_output_pipe_is_no_error(program: Program) -> None:
     assert done.stderr == ""
 
 
-def test_command_loads_only_what_it_needs(program: Program) -> None:
-    """The command status imports neither pyfuse3 nor boto3 nor fsck."""
+def test_status_loads_only_the_modules_that_it_needs(program: Program) -> None:
+    """The status command imports neither pyfuse3 nor boto3 nor fsck."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "status", "--help"],
         capture_output=True,
@@ -86,12 +86,12 @@ def test_command_loads_only_what_it_needs(program: Program) -> None:
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.mount.control_api" in loaded  # the module that the command status needs
+    assert "s3fs_meta.mount.control_api" in loaded  # the module that the status command needs
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 
 def test_interrupted_program_does_not_wait_for_its_threads(program: Program) -> None:
-    """The program exits even if one of its threads still waits."""
+    """An interrupted program exits even if one of its threads still waits."""
     done = subprocess.run(
         [
             sys.executable,
@@ -110,8 +110,8 @@ def test_interrupted_program_does_not_wait_for_its_threads(program: Program) -> 
     assert done.returncode == 130
 
 
-def test_path_that_is_not_utf8_is_printed_as_it_is() -> None:
-    """In most locales Python refuses to print such text."""
+def test_path_that_is_not_utf8_is_printed_unchanged() -> None:
+    """A path that is not UTF-8 is printed unchanged, which Python refuses in most locales."""
     code = (
         "from s3fs_meta.cli import entry; entry.main = lambda: print('\\udcff') or 0;"
         " entry.program()"

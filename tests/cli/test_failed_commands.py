@@ -1,4 +1,4 @@
-"""A command that fails before it does anything leaves nothing behind."""
+"""Commands that fail early and leave nothing behind."""
 
 import os
 import signal
@@ -28,31 +28,31 @@ COMMANDS = [
 
 @pytest.fixture
 def silent_endpoint() -> Iterator[str]:
-    """Return the URL of a port at which the kernel accepts connections, and no server answers."""
+    """Return the URL of a port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield f"http://127.0.0.1:{silent.getsockname()[1]}"
 
 
 def completed(words: tuple[str, ...], url: str, folder: Path) -> list[str]:
-    """Return a command line with the URL, and the mountpoint or target if the command has one."""
+    """Return a command line with the URL and the other paths that the command needs."""
     found = [str(folder / "target") if word == "TARGET" else word for word in words]
     return [*found, url, *([str(folder / "mnt")] if words[0] == "mount" else [])]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("url", ["local://{}/mistyped", "locl://{}/store", "{}/store"])
-def test_mistyped_url_leaves_nothing_behind(
+def test_command_with_a_mistyped_url_creates_nothing(
     quick: QuickProgram, tmp_path: Path, words: tuple[str, ...], url: str
 ) -> None:
-    """The command creates no state directory, mountpoint, restore target or store."""
+    """A command with a mistyped URL creates no state directory, mountpoint, target or store."""
     done = quick.run(*completed(words, url.format(tmp_path), tmp_path))
 
-    # Without a quarantined state recover-state needs no store.
+    # recover-state needs no store if no quarantined state exists.
     assert done.returncode != 0 or words == ("recover-state",)
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 
 
-def test_path_in_place_of_a_url_is_answered_with_the_url(quick: QuickProgram, empty: Place) -> None:
+def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> None:
     done = quick.run("fsck", "-n", str(empty.bucket))
 
     assert f"is local://{empty.bucket}" in done.stderr
@@ -71,10 +71,10 @@ def test_path_in_place_of_a_url_is_answered_with_the_url(quick: QuickProgram, em
         (("mkfs", "--plain"), "run mkfs again"),
     ],
 )
-def test_interrupted_command_prints_what_it_leaves(
+def test_interrupted_command_leaves_no_directory(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str
 ) -> None:
-    """Ctrl-C ends the command while the store does not answer; no directory remains."""
+    """Ctrl-C while the store does not answer ends the command and leaves no directory."""
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*completed(words, "s3://bucket/home", tmp_path), *options)
     assert command.stderr is not None
@@ -85,14 +85,14 @@ def test_interrupted_command_prints_what_it_leaves(
 
     assert "has not answered yet" in first
     assert f"s3fs-meta: interrupted: {remains}" in rest
-    assert command.returncode in {130, 32}  # fsck(8) has its own status
+    assert command.returncode in {130, 32}  # fsck(8) defines its own status
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 
 
-def test_log_of_a_daemon_that_died_at_its_start_is_kept(
+def test_log_of_a_daemon_that_died_at_start_is_kept(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str
 ) -> None:
-    """The message names the log; the directory with it is not removed as unused."""
+    """If the daemon dies at start, the error names its log, and the log directory stays."""
     words = ("mount", "--mkdir", "s3://bucket/home", str(tmp_path / "mnt"))
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*words, *options)

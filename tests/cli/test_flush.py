@@ -12,7 +12,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_flushed_file_is_in_a_copy_of_the_bucket(
+def test_bucket_copied_after_a_flush_has_the_flushed_file(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """Another host mounts a copy of the bucket that was made after the flush."""

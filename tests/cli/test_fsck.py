@@ -16,7 +16,7 @@ from tests.programs import Program
 
 
 def test_fsck_of_a_clean_filesystem_has_status_0(program: Program, place: Place) -> None:
-    """The output is one line with the URL and "clean"."""
+    """For a clean filesystem fsck prints one line with the URL and "clean"."""
     assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
 
 
@@ -33,23 +33,23 @@ def test_json_output_of_fsck_is_one_object(program: Program, place: Place) -> No
 
 
 def test_fsck_of_a_missing_filesystem_has_status_8(program: Program, tmp_path: Path) -> None:
-    """An operational error has status 8, as the manual page fsck(8) documents."""
+    """An operational error of fsck has status 8, as the manual page fsck(8) documents."""
     assert program.run("fsck", "-n", f"local://{tmp_path}").returncode == 8
 
 
 @pytest.mark.parametrize("mode", [["-n"], ["-p"], []])
-def test_unknown_objects_are_deleted_only_with_y(
+def test_fsck_deletes_unknown_objects_only_with_option_y(
     program: Program, place: Place, mode: list[str]
 ) -> None:
-    """--delete-unknown is refused with -p, which runs unattended at boot, and with -n."""
+    """fsck refuses --delete-unknown with -p, which runs unattended at boot, and with -n."""
     refused = program.run("fsck", *mode, "--delete-unknown", place.url)
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 
 
-def test_unknown_objects_are_not_deleted_beside_quarantined_state(
+def test_fsck_keeps_unknown_objects_beside_quarantined_state(
     program: Program, place: Place
 ) -> None:
-    """Quarantined state on this host may need packs that no row names, so fsck refuses."""
+    """Quarantined state may need packs without rows, so fsck keeps these packs."""
     kept = locate(place.url, program.cachedir) / "kept-1"
     kept.mkdir(parents=True, mode=0o700)
 
@@ -58,8 +58,8 @@ def test_unknown_objects_are_not_deleted_beside_quarantined_state(
     assert (refused.returncode, str(kept) in refused.stderr) == (16, True)
 
 
-def test_foreign_objects_are_reported_and_stay(program: Program, place: Place) -> None:
-    """Files of users and another filesystem below the same prefix are reported and kept."""
+def test_fsck_reports_and_keeps_foreign_objects(program: Program, place: Place) -> None:
+    """fsck reports and keeps user files and another filesystem below its prefix."""
     below = place.bucket / "other"
     shutil.copytree(place.bucket, below)
     (place.bucket / "holiday.jpg").write_text("x")
@@ -77,10 +77,10 @@ def test_deep_check_of_a_new_filesystem_is_clean(program: Program, place: Place)
 
 
 @pytest.mark.mount
-def test_broken_chain_is_completed_from_the_local_state(
+def test_broken_chain_is_completed_from_local_state(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """fsck -n has status 4 and fsck -p status 1; then another host restores the last state."""
+    """For a damaged changelog fsck -n has status 4; fsck -p repairs it from local state."""
     for number in range(3):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
         program.ok("flush", mounted.mountpoint)
@@ -99,7 +99,7 @@ def test_broken_chain_is_completed_from_the_local_state(
 
 
 def test_empty_local_database_is_replaced_from_the_bucket(program: Program, place: Place) -> None:
-    """Other commands name fsck -y. It quarantines the empty file, and the next run is clean."""
+    """Other commands advise fsck -y, which quarantines an empty database."""
     program.ok("fsck", "-n", place.url)
     state = locate(place.url, program.cachedir)
     (state / "meta.db").write_bytes(b"")
@@ -114,8 +114,8 @@ def test_empty_local_database_is_replaced_from_the_bucket(program: Program, plac
 
 
 @pytest.mark.mount
-def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted: Place) -> None:
-    """fsck -n has status 4; fsck -y has status 1 and reports the path of the lost file."""
+def test_fsck_finds_and_repairs_a_missing_pack(program: Program, mounted: Place) -> None:
+    """For a lost pack fsck -n has status 4; fsck -y has status 1 and reports the damaged file."""
     (mounted.mountpoint / "f").write_bytes(b"z" * 70_000)
     program.ok("umount", mounted.mountpoint)
     for pack in mounted.bucket.glob("pack/*/*"):
@@ -130,8 +130,8 @@ def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_mounted_filesystem_is_checked_without_changes(program: Program, mounted: Place) -> None:
-    """fsck -n works beside a mount; fsck -y is refused and requests an unmount."""
+def test_fsck_of_a_mounted_filesystem_changes_nothing(program: Program, mounted: Place) -> None:
+    """fsck -n works beside a mount; fsck -y fails and asks for an unmount."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
     assert program.run("fsck", "-n", mounted.url).returncode == 0
@@ -143,10 +143,10 @@ def test_mounted_filesystem_is_checked_without_changes(program: Program, mounted
 @pytest.mark.parametrize(
     "words", [("-n", "-y"), ("-n", "-p"), ("-p", "-y"), ("-n", "-p", "-y")], ids=" ".join
 )
-def test_modes_of_fsck_exclude_each_other(
+def test_fsck_refuses_two_modes_together(
     program: Program, place: Place, words: tuple[str, ...]
 ) -> None:
-    """Two modes have status 16, as the manual page fsck(8) documents, and change nothing."""
+    """fsck with two modes has status 16, as the manual page documents, and changes nothing."""
     done = program.run("fsck", *words, place.url)
 
     assert (done.returncode, "exclude each other" in done.stderr) == (16, True)
@@ -154,7 +154,7 @@ def test_modes_of_fsck_exclude_each_other(
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
-    """Run fsck -y --verbose, and send a signal after some lines; return status and output."""
+    """Run fsck -y --verbose, send a signal after some lines, and return status and output."""
     words = ["fsck", "-y", "--verbose", "--cachedir", str(program.cachedir), place.url]
     with subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],
@@ -175,10 +175,10 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("lines", [1, 2, 3, 4])
-def test_interrupted_run_can_be_repeated(
+def test_interrupted_fsck_repair_can_be_repeated(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
-    """After an interrupt at any step the next run repairs, and a deep check is clean."""
+    """After an interrupt at any step a second fsck completes the repair."""
     (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
     program.ok("umount", mounted.mountpoint)
     database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")
@@ -188,7 +188,7 @@ def test_interrupted_run_can_be_repeated(
 
     status, last_words = _stop_after(program, mounted, lines, number)
 
-    # The repair may have ended before the signal: then the status is 1.
+    # A repair that ends before the signal has status 1.
     assert status in {1, -number} | ({32} if number is signal.SIGINT else set())
     assert "Traceback" not in last_words
     assert program.run("fsck", "-y", mounted.url).returncode in {0, 1}
@@ -199,8 +199,10 @@ def test_interrupted_run_can_be_repeated(
 
 
 @pytest.mark.mount
-def test_local_state_replaces_all_metadata(program: Program, mounted: Place) -> None:
-    """The lease, all changelogs and all images are lost; fsck -y --publish-local restores them."""
+def test_fsck_publishes_local_state_if_all_metadata_is_lost(
+    program: Program, mounted: Place
+) -> None:
+    """Without lease, changelogs and images, fsck -y --publish-local uploads the local state."""
     (mounted.mountpoint / "d").mkdir()
     (mounted.mountpoint / "d" / "f").write_bytes(b"precious\n" * 9000)
     program.ok("umount", mounted.mountpoint)
@@ -220,10 +222,12 @@ def test_local_state_replaces_all_metadata(program: Program, mounted: Place) -> 
 
 
 @pytest.mark.mount
-def test_restored_bucket_is_replaced_by_the_local_state(program: Program, mounted: Place) -> None:
-    """Another host has written to an older copy of the bucket.
+def test_fsck_replaces_a_restored_bucket_by_the_local_state(
+    program: Program, mounted: Place
+) -> None:
+    """The bucket was restored to an older state, and another host has written to it since.
 
-    To discard its writes fsck requires -y --publish-local.
+    To discard these writes fsck requires -y --publish-local.
     """
     program.ok("umount", mounted.mountpoint)
     older = mounted.bucket.with_name("older")
@@ -253,7 +257,7 @@ def test_restored_bucket_is_replaced_by_the_local_state(program: Program, mounte
 
 @pytest.mark.mount
 def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted: Place) -> None:
-    """A rebuild is refused while an image or intact local state exists.
+    """fsck --rebuild is refused while an image or intact local state exists.
 
     Without both it restores all content in lost+found.
     """
@@ -286,10 +290,10 @@ def test_rebuild_recovers_content_without_any_metadata(program: Program, mounted
 
 
 @pytest.mark.mount
-def test_rebuild_is_refused_while_another_host_holds_the_filesystem(
+def test_rebuild_while_another_host_holds_the_lease_is_refused(
     program: Program, mounted: Place
 ) -> None:
-    """The host that holds the filesystem may publish names, so fsck requires --takeover."""
+    """fsck --rebuild requires --takeover while another host has the lease."""
     (mounted.mountpoint / "f").write_bytes(b"precious")
     program.ok("flush", mounted.mountpoint)
     for folder in ("image", "changelog"):

@@ -51,7 +51,7 @@ def _state(place: Place, cachedir: Path) -> StateDir:
     return StateDir(targets.of_url(place.url, cachedir).state)
 
 
-def test_check_does_not_take_the_lease(program: Program, place: Place) -> None:
+def test_fsck_with_option_n_does_not_acquire_the_lease(program: Program, place: Place) -> None:
     """fsck -n changes no object of the bucket."""
     before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
 
@@ -61,10 +61,10 @@ def test_check_does_not_take_the_lease(program: Program, place: Place) -> None:
     assert after == before
 
 
-def test_unreadable_database_is_replaced_from_the_last_image(
+def test_fsck_replaces_an_unreadable_database_from_the_last_image(
     program: Program, place: Place
 ) -> None:
-    """Only -y replaces the database; it is quarantined."""
+    """Only fsck -y replaces an unreadable database, which it quarantines."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     database.write_bytes(b"no database at all" * 1000)
@@ -79,8 +79,8 @@ def test_unreadable_database_is_replaced_from_the_last_image(
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
 
-def test_database_with_a_damaged_page_is_replaced(program: Program, place: Place) -> None:
-    """The database can be opened, but one of its pages is damaged."""
+def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: Place) -> None:
+    """fsck replaces a database that can be opened but has a damaged page."""
     _check(place, program.cachedir, Mode.ALL)
     database = _state(place, program.cachedir).database
     db = Database.open(database, Pragmas())
@@ -109,8 +109,8 @@ def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
     db.close()
 
 
-def test_missing_property_is_repaired_in_place(program: Program, place: Place) -> None:
-    """fsck -y reads the property from the superblock, and quarantines nothing."""
+def test_fsck_repairs_a_missing_property_in_place(program: Program, place: Place) -> None:
+    """fsck -y copies a missing property from the superblock, and quarantines nothing."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "block_bytes", b"")
 
@@ -123,8 +123,8 @@ def test_missing_property_is_repaired_in_place(program: Program, place: Place) -
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_lost_lease_is_recreated(program: Program, place: Place, damage: str) -> None:
-    """fsck -n has status 4 and -y status 1; local state stays in use."""
+def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str) -> None:
+    """For a lost lease fsck -n has status 4 and -y status 1; local state stays in use."""
     _check(place, program.cachedir, Mode.ALL)
     if damage == "missing":
         (place.bucket / "lease").unlink()
@@ -141,10 +141,10 @@ def test_lost_lease_is_recreated(program: Program, place: Place, damage: str) ->
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 @pytest.mark.parametrize("name", ["superblock", "superblock-copy"])
-def test_superblock_is_repaired_from_its_copy(
+def test_fsck_repairs_the_superblock_from_its_copy(
     program: Program, place: Place, damage: str, name: str
 ) -> None:
-    """fsck -p uploads a missing superblock; only -y replaces a damaged one."""
+    """fsck -p uploads a missing superblock, and only fsck -y replaces a damaged one."""
     healthy = (place.bucket / name).read_bytes()
     if damage == "missing":
         (place.bucket / name).unlink()
@@ -160,10 +160,12 @@ def test_superblock_is_repaired_from_its_copy(
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_superblock_is_repaired_from_this_host(program: Program, place: Place, damage: str) -> None:
-    """This host has stored the superblock when it first checked the filesystem.
+def test_fsck_repairs_the_superblock_from_the_local_state(
+    program: Program, place: Place, damage: str
+) -> None:
+    """A host stores the superblock when it first checks the filesystem.
 
-    Other hosts fail and name fsck -y on a host that has mounted the filesystem.
+    Other hosts fail and advise fsck -y on a host that has mounted the filesystem.
     """
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
@@ -187,7 +189,7 @@ def test_superblock_is_repaired_from_this_host(program: Program, place: Place, d
     assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
 
 
-def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: Place) -> None:
+def test_fsck_can_replace_or_accept_an_older_superblock(program: Program, place: Place) -> None:
     """fsck -y uploads this host's newer superblock; --accept-superblock keeps the older one."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
@@ -206,8 +208,8 @@ def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: P
     assert program.run("fsck", "-n", "--accept-superblock", place.url).returncode == 16
 
 
-def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
-    """fsck -n has status 4 and -p status 1; then another host can restore."""
+def test_fsck_replaces_an_incomplete_image(program: Program, place: Place) -> None:
+    """For an incomplete image fsck -n has status 4 and -p status 1; then a restore works."""
     _check(place, program.cachedir, Mode.REPORT)
     [piece] = place.bucket.glob("image/*/000000")
     piece.unlink()
@@ -219,7 +221,7 @@ def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
     assert _check(place, program.cachedir.with_name("elsewhere"), Mode.REPORT).lines() == ["clean"]
 
 
-def test_database_of_a_newer_version_is_kept(program: Program, place: Place) -> None:
+def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place) -> None:
     """fsck does not quarantine a database that only a newer program can read."""
     _check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "schema_version", b"999")
@@ -231,10 +233,10 @@ def test_database_of_a_newer_version_is_kept(program: Program, place: Place) -> 
 
 
 @pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
-def test_check_after_power_loss_keeps_the_flag(
+def test_fsck_after_power_loss_leaves_verification_to_the_next_mount(
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
-    """The flag makes the next mount verify blocks that may be torn."""
+    """After an unclean shutdown fsck keeps the flag that makes a mount verify blocks."""
     _check(place, program.cachedir, Mode.REPORT)
     path = _state(place, program.cachedir).database
     db = Database.open(path, Pragmas())
@@ -253,8 +255,10 @@ def test_check_after_power_loss_keeps_the_flag(
 
 
 @pytest.mark.mount
-def test_safe_repairs_report_the_remaining_lost_block(program: Program, mounted: Place) -> None:
-    """fsck -p reports a dirty block whose cache file is missing; -y records its loss."""
+def test_fsck_with_option_p_reports_a_lost_block_without_repair(
+    program: Program, mounted: Place
+) -> None:
+    """fsck -p reports a dirty block without its cache file; fsck -y records its loss."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "lost").write_bytes(b"content")
     fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
@@ -272,15 +276,15 @@ def test_safe_repairs_report_the_remaining_lost_block(program: Program, mounted:
 
 
 def _make_former(database: Path) -> None:
-    """Convert a database to the tables of version 1."""
+    """Convert a database to the tables of schema version 1."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("ALTER TABLE inodes DROP COLUMN btime_delta_ns")
         connection.execute("UPDATE properties SET value = x'31' WHERE name = 'schema_version'")
         connection.commit()
 
 
-def test_tables_of_an_earlier_version_are_upgraded(program: Program, place: Place) -> None:
-    """Each mode of fsck upgrades tables of version 1."""
+def test_fsck_upgrades_tables_of_an_earlier_version(program: Program, place: Place) -> None:
+    """Each mode of fsck upgrades tables of schema version 1."""
     for mode in Mode:
         _check(place, program.cachedir, Mode.REPORT)
         _make_former(_state(place, program.cachedir).database)
@@ -288,8 +292,8 @@ def test_tables_of_an_earlier_version_are_upgraded(program: Program, place: Plac
         assert _check(place, program.cachedir, mode).exit_status == 0
 
 
-def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place) -> None:
-    """The error says that an older program has mounted the filesystem; nothing is changed."""
+def test_fsck_beside_a_mount_of_an_older_program_is_refused(program: Program, place: Place) -> None:
+    """fsck reports that an older program has the filesystem mounted, and changes nothing."""
     _check(place, program.cachedir, Mode.REPORT)
     database = _state(place, program.cachedir).database
     _make_former(database)
@@ -309,7 +313,7 @@ def test_mount_of_an_older_program_is_not_checked(program: Program, place: Place
 
 
 def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, place: Place) -> None:
-    """With damaged changelogs, fsck --rebuild names the option --end-at, which keeps all names."""
+    """With damaged changelogs fsck --rebuild advises --end-at, which keeps all names."""
     for _ in range(2):
         _check(place, program.cachedir, Mode.SAFE)
     for path in sorted(place.bucket.glob("changelog/*")):
@@ -331,10 +335,10 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_rebuild_uses_the_chain_if_images_only_claim_to_be_newer(
+def test_rebuild_uses_the_chain_if_images_claim_a_newer_version(
     program: Program, place: Place
 ) -> None:
-    """The claim cannot be verified, and the complete chain contains every name."""
+    """fsck --rebuild uses a complete chain if images claim a newer version without proof."""
     _check(place, program.cachedir, Mode.SAFE)
     for path in place.bucket.glob("image/*/*"):
         path.write_bytes(claim_newer(path.read_bytes()))
@@ -348,10 +352,10 @@ def test_rebuild_uses_the_chain_if_images_only_claim_to_be_newer(
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
 
 
-def test_rebuild_is_refused_if_images_claim_to_be_newer_and_changelogs_are_damaged(
+def test_rebuild_of_damaged_changelogs_and_newer_images_is_refused(
     program: Program, place: Place
 ) -> None:
-    """The message advises an upgrade, and nothing is changed."""
+    """If images claim a newer version, fsck --rebuild advises an upgrade."""
     _check(place, program.cachedir, Mode.SAFE)
     for path in place.bucket.glob("image/*/*"):
         path.write_bytes(claim_newer(path.read_bytes()))
@@ -373,7 +377,7 @@ class _Ahead(LocalStore):
 
     @override
     async def now_ns(self) -> int | None:
-        """Return the time."""
+        """Return a time ten years in the future."""
         return time.time_ns() + 10 * 365 * 86_400 * 10**9
 
 
@@ -391,10 +395,8 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
     await store.close()
 
 
-def test_chain_with_times_in_the_future_is_corrected(
-    program: Program, place: Place, tmp_path: Path
-) -> None:
-    """Times in the chain that are in the future are reported as "times"; -y corrects them."""
+def test_fsck_corrects_times_in_the_future(program: Program, place: Place, tmp_path: Path) -> None:
+    """fsck reports future times in the chain as "times", and fsck -y corrects them."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = _check(place, program.cachedir, Mode.REPORT)

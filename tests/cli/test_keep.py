@@ -1,4 +1,4 @@
-"""The command ``keep``, on mounts and on unmounted filesystems."""
+"""The keep command, on mounted and unmounted filesystems."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def listed(program: Program, target: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def completed(program: Program, url: str) -> tuple[str, ...]:
-    """Return the names that completion offers."""
+    """Return the names of kept points that completion offers."""
     known = known_points.read(targets.of_url(url, program.cachedir).state)
     assert known is not None
     return known.kept
@@ -34,7 +34,7 @@ def completed(program: Program, url: str) -> tuple[str, ...]:
 def test_kept_point_outlives_the_retention(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Its files can be read in .snapshots, by a mount with at=NAME, by restore and by diff."""
+    """A kept point stays readable in .snapshots, by mount, by restore and by diff."""
     mnt, content = mounted.mountpoint, os.urandom(2 * MIB)
     (mnt / "report").write_bytes(content)
     assert program.ok("keep", mnt, "before-upgrade").startswith("kept before-upgrade: txg ")
@@ -68,8 +68,10 @@ def test_kept_point_outlives_the_retention(
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_points_of_an_unmounted_filesystem(program: Program, place: Place, tmp_path: Path) -> None:
-    """The command takes the lease and releases it; a list takes nothing."""
+def test_keep_works_on_an_unmounted_filesystem(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """Without a mount, keep acquires the lease and releases it; keep --list needs no lease."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "report").write_bytes(b"first")
@@ -93,7 +95,7 @@ def test_points_of_an_unmounted_filesystem(program: Program, place: Place, tmp_p
 
 
 def test_expiry_drops_only_points_kept_with_auto(program: Program, mounted: Place) -> None:
-    """A dry run drops nothing; a point that was named by hand stays."""
+    """A dry run drops no kept point; expiry keeps points that were made without --auto."""
     mnt = mounted.mountpoint
     for name in ("n1", "n2", "n3"):
         (mnt / name).touch()
@@ -129,7 +131,7 @@ def test_expiry_drops_only_points_kept_with_auto(program: Program, mounted: Plac
     ],
     ids=" ".join,
 )
-def test_options_that_do_not_belong_together_are_refused(
+def test_keep_refuses_contradictory_options(
     quick: Program, place: Place, words: tuple[str, ...]
 ) -> None:
     before = sorted(place.bucket.rglob("*"))
@@ -137,16 +139,14 @@ def test_options_that_do_not_belong_together_are_refused(
     assert sorted(place.bucket.rglob("*")) == before
 
 
-def test_list_without_points_says_so(program: Program, mounted: Place) -> None:
+def test_keep_reports_that_no_point_is_kept(program: Program, mounted: Place) -> None:
     assert program.ok("keep", mounted.mountpoint, "--list") == "no point in time is kept\n"
     done = program.run("keep", mounted.mountpoint, "--drop", "unknown")
     assert done.returncode != 0
     assert "no kept point" in done.stderr
 
 
-def test_files_of_a_kept_point_are_found_with_standard_programs(
-    program: Program, mounted: Place
-) -> None:
+def test_standard_programs_find_files_of_a_kept_point(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "folder").mkdir()
     (mnt / "folder" / "file").write_bytes(b"content")

@@ -1,4 +1,4 @@
-"""Changes of the superblock by commands about keys."""
+"""Commands that change the keys in a superblock."""
 
 from pathlib import Path
 
@@ -26,12 +26,12 @@ def _change(url: str, cachedir: Path) -> None:
 
 
 def test_plain_filesystem_has_no_passphrase_to_change(place: Place, program: Program) -> None:
-    """A command about keys fails without a request for a passphrase."""
+    """On an unencrypted filesystem, key commands fail before they ask for a passphrase."""
     with pytest.raises(PassphraseError, match="not encrypted"):
         _change(place.url, program.cachedir)
 
 
-def test_change_of_keys_of_a_missing_filesystem_names_mkfs(tmp_path: Path) -> None:
-    """A command about keys names mkfs if no filesystem exists."""
+def test_key_commands_advise_mkfs_if_no_filesystem_exists(tmp_path: Path) -> None:
+    """If no filesystem exists, commands about keys advise mkfs."""
     with pytest.raises(NotAFilesystemError, match="mkfs"):
         _change(f"local://{tmp_path}", tmp_path)

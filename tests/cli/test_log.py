@@ -22,13 +22,13 @@ def txgs(program: Program, place: Place, *words: str, path: str = "") -> list[di
 def test_log_of_a_filesystem_that_was_never_mounted_is_empty(
     program: Program, place: Place
 ) -> None:
-    """The log does not list txg 0, which mkfs makes."""
+    """The log omits txg 0, which mkfs makes."""
     assert txgs(program, place) == []
     assert program.ok("log", place.url) == ""
 
 
-def test_invalid_arguments_of_log_are_refused(program: Program, place: Place) -> None:
-    """Times, paths and counts that are invalid have status 2 or 3."""
+def test_log_refuses_invalid_arguments(program: Program, place: Place) -> None:
+    """The log command has status 2 or 3 for invalid times, paths and counts."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
     for path in ("../x", "missing"):
@@ -38,7 +38,7 @@ def test_invalid_arguments_of_log_are_refused(program: Program, place: Place) ->
 
 @pytest.mark.mount
 def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
-    """The log selects txgs by path, time and number, beside a mount."""
+    """Beside a mount, the log selects txgs by path, time and number."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()
     (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)

@@ -20,7 +20,7 @@ def _mkfs(tmp_path: Path, *words: str) -> int:
     return entry.main(["mkfs", "--cachedir", str(tmp_path / "state"), *words, url])
 
 
-def test_plain_filesystem_has_the_requested_settings(
+def test_mkfs_stores_the_requested_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--plain", "--label", "x", "--block-size", "64K", "--page-size", "8K", "--json"]
@@ -37,7 +37,7 @@ def test_plain_filesystem_has_the_requested_settings(
 
 
 def test_mkfs_leaves_no_local_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """mkfs needs its database only to make the first image."""
+    """mkfs deletes its temporary database after making the first image."""
     assert _mkfs(tmp_path, "--plain") == 0
     assert list((tmp_path / "state").iterdir()) == []
 
@@ -52,17 +52,17 @@ def test_mkfs_leaves_no_local_state(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("--label", "x" * 65),
     ],
 )
-def test_value_out_of_range_is_refused_before_any_change(
+def test_mkfs_refuses_a_value_out_of_range_before_any_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
 ) -> None:
-    """A value out of range has status 2, and no directory is created."""
+    """For a value out of range mkfs has status 2 and creates no directory."""
     assert _mkfs(tmp_path, *words) == 2
 
     assert list(tmp_path.iterdir()) == []
     assert "size" in capsys.readouterr().err or words[0] == "--label"
 
 
-def test_url_of_an_existing_filesystem_is_refused(
+def test_mkfs_refuses_the_url_of_an_existing_filesystem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """mkfs does not overwrite a superblock."""
@@ -73,7 +73,7 @@ def test_url_of_an_existing_filesystem_is_refused(
     assert (tmp_path / "bucket" / "superblock").read_bytes() == before
 
 
-def test_url_inside_a_filesystem_is_refused_with_its_url(
+def test_mkfs_inside_another_filesystem_is_refused_with_the_other_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _mkfs(tmp_path, "--plain") == 0
@@ -86,13 +86,13 @@ def test_url_inside_a_filesystem_is_refused_with_its_url(
 
 
 @pytest.mark.s3
-def test_url_inside_a_filesystem_on_s3_is_refused(
+def test_mkfs_inside_another_filesystem_on_s3_is_refused(
     tmp_path: Path,
     s3_server: S3Server,  # noqa: F811 - the fixture
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A filesystem above or below the URL is found in S3; a similar prefix is no filesystem."""
+    """mkfs finds a filesystem above or below the URL in S3, and ignores a similar prefix."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     s3_server.make_bucket("nested")
@@ -106,10 +106,10 @@ def test_url_inside_a_filesystem_on_s3_is_refused(
     assert f"filesystem {prefix}/a lies below" in capsys.readouterr().err
 
 
-def test_mkfs_ignores_prefixes_above_that_it_cannot_read(
+def test_mkfs_ignores_parent_prefixes_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The credentials may be valid only for the prefix of the new filesystem."""
+    """mkfs with credentials for its own prefix alone ignores unreadable parent prefixes."""
     (tmp_path / "bucket").mkdir()
     lookups: list[str] = []
 
@@ -123,10 +123,10 @@ def test_mkfs_ignores_prefixes_above_that_it_cannot_read(
     assert lookups[0] == f"local://{tmp_path}"
 
 
-def test_prefix_with_foreign_objects_is_refused(
+def test_mkfs_refuses_a_prefix_with_foreign_objects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Objects that are not of a filesystem may belong to another program."""
+    """mkfs refuses a prefix with objects of another program."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "holiday.jpg").write_text("x")
 
@@ -144,16 +144,16 @@ def test_prefix_with_foreign_objects_is_refused(
         ["--plain", "--passphrase-file", "/dev/null"],
     ],
 )
-def test_impossible_settings_are_refused_before_any_change(
+def test_mkfs_refuses_impossible_settings_before_any_change(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Invalid settings have status 2, and no superblock is created."""
+    """For invalid settings mkfs has status 2 and creates no superblock."""
     assert _mkfs(tmp_path, *words) == 2
     assert not (tmp_path / "bucket" / "superblock").exists()
 
 
-def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empty: Place) -> None:
-    """Encryption is the default; the recovery key is printed and not in the superblock."""
+def test_mkfs_prints_the_recovery_key_once(program: Program, empty: Place) -> None:
+    """mkfs encrypts by default and prints the recovery key, which it does not store."""
     program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
 
     shown = program.ok("mkfs", empty.url)
@@ -164,10 +164,10 @@ def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empt
     assert key.encode() not in stored
 
 
-def test_without_passphrase_or_terminal_the_error_names_the_option(
+def test_mkfs_without_passphrase_or_terminal_names_the_missing_option(
     program: Program, empty: Place
 ) -> None:
-    """mkfs in a script names --passphrase-file and creates nothing."""
+    """In a script mkfs without a passphrase names --passphrase-file and creates nothing."""
     done = program.run("mkfs", empty.url)
 
     assert done.returncode == 4

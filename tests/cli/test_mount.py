@@ -25,7 +25,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_files_survive_umount_and_mount(program: Program, place: Place) -> None:
-    """Files are unchanged after umount and a mount without local state."""
+    """Files are unchanged after an unmount and a mount without local state."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "d").mkdir()
     (place.mountpoint / "d" / "f").write_bytes(b"content")
@@ -39,10 +39,8 @@ def test_files_survive_umount_and_mount(program: Program, place: Place) -> None:
     program.ok("umount", place.mountpoint)
 
 
-def test_mount_table_shows_the_url_and_the_kernel_refuses_writes_with_ro(
-    program: Program, place: Place
-) -> None:
-    """The mount table has the URL as the source; the kernel refuses writes on a read-only mount."""
+def test_mount_table_shows_the_url_and_the_read_only_flag(program: Program, place: Place) -> None:
+    """The mount table has the URL as the source; the kernel refuses writes to a read-only mount."""
     program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
 
     found = mount_table.find(str(place.mountpoint))
@@ -53,9 +51,10 @@ def test_mount_table_shows_the_url_and_the_kernel_refuses_writes_with_ro(
     program.ok("umount", place.mountpoint)
 
 
-def test_second_mount_of_a_filesystem_names_its_mountpoint(
+def test_second_mount_of_a_filesystem_names_the_first_mountpoint(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
+    """Mounting a filesystem twice fails, and the error names the first mountpoint."""
     (tmp_path / "other").mkdir()
 
     done = program.run("mount", mounted.url, tmp_path / "other")
@@ -64,10 +63,10 @@ def test_second_mount_of_a_filesystem_names_its_mountpoint(
     assert f"already mounted on {mounted.mountpoint}" in done.stderr
 
 
-def test_plain_filesystem_is_refused_if_a_passphrase_is_given(
+def test_unencrypted_filesystem_is_refused_if_a_passphrase_is_given(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """An attacker could have replaced the encrypted filesystem, to read later writes."""
+    """With a passphrase, mount refuses an unencrypted filesystem, which may be forged."""
     (tmp_path / "pass").write_text("secret\n")
 
     done = program.run("mount", "--passphrase-file", tmp_path / "pass", place.url, place.mountpoint)
@@ -78,7 +77,7 @@ def test_plain_filesystem_is_refused_if_a_passphrase_is_given(
 
 
 def test_mount_after_a_kill_has_all_synced_data(program: Program, mounted: Place) -> None:
-    """The dead mountpoint is unmounted first, and all synced data is available."""
+    """A mount after a kill detaches the dead mountpoint and has all synced data."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
         os.fsync(file.fileno())
@@ -93,9 +92,7 @@ def test_mount_after_a_kill_has_all_synced_data(program: Program, mounted: Place
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_early_error_of_the_daemon_is_reported_by_the_command(
-    program: Program, empty: Place
-) -> None:
+def test_mount_reports_an_early_error_of_the_daemon(program: Program, empty: Place) -> None:
     empty.bucket.mkdir()
 
     done = program.run("mount", empty.url, empty.mountpoint)
@@ -113,7 +110,7 @@ def test_journal_mode_off_prints_a_warning_at_mount(program: Program, place: Pla
     program.ok("umount", place.mountpoint)
 
 
-def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Place) -> None:
+def test_foreground_mount_exits_with_status_0_at_sigterm(program: Program, place: Place) -> None:
     """A mount with --foreground logs to standard error and exits with 0 at SIGTERM."""
     words = ["mount", "--foreground", place.url, str(place.mountpoint)]
     words += ["--cachedir", str(program.cachedir)]
@@ -141,7 +138,7 @@ def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Pla
 def test_bucket_on_a_real_server_can_be_mounted_anywhere(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """An encrypted filesystem is mounted by a host without local state, and fsck is clean."""
+    """A host without local state mounts an encrypted filesystem on S3, and fsck is clean."""
     url = "s3://bucket/home"
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -162,8 +159,8 @@ def test_bucket_on_a_real_server_can_be_mounted_anywhere(
         assert program.run("fsck", "-y", "--deep", url).returncode == 0
 
 
-def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) -> None:
-    """The command prints a line before it retries. It does not retry an unresolvable name."""
+def test_mount_reports_an_unreachable_endpoint_early(program: Program, empty: Place) -> None:
+    """The mount command prints a line before it retries, except for an unknown host name."""
     program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
 
@@ -179,17 +176,17 @@ def test_unreachable_endpoint_is_reported_early(program: Program, empty: Place) 
     first, last = refused.stderr.splitlines()
     assert (
         "s3://bucket/home" in first
-        # A busy machine may report that the store has not answered yet.
+        # On a loaded machine the message may be that the store has not answered yet.
     )
     assert "trying for up to" in first
     assert " attempts in " in last
 
 
 @pytest.mark.mount
-def test_read_only_mount_works_while_the_disk_of_the_bucket_is_absent(
+def test_read_only_mount_works_while_the_bucket_directory_is_missing(
     program: Program, place: Place
 ) -> None:
-    """Mounts for writing and at a txg are refused while the directory of the bucket is missing."""
+    """If the directory of the bucket is missing, only a mount with ro works."""
     url, mnt = place.url, place.mountpoint
     program.ok("mount", url, mnt)
     (mnt / "f").write_bytes(b"content")
@@ -222,7 +219,7 @@ def test_read_only_mount_works_while_the_disk_of_the_bucket_is_absent(
 def test_read_only_mount_works_while_the_store_is_unreachable(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """A host with complete local state can mount with ro or ro,follow, also if encrypted."""
+    """With complete local state a mount with ro or ro,follow works without the store."""
     url, mnt = "s3://bucket/home", empty.mountpoint
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -261,7 +258,7 @@ def test_read_only_mount_works_while_the_store_is_unreachable(
 
 
 @pytest.mark.mount
-def test_mkdir_creates_the_mountpoint(program: Program, place: Place) -> None:
+def test_option_mkdir_creates_the_mountpoint(program: Program, place: Place) -> None:
     mountpoint = place.mountpoint / "a" / "b"
     program.ok("mount", "--mkdir", place.url, mountpoint)
     program.ok("umount", mountpoint)
@@ -282,16 +279,14 @@ def _users_of(path: Path) -> set[int]:
 
 
 @pytest.mark.mount
-def test_mount_waits_for_a_killed_daemon_that_has_not_exited_yet(
-    program: Program, mounted: Place
-) -> None:
-    """Until it has exited, the kernel keeps its lock; its mount can be detached only then."""
+def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted: Place) -> None:
+    """Until a killed daemon has exited, its lock is held and its mount cannot be detached."""
     [state] = program.cachedir.glob("*/meta.db")
     lock = state.with_name("lock")
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with lock.open("rb") as exiting:  # holds the lock in place of the daemon
+    with lock.open("rb") as exiting:  # This process holds the lock instead of the daemon.
         fcntl.flock(exiting, fcntl.LOCK_EX)
         command = [sys.executable, "-m", "s3fs_meta", "mount", mounted.url, str(mounted.mountpoint)]
         with subprocess.Popen(
@@ -307,8 +302,8 @@ def test_mount_waits_for_a_killed_daemon_that_has_not_exited_yet(
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 
-def test_list_options_needs_no_url_and_describes_every_option(program: Program) -> None:
-    """A user who has only the installed program finds all options of -o."""
+def test_option_list_options_describes_every_mount_option(program: Program) -> None:
+    """The option --list-options describes all options of -o."""
     listed = program.run("mount", "--list-options", here=False).stdout
 
     assert [one.word for one in OPTIONS if f"\n{one.word}" not in f"\n{listed}"] == []

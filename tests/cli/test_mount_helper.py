@@ -1,4 +1,4 @@
-"""The helper of mount(8)."""
+"""The helper that mount(8) runs."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.programs import Program
 MODULE = "s3fs_meta.cli.mount_helper"
 
 
-def test_arguments_may_come_in_any_order() -> None:
-    """The helper accepts options after the mountpoint, as from mount(8), and before the URL."""
+def test_mount_helper_accepts_arguments_in_any_order() -> None:
+    """The mount helper accepts options after the mountpoint or before the URL."""
     call = mount_helper.parse(["s3://b/p", "/mnt", "-n", "-o", "ro,x-a", "-t", "s3fs-meta"])
 
     assert call == ("s3://b/p", Path("/mnt"), ["ro,x-a"], False, False)
@@ -21,12 +21,12 @@ def test_arguments_may_come_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])
-def test_wrong_call_shows_the_usage(words: list[str]) -> None:
+def test_mount_helper_shows_its_usage_after_a_wrong_call(words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"usage: mount\.s3fs-meta"):
         mount_helper.parse(words)
 
 
-def test_wrong_option_ends_with_status_1(program: Program, empty: Place) -> None:
+def test_mount_helper_ends_with_status_1_for_a_wrong_option(program: Program, empty: Place) -> None:
     """Status 1 stands for wrong usage, as the manual page mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
 
@@ -36,8 +36,10 @@ def test_wrong_option_ends_with_status_1(program: Program, empty: Place) -> None
     )
 
 
-def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) -> None:
-    """The option -f of mount(8) is a dry run, which creates no bucket."""
+def test_mount_helper_with_option_f_only_checks_its_arguments(
+    program: Program, empty: Place
+) -> None:
+    """With the option -f of mount(8) the helper is a dry run, which creates no bucket."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0
@@ -45,8 +47,8 @@ def test_fake_mount_only_checks_the_arguments(program: Program, empty: Place) ->
 
 
 @pytest.mark.mount
-def test_helper_mounts_with_the_options_of_an_fstab_line(program: Program, place: Place) -> None:
-    """The helper ignores options of fstab that are meant for mount(8) and systemd."""
+def test_mount_helper_accepts_the_options_of_an_fstab_line(program: Program, place: Place) -> None:
+    """The helper ignores fstab options that are meant for mount(8) and systemd."""
     options = f"rw,_netdev,nofail,x-systemd.automount,cachedir={program.cachedir}"
 
     done = program.run(place.url, place.mountpoint, "-o", options, module=MODULE, here=False)
@@ -57,7 +59,7 @@ def test_helper_mounts_with_the_options_of_an_fstab_line(program: Program, place
 
 
 @pytest.mark.mount
-def test_failed_mount_has_status_32(program: Program, empty: Place) -> None:
+def test_mount_helper_has_status_32_after_a_failed_mount(program: Program, empty: Place) -> None:
     """Status 32 stands for a failed mount, as the manual page mount(8) documents."""
     empty.bucket.mkdir()
     options = f"cachedir={program.cachedir}"

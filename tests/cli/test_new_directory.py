@@ -1,4 +1,4 @@
-"""Directories that a command creates, and removes if it fails."""
+"""Directories that a command creates, and removes if the command fails."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3fs_meta.errors import HeldError, UsageError
 
 
 def fail(path: Path, meanwhile: Path | None = None) -> None:
-    """Fail in the context of a new directory, after another process has made another one."""
+    """Fail in the context of a new directory, after another process has created a directory."""
 
     def command() -> None:
         with NewDirectory(path):
@@ -24,13 +24,13 @@ def fail(path: Path, meanwhile: Path | None = None) -> None:
         command()
 
 
-def test_failed_command_removes_its_directory_and_those_above(tmp_path: Path) -> None:
+def test_failed_command_removes_the_directories_that_it_created(tmp_path: Path) -> None:
     fail(tmp_path / "a" / "b" / "c")
 
     assert os.listdir(tmp_path) == []
 
 
-def test_command_that_succeeds_keeps_its_directory(tmp_path: Path) -> None:
+def test_successful_command_keeps_its_directory(tmp_path: Path) -> None:
     with NewDirectory(tmp_path / "a" / "b", mode=0o700):
         pass
 
@@ -44,7 +44,7 @@ def _umask() -> int:
     return found
 
 
-def test_existing_directories_are_never_removed(tmp_path: Path) -> None:
+def test_failed_command_keeps_existing_directories(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     fail(tmp_path / "a")
     fail(tmp_path / "a" / "b")
@@ -54,22 +54,24 @@ def test_existing_directories_are_never_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("used", ["a/other", "a/b/other"])
-def test_directories_that_another_process_uses_are_kept(tmp_path: Path, used: str) -> None:
+def test_failed_command_keeps_directories_that_another_process_uses(
+    tmp_path: Path, used: str
+) -> None:
     fail(tmp_path / "a" / "b", meanwhile=tmp_path / used)
 
     assert (tmp_path / used).is_dir()
     assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_directory_that_another_process_has_made_anew_is_kept(tmp_path: Path) -> None:
-    """The directory of the other process may get the same inode number."""
+def test_failed_command_keeps_a_directory_that_another_process_recreated(tmp_path: Path) -> None:
+    """The new directory of another process is kept, even with the same inode number."""
     path = tmp_path / "a"
     fail(path, meanwhile=path)
 
     assert path.is_dir()
 
 
-def test_directory_that_cannot_be_created_leaves_nothing(tmp_path: Path) -> None:
+def test_failure_to_create_a_directory_leaves_no_parent(tmp_path: Path) -> None:
     path = tmp_path / "a" / ("x" * 300)
     with pytest.raises(UsageError, match=r"cannot create .*: File name too long"):
         NewDirectory(path)
@@ -77,8 +79,8 @@ def test_directory_that_cannot_be_created_leaves_nothing(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == []
 
 
-def test_directories_are_removed_once(tmp_path: Path) -> None:
-    """A directory of the same name that appears later belongs to another process."""
+def test_failed_command_removes_its_directory_only_once(tmp_path: Path) -> None:
+    """A later directory of the same name belongs to another process, and is kept."""
     made = NewDirectory(tmp_path / "a")
     made.remove_unused()
     assert os.listdir(tmp_path) == []

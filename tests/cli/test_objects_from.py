@@ -1,4 +1,4 @@
-"""The option --objects-from of fsck: copies of objects in another directory."""
+"""The fsck option --objects-from, which names a directory with copies of objects."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.damage import flipped
 from tests.programs import Program
 
 
-def test_directory_of_copies_needs_no_scheme(
+def test_option_objects_from_accepts_a_path_without_a_scheme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path becomes a URL below the working directory; a URL stays unchanged."""
@@ -20,8 +20,10 @@ def test_directory_of_copies_needs_no_scheme(
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
-def test_copies_are_used_only_with_y(program: Program, place: Place, tmp_path: Path) -> None:
-    """fsck refuses -p with copies, the bucket itself as a copy, and a missing directory."""
+def test_option_objects_from_requires_fsck_with_option_y(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """fsck refuses --objects-from with -p, with the bucket itself and with a missing path."""
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
@@ -31,10 +33,10 @@ def test_copies_are_used_only_with_y(program: Program, place: Place, tmp_path: P
 
 
 @pytest.mark.mount
-def test_damage_is_repaired_from_a_copy_on_another_disk(
+def test_fsck_repairs_damage_from_a_copy_on_another_disk(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A changelog has a flipped bit and all packs are missing.
+    """A changelog has a flipped bit, and all packs are missing.
 
     After fsck -y with a copy of the bucket another host reads all content.
     """

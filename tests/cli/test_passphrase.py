@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 @pytest.mark.slow
-def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: Place) -> None:
+def test_new_passphrase_replaces_the_old_one(program: Program, empty: Place) -> None:
     old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
     old.write_text("one\n")
     new.write_text("two\n")
@@ -25,8 +25,8 @@ def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: 
 
 
 @pytest.mark.slow
-def test_new_passphrase_is_never_taken_from_the_environment(program: Program, empty: Place) -> None:
-    """The variable holds the old passphrase; without a terminal --new-passphrase-file is needed."""
+def test_new_passphrase_is_never_read_from_the_environment(program: Program, empty: Place) -> None:
+    """The environment provides only the old passphrase; a new one needs a file or a terminal."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
 
@@ -36,10 +36,10 @@ def test_new_passphrase_is_never_taken_from_the_environment(program: Program, em
     assert "use --new-passphrase-file" in done.stderr
 
 
-def test_passphrase_file_that_others_can_read_gets_one_line(
+def test_passphrase_file_readable_by_others_causes_one_warning(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """Every command that reads the file prints the line, also for the file of a new passphrase."""
+    """A command prints one line about a passphrase file that other users can read."""
     old, new = tmp_path / "old", tmp_path / "new"
     for file in (old, new):
         file.write_text(file.name)

@@ -1,4 +1,4 @@
-"""The arguments that name a path in the past."""
+"""Command arguments that name a path in the past."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("command", ["log", "versions"])
-def test_path_after_a_path_is_refused_with_the_path_to_write(
+def test_two_path_arguments_are_refused_with_the_joined_path(
     program: Program, command: str
 ) -> None:
     refused = program.run(command, "home", "thesis")
@@ -19,7 +19,7 @@ def test_path_after_a_path_is_refused_with_the_path_to_write(
 
 
 @pytest.mark.parametrize("words", [("log",), ("versions",), ("diff", "1h")])
-def test_message_names_the_path_that_is_in_no_mount(
+def test_error_names_a_path_outside_all_mounts(
     program: Program, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     command, *times = words
@@ -28,7 +28,7 @@ def test_message_names_the_path_that_is_in_no_mount(
     assert f"{tmp_path}/file is not on a filesystem of s3fs-meta" in refused.stderr
 
 
-def test_versions_of_a_url_without_a_path_are_refused(program: Program, tmp_path: Path) -> None:
+def test_versions_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
     refused = program.run("versions", f"local://{tmp_path}")
     assert refused.returncode == ExitStatus.USAGE
     assert "give a path, too" in refused.stderr

@@ -13,8 +13,8 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_pins_are_listed_with_what_is_cached(program: Program, mounted: Place) -> None:
-    """A path that was renamed is listed with its new name; a removed one is not listed."""
+def test_pins_are_listed_with_their_cached_bytes(program: Program, mounted: Place) -> None:
+    """The list of pins shows the new name of a renamed path, and omits a removed path."""
     mnt = mounted.mountpoint
     assert "nothing is pinned" in program.ok("pins", mnt)
     (mnt / "top").mkdir()
@@ -51,8 +51,8 @@ def test_root_can_be_pinned(program: Program, mounted: Place) -> None:
     assert [one["path"] for one in found] == [str(mounted.mountpoint)]
 
 
-def test_damaged_list_of_pins_is_named(program: Program, place: Place) -> None:
-    """The filesystem can be mounted; the message names the file and says what to do."""
+def test_error_names_a_damaged_list_of_pins(program: Program, place: Place) -> None:
+    """The mount works with a damaged list of pins; the error names the file and the remedy."""
     program.ok("mount", place.url, place.mountpoint)
     state = next(path.parent for path in program.cachedir.glob("*/control.sock"))
     program.ok("umount", place.mountpoint)

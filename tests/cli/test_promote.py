@@ -11,7 +11,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Place) -> None:
+def test_follower_of_a_free_filesystem_can_be_promoted(program: Program, place: Place) -> None:
     """Promote prints the first txg of the new epoch; the next mount has the writes."""
     program.ok("mount", "-o", "ro,follow", place.url, place.mountpoint)
 
@@ -27,7 +27,7 @@ def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Plac
 
 
 def test_writer_cannot_be_promoted(program: Program, mounted: Place) -> None:
-    """The message says that promote needs a mount with ro,follow."""
+    """Promote of a writer fails and names the options ro,follow."""
     done = program.run("promote", mounted.mountpoint)
 
     assert done.returncode == ExitStatus.USAGE

@@ -18,15 +18,17 @@ pytestmark = pytest.mark.mount
 def test_dry_run_of_reclaim_beside_a_mount_deletes_nothing(
     program: Program, mounted: Place
 ) -> None:
-    """The daemon makes the plan, and the command prints it."""
+    """The daemon plans a dry run of reclaim, and the command prints the plan."""
     found = json.loads(program.ok("reclaim", "--dry-run", "--json", mounted.mountpoint))
     assert found["deleted"] is False
     assert found["url"] == mounted.url
     assert program.ok("reclaim", mounted.mountpoint) == "nothing to delete\n"
 
 
-def test_stray_parts_are_deleted_without_a_mount(program: Program, place: Place) -> None:
-    """Reclaim opens the filesystem, deletes a part without a changelog, and releases the lease."""
+def test_reclaim_without_a_mount_deletes_parts_without_a_changelog(
+    program: Program, place: Place
+) -> None:
+    """Reclaim acquires the lease, deletes a part without its changelog, and releases it."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
@@ -52,7 +54,7 @@ def test_reclaim_of_an_unmounted_path_has_status_8(program: Program, tmp_path: P
 
 
 def test_reclaim_ignores_the_upload_limit(program: Program, place: Place) -> None:
-    """A transaction group must be in the bucket before garbage is deleted, and the user waits."""
+    """The user waits for reclaim, so its upload ignores the upload limit."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "old").write_bytes(os.urandom(MIB))
@@ -60,7 +62,7 @@ def test_reclaim_ignores_the_upload_limit(program: Program, place: Place) -> Non
     (mnt / "old").unlink()
     program.ok("flush", "--image", mnt)
     (mnt / "other").touch()
-    program.ok("flush", "--image", mnt)  # neither of the two newest images has the old content
+    program.ok("flush", "--image", mnt)  # Neither of the two newest images has the old content.
     program.ok("retention", place.url, "0")
     program.ok("set", mnt, "upload_limit=1K")
     write_synced(mnt / "new", os.urandom(MIB))

@@ -10,7 +10,7 @@ from tests.programs import Program
 
 @pytest.mark.slow
 def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> None:
-    """The recovery key may have lower-case letters and no dashes."""
+    """A recovery key is accepted in lower case and without dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     recovery_key = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -24,10 +24,8 @@ def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> N
     assert program.status(empty.url)["image"]["pieces"] == 1
 
 
-def test_without_a_terminal_a_file_with_the_recovery_key_is_required(
-    program: Program, empty: Place
-) -> None:
-    """The message names --recovery-key-file, not --passphrase-file."""
+def test_recover_key_without_a_terminal_requires_a_file(program: Program, empty: Place) -> None:
+    """Without a terminal, recover-key asks for --recovery-key-file."""
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
     program.ok("mkfs", empty.url)
 
@@ -40,7 +38,7 @@ def test_without_a_terminal_a_file_with_the_recovery_key_is_required(
 
 @pytest.mark.slow
 def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> None:
-    """The status is 4, and the passphrase stays valid."""
+    """A wrong recovery key has status 4, and the passphrase stays valid."""
     key_file = empty.mountpoint.with_name("key")
     key_file.write_text("AAAAAA-AAAAAA\n")
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
@@ -54,8 +52,8 @@ def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["passphrase", "recovery key"])
-def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str) -> None:
-    """After --renew only the new key sets a passphrase; the passphrase itself stays valid."""
+def test_renewed_recovery_key_replaces_the_old_one(program: Program, empty: Place, by: str) -> None:
+    """After recover-key --renew only the new key works, and the passphrase stays valid."""
     beside = empty.mountpoint.parent
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
     old = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
@@ -75,7 +73,7 @@ def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str
     program.ok(*change, beside / "new", empty.url)
 
 
-def test_contradicting_options_of_recover_key_are_refused(program: Program, empty: Place) -> None:
+def test_recover_key_refuses_contradictory_options(program: Program, empty: Place) -> None:
     some = str(empty.mountpoint.with_name("some"))
     for words in (
         ["--renew", "--new-passphrase-file", some],
@@ -86,6 +84,6 @@ def test_contradicting_options_of_recover_key_are_refused(program: Program, empt
 
 
 def test_plain_filesystem_has_no_recovery_key(program: Program, place: Place) -> None:
-    """The status is 4, and the message says that the filesystem is not encrypted."""
+    """On an unencrypted filesystem recover-key has status 4."""
     refused = program.run("recover-key", "--renew", place.url)
     assert (refused.returncode, "not encrypted" in refused.stderr) == (4, True)

@@ -12,10 +12,10 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_files_of_a_fenced_host_are_recovered(
+def test_recover_state_copies_files_of_a_fenced_host(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The command copies only files that changed after the last flush."""
+    """recover-state copies only files that changed after the last flush."""
     (mounted.mountpoint / "old").write_bytes(b"in the image")
     program.ok("flush", mounted.mountpoint)
     (mounted.mountpoint / "new").write_bytes(b"unshipped")
@@ -41,14 +41,16 @@ def test_files_of_a_fenced_host_are_recovered(
     assert (tmp_path / "o" / "new").read_bytes() == b"unshipped"
 
 
-def test_without_quarantined_state_the_list_is_empty(program: Program, place: Place) -> None:
-    """Without quarantined state a copy has status 3."""
+def test_recover_state_lists_nothing_without_quarantined_state(
+    program: Program, place: Place
+) -> None:
+    """Without quarantined state the list is empty, and a copy has status 3."""
     assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
-def test_non_empty_target_is_refused(program: Program, place: Place) -> None:
-    """The command does not mix copies with existing files."""
+def test_recover_state_refuses_a_non_empty_target(program: Program, place: Place) -> None:
+    """recover-state does not mix copies with existing files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
     (place.mountpoint / "x").touch()
@@ -58,10 +60,10 @@ def test_non_empty_target_is_refused(program: Program, place: Place) -> None:
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
 
-def test_block_files_without_a_database_cannot_be_copied(
+def test_recover_state_cannot_copy_block_files_without_a_database(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """The status is 3, and the message counts the block files."""
+    """Without a database recover-state has status 3, and reports the number of block files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     blocks = Path(listed["state"]) / "kept-1" / "blocks"
     blocks.mkdir(parents=True)
@@ -72,7 +74,7 @@ def test_block_files_without_a_database_cannot_be_copied(
     assert (done.returncode, "no database, only 1 block file" in done.stderr) == (3, True)
 
 
-def test_one_of_several_quarantined_states_must_be_chosen(
+def test_recover_state_requires_a_choice_between_quarantined_states(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """With two quarantined states a copy requires --kept; a corrupt database has status 12."""

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def make_tree(root: Path) -> None:
-    """Make a tree with at least one entry of each file type."""
+    """Create a tree with at least one entry of each file type."""
     (root / "d" / "deep").mkdir(parents=True)
     (root / "d" / "deep" / "file").write_bytes(random.Random(1).randbytes(3 * MIB + 5))
     os.link(root / "d/deep/file", root / "second name")
@@ -41,15 +41,17 @@ def make_tree(root: Path) -> None:
 
 
 def set_acl(path: Path) -> None:
-    """Let user 1000 read a file, by an ACL in the kernel's form of acl(5), version 2."""
+    """Set an ACL in the kernel's binary form that lets user 1000 read a file."""
     entries = [(1, 6, -1), (2, 4, 1000), (4, 4, -1), (16, 4, -1), (32, 0, -1)]
     body = b"".join(struct.pack("<HHi", *entry) for entry in entries)
     os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + body)
 
 
 @pytest.mark.mount
-def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """A restore at a txg has all files and properties, beside a mount.
+def test_restore_copies_all_files_and_properties(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """A restore at a txg, beside a mount, copies all files and properties.
 
     A host without local state restores single paths.
     """
@@ -81,7 +83,7 @@ def test_everything_is_restored(program: Program, mounted: Place, tmp_path: Path
 
 
 @pytest.mark.mount
-def test_restore_without_privileges_drops_suid_bits_and_devices(
+def test_restore_without_privileges_omits_suid_bits_and_device_nodes(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """With --no-privileges a restore drops suid and sgid bits and device nodes, and reports it."""
@@ -99,10 +101,10 @@ def test_restore_without_privileges_drops_suid_bits_and_devices(
 
 
 @pytest.mark.mount
-def test_lost_content_is_a_hole_and_reported(
+def test_restore_replaces_lost_content_by_a_hole_and_reports_it(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The command exits with status 12, reports the range, and copies all other files."""
+    """With lost content, restore has status 12, reports the range, and copies all other files."""
     (mounted.mountpoint / "bad").write_bytes(random.Random(2).randbytes(100_000))
     (mounted.mountpoint / "empty").touch()
     program.ok("umount", mounted.mountpoint)
@@ -120,7 +122,7 @@ def test_lost_content_is_a_hole_and_reported(
 def test_impossible_restore_is_refused_before_any_change(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A wrong time, a missing txg, a missing path and a used target are refused."""
+    """Restore refuses a wrong time, a missing txg, a missing path and a target with files."""
     words, out = ["restore", place.url], tmp_path / "out"
 
     assert program.run(*words, "--to", out, "--at", "10x").returncode == 2

@@ -8,7 +8,7 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_retention_is_a_week_by_default_and_can_change(program: Program, place: Place) -> None:
+def test_retention_is_seven_days_by_default_and_can_change(program: Program, place: Place) -> None:
     """The default retention is 7 days; the command stores a new value in the superblock."""
     assert program.ok("retention", place.url) == "7d\n"
     assert program.ok("retention", place.url, "36h") == "36h\n"
@@ -36,8 +36,8 @@ def test_retention_of_an_encrypted_filesystem_needs_the_passphrase(
     assert program.ok("retention", empty.url) == "1d\n"
 
 
-def test_invalid_time_is_refused(program: Program, place: Place) -> None:
-    """The message has an example of a valid time."""
+def test_retention_refuses_an_invalid_time(program: Program, place: Place) -> None:
+    """The error about an invalid retention shows an example of a valid time."""
     refused = program.run("retention", place.url, "soon")
     assert refused.returncode == 2
     assert "7d" in refused.stderr

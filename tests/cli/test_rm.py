@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(params=["plain", "with options"])
 def here(request: pytest.FixtureRequest) -> bool:
-    """Return whether the command runs in this process, with options, or as the fast path."""
+    """Return whether rm runs in this process, with options, or as the fast path."""
     return bool(request.param == "with options")
 
 
@@ -38,7 +38,7 @@ def test_rm_without_options_imports_no_slow_module(program: Program, mounted: Pl
     assert not loaded & {"trio", "typer", "rich", "s3fs_meta.settings"}
 
 
-def test_interpreter_without_assertions_is_refused(program: Program, mounted: Place) -> None:
+def test_rm_without_assertions_is_refused(program: Program, mounted: Place) -> None:
     """Under python -O rm fails and removes nothing, because the program needs assertions."""
     file = mounted.mountpoint / "f"
     file.touch()
@@ -55,15 +55,15 @@ def test_interpreter_without_assertions_is_refused(program: Program, mounted: Pl
     assert file.exists()
 
 
-def test_missing_paths_and_help_use_the_full_command_line(program: Program) -> None:
+def test_rm_without_paths_or_with_help_uses_the_full_command_line(program: Program) -> None:
     assert "Missing argument" in program.run("rm", here=False).stderr
     assert "Examples" in program.ok("rm", "--help", here=False)
 
 
-def test_named_entries_are_removed_and_others_stay(
+def test_rm_removes_named_entries_and_keeps_others(
     program: Program, mounted: Place, here: bool
 ) -> None:
-    """A tree, a file, a symlink, an empty directory and a name of odd bytes are removed."""
+    """rm removes a tree, a file, a symlink, an empty directory and a name that is not UTF-8."""
     mnt = mounted.mountpoint
     for name in ("tree", "stays"):
         (mnt / name / "deep" / "er").mkdir(parents=True)
@@ -81,8 +81,8 @@ def test_named_entries_are_removed_and_others_stay(
     assert (mnt / "stays" / "deep" / "f").read_text() == "content"
 
 
-def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -> None:
-    """The JSON output has the removed paths in the order of the arguments."""
+def test_rm_lists_the_removed_names_as_json(program: Program, mounted: Place) -> None:
+    """The JSON output of rm lists the removed paths in the order of the arguments."""
     (mounted.mountpoint / "one").touch()
     (mounted.mountpoint / "two").touch()
     gone = [mounted.mountpoint / "two", mounted.mountpoint / "one"]
@@ -92,7 +92,9 @@ def test_json_result_lists_the_removed_names(program: Program, mounted: Place) -
     assert done == {"removed": [str(path) for path in gone]}
 
 
-def test_wait_ends_when_all_rows_are_deleted(program: Program, mounted: Place) -> None:
+def test_rm_with_option_wait_ends_when_all_rows_are_deleted(
+    program: Program, mounted: Place
+) -> None:
     """After rm --wait, statfs counts only the root, and status shows no removal."""
     mnt = mounted.mountpoint
     for number in range(20):
@@ -108,7 +110,9 @@ def test_wait_ends_when_all_rows_are_deleted(program: Program, mounted: Place) -
     assert program.status(mnt)["trees"] == nothing
 
 
-def test_one_wrong_path_prevents_all_removals(program: Program, mounted: Place, here: bool) -> None:
+def test_rm_removes_nothing_if_one_path_is_wrong(
+    program: Program, mounted: Place, here: bool
+) -> None:
     """rm checks all paths before the first removal."""
     (mounted.mountpoint / "f").touch()
     missing = mounted.mountpoint / "missing"

@@ -9,9 +9,9 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place) -> None:
-    """The command shows the effect and requires --yes. The newest txg needs no rollback."""
-    # Fsck -p adds a fence record, so the filesystem has a second point in time.
+def test_rollback_without_confirmation_changes_nothing(program: Program, place: Place) -> None:
+    """Rollback shows its effect and requires --yes; to the newest txg it does nothing."""
+    # fsck -p adds a fence record, so that the filesystem has a second point in time.
     program.ok("fsck", "-p", place.url)
 
     done = program.run("rollback", "--at", "txg=0", place.url)
@@ -25,7 +25,7 @@ def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place
 
 @pytest.mark.mount
 def test_rollback_can_be_undone(program: Program, mounted: Place) -> None:
-    """A rollback restores a removed file; a rollback to the txg before it undoes that."""
+    """A rollback restores a removed file, and a second rollback reverts the first."""
     mnt = mounted.mountpoint
     (mnt / "old").write_bytes(b"old" * 1000)
     program.ok("flush", mnt)

@@ -13,8 +13,8 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_settings_are_listed(program: Program, mounted: Place) -> None:
-    """Without values the command shows what can be changed, and changes nothing."""
+def test_set_lists_the_settings(program: Program, mounted: Place) -> None:
+    """Without values the set command shows the settings that can change, and changes nothing."""
     found = json.loads(program.ok("set", "--json", mounted.mountpoint))["settings"]
 
     assert {one["name"]: one["value"] for one in found} == {
@@ -25,8 +25,8 @@ def test_settings_are_listed(program: Program, mounted: Place) -> None:
     assert "cachesize" in program.ok("set", mounted.mountpoint)
 
 
-def test_smaller_cache_evicts_at_once(program: Program, mounted: Place) -> None:
-    """The least recently used blocks are evicted; the content is downloaded again when read."""
+def test_set_of_a_smaller_cache_size_evicts_at_once(program: Program, mounted: Place) -> None:
+    """If the cache size is reduced, the least recently used blocks are evicted at once."""
     content = os.urandom(80 * MIB)
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("flush", mounted.mountpoint)
@@ -42,7 +42,7 @@ def test_smaller_cache_evicts_at_once(program: Program, mounted: Place) -> None:
 
 
 def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Place) -> None:
-    """The new limit is shown; a timetable is shown with the rate that applies now."""
+    """The set command prints a new upload limit, and the present rate of a timetable."""
     line = "upload_limit=00:00,512K 23:59,512K"
     found = json.loads(program.ok("set", "--json", mounted.mountpoint, line))["settings"]
     shown = {one["name"]: one for one in found}["upload_limit"]
@@ -53,7 +53,7 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
     assert "now 512 KiB/s" in program.ok("set", mounted.mountpoint)
     program.ok("set", mounted.mountpoint, "upload_limit=1K")
     (mounted.mountpoint / "f").write_bytes(os.urandom(MIB))
-    program.ok("flush", mounted.mountpoint)  # ignores the limit
+    program.ok("flush", mounted.mountpoint)  # flush ignores the limit
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
         (["cachesize=1G", "upload_limit=fast"], "is not a rate"),
     ],
 )
-def test_wrong_settings_change_nothing(
+def test_set_with_a_wrong_setting_changes_nothing(
     program: Program, mounted: Place, words: list[str], message: str
 ) -> None:
-    """Each mistake is one line and the status of a usage error; no other value is applied."""
+    """A wrong setting gives a one-line error, and no setting of the command is applied."""
     done = program.run("set", mounted.mountpoint, *words)
 
     assert done.returncode == ExitStatus.USAGE
@@ -81,7 +81,7 @@ def test_wrong_settings_change_nothing(
     assert all(one["value"] == one["mounted_with"] for one in found)
 
 
-def test_missing_mountpoint_is_named_in_the_error(program: Program) -> None:
+def test_set_names_a_missing_mountpoint_in_the_error(program: Program) -> None:
     refused = program.run("set", "cachesize=2G")
     assert refused.returncode == ExitStatus.USAGE
     assert "s3fs-meta set MOUNTPOINT cachesize=2G" in refused.stderr

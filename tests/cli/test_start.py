@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])
-def test_rm_with_paths_takes_the_fast_path(words: list[str]) -> None:
+def test_rm_with_paths_only_uses_the_fast_path(words: list[str]) -> None:
     assert is_plain_removal(words)
 
 
@@ -33,7 +33,7 @@ start.program()
 """
 
 
-def test_interrupt_of_the_fast_path_gives_one_line_and_status_130(program: Program) -> None:
+def test_interrupted_fast_path_prints_one_line_and_has_status_130(program: Program) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,

@@ -23,10 +23,10 @@ def test_status_of_a_url_is_read_from_the_bucket(program: Program, place: Place)
     assert found["image"]["pieces"] == 1
 
 
-def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
+def test_status_of_an_encrypted_filesystem_needs_the_passphrase_for_images(
     program: Program, empty: Place
 ) -> None:
-    """Without the passphrase status shows all figures except those of the image."""
+    """Without the passphrase, status omits the figures of the image."""
     program.environment["S3FS_META_PASSPHRASE"] = "x"
     program.ok("mkfs", empty.url)
     del program.environment["S3FS_META_PASSPHRASE"]
@@ -38,12 +38,12 @@ def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
 
 
 def test_status_of_a_missing_filesystem_has_status_5(program: Program, tmp_path: Path) -> None:
-    """The status 5 differs from that of an unreachable store."""
+    """A missing filesystem has exit status 5, unlike an unreachable store."""
     assert program.run("status", f"local://{tmp_path}").returncode == 5
 
 
 def test_status_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Path) -> None:
-    """The message names the path."""
+    """The error names the path that is not mounted."""
     done = program.run("status", tmp_path)
 
     assert done.returncode == 8
@@ -51,7 +51,7 @@ def test_status_of_an_unmounted_path_has_status_8(program: Program, tmp_path: Pa
 
 
 @pytest.mark.mount
-def test_status_finds_a_mount_by_mountpoint_by_url_and_in_the_list(
+def test_status_finds_a_mount_by_path_by_url_and_in_the_list(
     program: Program, mounted: Place
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
@@ -67,8 +67,8 @@ def test_status_finds_a_mount_by_mountpoint_by_url_and_in_the_list(
     assert by_path["pid"] in [one.get("pid") for one in listed]
 
 
-def test_printed_figures_have_units() -> None:
-    """Sizes have binary units, times are words, and figures without a value are left out."""
+def test_status_prints_figures_with_units() -> None:
+    """Status prints sizes with binary units, and omits figures without a value."""
     rows = status_view.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
     )
@@ -77,7 +77,7 @@ def test_printed_figures_have_units() -> None:
 
 
 def test_each_printed_size_has_a_label() -> None:
-    """Sizes have a label in words; a capacity of 0 is printed as "unlimited"."""
+    """Each printed size has a label in words; a capacity of 0 is "unlimited"."""
     rows = status_view.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
     assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}
@@ -95,14 +95,14 @@ UPLOADING = {"pending_bytes": 3 << 20, "sent_bytes_per_s": 1 << 20, "left_s": 6.
         ({"pending_bytes": 0}, "nothing to upload"),
     ],
 )
-def test_upload_is_shown_with_its_speed_and_the_time_left(
+def test_status_shows_upload_speed_and_remaining_time(
     changed: dict[str, object], expected: str
 ) -> None:
     assert status_view.shown_upload(UPLOADING | changed) == expected
 
 
-def test_outage_is_shown_once() -> None:
-    """The state has the reason of an outage, so the errors of uploads do not repeat it."""
+def test_status_shows_an_outage_once() -> None:
+    """Status prints the reason of an outage only in its state."""
     part = {"last_error": ""}
     figures = dict.fromkeys(("upload", "chain", "image", "compaction", "reclaim"), part) | {
         "state": "serving",
@@ -119,8 +119,8 @@ def test_outage_is_shown_once() -> None:
     assert status_view.errors_of(figures) == {"error of follow": "another reason"}
 
 
-def test_latencies_are_printed_as_quantiles() -> None:
-    """The buckets themselves are only in the JSON output."""
+def test_status_prints_latencies_as_quantiles() -> None:
+    """Status prints latency buckets only in its JSON output."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
 
@@ -131,8 +131,10 @@ def test_latencies_are_printed_as_quantiles() -> None:
 
 
 @pytest.mark.mount
-def test_time_of_the_last_image_is_that_of_the_bucket(program: Program, mounted: Place) -> None:
-    """The age of the last image is read from the bucket, and stays the same after a umount."""
+def test_status_reads_the_age_of_the_last_image_from_the_bucket(
+    program: Program, mounted: Place
+) -> None:
+    """Status reports the same age of the last image before and after an unmount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)
 
@@ -140,14 +142,16 @@ def test_time_of_the_last_image_is_that_of_the_bucket(program: Program, mounted:
 
 
 @pytest.mark.mount
-def test_compression_is_not_shown_before_it_is_known(program: Program, mounted: Place) -> None:
-    """While blocks wait for their upload, the size of their packs is unknown."""
+def test_compression_ratio_is_hidden_until_all_blocks_are_uploaded(
+    program: Program, mounted: Place
+) -> None:
+    """Status shows no compression ratio while blocks wait for their upload."""
     (mounted.mountpoint / "f").write_bytes(b"x" * (3 << 20))
     before = program.status(mounted.mountpoint)
     program.ok("flush", mounted.mountpoint)
     after = program.status(mounted.mountpoint)
 
-    if before["upload"]["pending_blocks"]:  # a busy machine may have uploaded them already
+    if before["upload"]["pending_blocks"]:  # A loaded machine may have uploaded the blocks already.
         assert before["compression_ratio"] is None
     assert after["compression_ratio"] == pytest.approx(
         after["block_bytes"] / after["stored_bytes"], abs=0.001
@@ -155,24 +159,20 @@ def test_compression_is_not_shown_before_it_is_known(program: Program, mounted: 
 
 
 @pytest.mark.mount
-def test_one_screen_begins_with_the_state_and_leaves_out_counters(
-    program: Program, mounted: Place
-) -> None:
+def test_status_fits_one_screen_and_starts_with_the_state(program: Program, mounted: Place) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
 
     lines = [line.split() for line in program.ok("status", mounted.mountpoint).splitlines()]
 
     assert lines[0] == ["state", "serving"]
-    assert len(lines) <= 24  # of a terminal
+    assert len(lines) <= 24  # number of lines of a terminal
     everything = program.ok("status", "--all", mounted.mountpoint)
     assert "requests getattr" in everything
     assert ["requests", "getattr"] not in [line[:2] for line in lines]
 
 
 @pytest.mark.mount
-def test_check_gives_one_line_and_the_exit_status_of_monitoring_plugins(
-    program: Program, mounted: Place
-) -> None:
+def test_status_check_exits_like_a_monitoring_plugin(program: Program, mounted: Place) -> None:
     good = program.run("status", "--check", "--max-pending", "1G", mounted.mountpoint)
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     doubtful = program.run("status", "--check", "--max-pending", "1000", mounted.mountpoint)
@@ -199,7 +199,7 @@ def test_check_gives_one_line_and_the_exit_status_of_monitoring_plugins(
     assert "was killed (only on this host: 4.88 KiB in 1 block" in lines[3]
 
 
-def test_check_of_nothing_mounted_is_critical(program: Program, place: Place) -> None:
+def test_status_check_without_a_mount_is_critical(program: Program, place: Place) -> None:
     done = program.run("status", "--check", place.url)
     assert (done.returncode, done.stdout.split(":")[0]) == (2, "CRITICAL")
 
@@ -207,7 +207,7 @@ def test_check_of_nothing_mounted_is_critical(program: Program, place: Place) ->
 @pytest.mark.parametrize(
     "words", [("--min-free", "101"), ("--max-age", "-1"), ("--max-pending", "much")]
 )
-def test_impossible_limit_is_refused(
+def test_status_check_refuses_an_impossible_limit(
     program: Program, place: Place, words: tuple[str, str]
 ) -> None:
     done = program.run("status", "--check", *words, place.url)

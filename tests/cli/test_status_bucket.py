@@ -28,17 +28,17 @@ def lose_machine(program: Program, place: Place) -> None:
 
 
 def table(program: Program, *words: str) -> dict[str, str]:
-    """Return the rows that the status command prints; a wide terminal has each in one line."""
+    """Return the printed rows of status; on a wide terminal each row is one line."""
     program.environment["COLUMNS"] = "2000"
     lines = program.run("status", *words).stdout.splitlines()
     return {line[:14].strip(): line[14:].strip() for line in lines}
 
 
 @pytest.mark.mount
-def test_lost_machine_is_named_with_the_newest_txg_and_the_command_to_run(
+def test_status_of_a_lost_host_prints_the_takeover_command(
     program: Program, mounted: Place
 ) -> None:
-    """The answer needs no local state, leaves none, and the printed command works."""
+    """Status of a lost writer's bucket needs no local state, and the printed command works."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
     before = program.status(mounted.mountpoint)
@@ -64,9 +64,10 @@ def test_lost_machine_is_named_with_the_newest_txg_and_the_command_to_run(
 
 
 @pytest.mark.mount
-def test_unmounted_filesystem_is_free_and_killed_mount_of_this_host_needs_no_takeover(
+def test_status_after_a_kill_on_this_host_advises_no_takeover(
     program: Program, mounted: Place
 ) -> None:
+    """After a kill on this host, status advises a mount without a takeover."""
     (mounted.mountpoint / "f").write_bytes(b"x")
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -85,7 +86,9 @@ def test_unmounted_filesystem_is_free_and_killed_mount_of_this_host_needs_no_tak
 
 
 @pytest.mark.mount
-def test_missing_changelog_has_status_12_and_is_named(program: Program, mounted: Place) -> None:
+def test_status_names_a_missing_changelog_and_has_status_12(
+    program: Program, mounted: Place
+) -> None:
     for name in "abc":
         (mounted.mountpoint / name).write_bytes(b"x")
         program.ok("flush", mounted.mountpoint)
@@ -101,14 +104,14 @@ def test_missing_changelog_has_status_12_and_is_named(program: Program, mounted:
     assert rows["next"] == f"s3fs-meta fsck -n --cachedir {program.cachedir} {mounted.url}"
 
 
-def test_new_filesystem_was_never_mounted(program: Program, place: Place) -> None:
+def test_status_of_a_new_filesystem_says_never_mounted(program: Program, place: Place) -> None:
     rows = table(program, place.url)
     assert rows["lease"] == "free; no host has ever mounted the filesystem for writing"
     assert rows["last image"].endswith("0 changelogs after it")
     assert rows["size"] == "1 inode, 0 B, as of the last image"
 
 
-def test_encrypted_filesystem_is_described_by_names_without_the_passphrase(
+def test_status_without_the_passphrase_checks_only_object_names(
     program: Program, empty: Place
 ) -> None:
     program.environment["S3FS_META_PASSPHRASE"] = "x"
@@ -125,7 +128,7 @@ def test_encrypted_filesystem_is_described_by_names_without_the_passphrase(
     assert "size" not in unproven
 
 
-def test_directory_without_a_filesystem_and_a_missing_one_have_status_5(
+def test_status_of_a_directory_without_a_filesystem_has_status_5(
     program: Program, tmp_path: Path
 ) -> None:
     for url in (f"local://{tmp_path}", f"local://{tmp_path}/missing"):
@@ -144,5 +147,5 @@ def test_directory_without_a_filesystem_and_a_missing_one_have_status_5(
         (-1, "in the future by this host's clock"),
     ],
 )
-def test_age_has_two_units(time_ns: int, text: str) -> None:
+def test_age_has_at_most_two_units(time_ns: int, text: str) -> None:
     assert status_bucket.age(time_ns) == text

@@ -1,4 +1,4 @@
-"""``status --prometheus``."""
+"""The output of ``status --prometheus``."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.programs import Program
 
 
 def _samples(page: str) -> dict[str, float]:
-    """Return the samples whose only label is ``mountpoint``, and counts of times by operation."""
+    """Return the samples whose only label is the mountpoint, and request counts by operation."""
     found = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -25,7 +25,7 @@ def _samples(page: str) -> dict[str, float]:
 
 
 @pytest.mark.mount
-def test_figures_of_a_mount_are_printed_as_metrics(program: Program, mounted: Place) -> None:
+def test_prometheus_output_has_the_figures_of_a_mount(program: Program, mounted: Place) -> None:
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     (mounted.mountpoint / "f").rename(mounted.mountpoint / "g")
 
@@ -42,8 +42,8 @@ def test_figures_of_a_mount_are_printed_as_metrics(program: Program, mounted: Pl
 
 
 @pytest.mark.mount
-def test_killed_mount_is_down(program: Program, mounted: Place) -> None:
-    """The command succeeds, so that a cron job replaces its file with the old figures."""
+def test_prometheus_output_reports_a_killed_mount_as_down(program: Program, mounted: Place) -> None:
+    """For a killed mount status --prometheus succeeds, so that a cron job updates its file."""
     pid = program.status(mounted.mountpoint)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
@@ -51,7 +51,9 @@ def test_killed_mount_is_down(program: Program, mounted: Place) -> None:
     assert _samples(program.ok("status", "--prometheus", mounted.mountpoint)) == {"s3fs_meta_up": 0}
 
 
-def test_path_without_a_mount_is_down(program: Program, tmp_path: Path) -> None:
+def test_prometheus_output_reports_a_path_without_a_mount_as_down(
+    program: Program, tmp_path: Path
+) -> None:
     page = program.ok("status", "--prometheus", tmp_path)
 
     assert f's3fs_meta_up{{mountpoint="{tmp_path}"}} 0.0\n' in page

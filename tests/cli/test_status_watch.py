@@ -1,4 +1,4 @@
-"""``status --watch``: rates between two readings, and the end of the command."""
+"""The view of ``status --watch``: rates between two readings, and the exit status."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, ROOT, Program
 
-END: Final = "share"  # in the heading of the last table of a screen
+END: Final = "share"  # a word in the heading of the last table of a screen
 
 BOUNDS = [0.001, 0.01]
 
@@ -45,7 +45,7 @@ def _latency(counts: list[int], **changed: float) -> dict[str, Any]:
     return {"bounds_s": BOUNDS, "operations": operations} | figures | changed
 
 
-def test_rates_and_times_are_those_between_two_readings() -> None:
+def test_watch_shows_rates_between_two_readings() -> None:
     later = _figures(
         latency=_latency([100, 20, 0], read_bytes=4 << 20, waiting=2, oldest_s=3.0),
         cache={"bytes": 1 << 20, "bytes_max": 1 << 30, "hits": 3, "misses": 1},
@@ -62,7 +62,7 @@ def test_rates_and_times_are_those_between_two_readings() -> None:
     assert shown.operations == [["read", "10/s", "5.5 ms", "9.9 ms"]]
 
 
-def test_processes_are_shown_with_their_share() -> None:
+def test_watch_shows_processes_with_their_share_of_requests() -> None:
     processes = [
         {"pid": 7, "name": "tar", "uid": 0, "requests": 30},
         {"pid": None, "name": "write-back by the kernel", "uid": None, "requests": 10},
@@ -77,8 +77,8 @@ def test_processes_are_shown_with_their_share() -> None:
     ]
 
 
-def test_daemon_of_an_older_version_is_shown_without_times() -> None:
-    """A mount that was made before an upgrade has no figures of times."""
+def test_watch_of_an_older_daemon_shows_no_times() -> None:
+    """A daemon of an older version reports no operation times."""
     old = {key: value for key, value in _figures().items() if key != "latency"}
 
     shown = view(Reading(0.0, old), Reading(2.0, old), {})
@@ -87,8 +87,8 @@ def test_daemon_of_an_older_version_is_shown_without_times() -> None:
     assert shown.rows["requests"] == "0/s"
 
 
-def test_process_of_another_user_cannot_control_the_terminal() -> None:
-    """A process may have any name."""
+def test_watch_escapes_control_characters_of_process_names() -> None:
+    """Terminal escapes in the name of another user's process are not printed."""
     one = {"pid": 5, "uid": 0, "name": "x\x1b[2J", "requests": 3}
     later = _figures(why="disk \x1b[31mfull", mountpoint="/m\x1b]0;x\x07")
     found = {"span_s": 1.0, "requests": 3, "processes": [one]}
@@ -102,7 +102,7 @@ def test_process_of_another_user_cannot_control_the_terminal() -> None:
     assert r"x\x1b[2J" in shown
 
 
-def test_errors_are_shown_and_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_shows_errors_without_interpreting_markup(capsys: pytest.CaptureFixture[str]) -> None:
     later = _figures(image={"last_error": "[red]refused"})
 
     Console(markup=False).print(rendered(view(Reading(0.0, _figures()), Reading(2.0, later), {})))
@@ -123,11 +123,11 @@ def _begin(program: Program, mountpoint: Path) -> "subprocess.Popen[str]":
 
 
 def _screen(watching: "subprocess.Popen[str]", mountpoint: Path) -> str:
-    """Use the mount until the next screen has been printed; return it."""
+    """Use the mount until the next screen is printed, and return the screen."""
     assert watching.stdout is not None
     lines: list[str] = []
     while not lines or END not in lines[-1]:
-        os.statvfs(mountpoint)  # is not cached by the kernel
+        os.statvfs(mountpoint)  # The kernel does not cache the result.
         lines.append(watching.stdout.readline())
         assert lines[-1], "the command has ended"
     return "".join(lines)
@@ -135,7 +135,7 @@ def _screen(watching: "subprocess.Popen[str]", mountpoint: Path) -> str:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_screens_follow_each_other_until_a_signal_which_is_no_failure(
+def test_watch_prints_screens_until_a_signal_and_exits_with_0(
     program: Program, mounted: Place, number: signal.Signals
 ) -> None:
     watching = _begin(program, mounted.mountpoint)
@@ -154,7 +154,9 @@ def test_screens_follow_each_other_until_a_signal_which_is_no_failure(
 
 
 @pytest.mark.mount
-def test_view_ends_without_failure_when_the_mount_ends(program: Program, mounted: Place) -> None:
+def test_watch_exits_with_0_when_the_filesystem_is_unmounted(
+    program: Program, mounted: Place
+) -> None:
     watching = _begin(program, mounted.mountpoint)
     try:
         _screen(watching, mounted.mountpoint)
@@ -167,5 +169,5 @@ def test_view_ends_without_failure_when_the_mount_ends(program: Program, mounted
     assert output.splitlines()[-1].startswith(mounted.url)
 
 
-def test_watching_needs_a_mount(program: Program, tmp_path: Path) -> None:
+def test_watch_of_a_path_without_a_mount_fails(program: Program, tmp_path: Path) -> None:
     assert program.run("status", "--watch", tmp_path).returncode == ExitStatus.NOT_MOUNTED

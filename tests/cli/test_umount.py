@@ -1,4 +1,4 @@
-"""Unmounts by the command umount, by other programs and by signals."""
+"""Unmounts by the umount command, by other programs and by signals."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_signal_unmounts_and_uploads_everything(
+def test_sigterm_unmounts_and_uploads_everything(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     """After SIGTERM another host has all data, and a later umount succeeds."""
@@ -43,12 +43,12 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
     assert program.status(mounted.url)["state"] == "free"
 
 
-def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) -> None:
-    """Without --force the mount stays; with --force unshipped changes stay on this host."""
+def test_umount_with_force_succeeds_if_the_upload_fails(program: Program, mounted: Place) -> None:
+    """If the upload fails, umount fails; umount --force leaves the changes on this host."""
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # a file instead of the directory, so that no changelog can be created
+    chain.touch()  # A file instead of the directory prevents the creation of changelogs.
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)
@@ -62,8 +62,8 @@ def test_force_unmounts_when_the_upload_fails(program: Program, mounted: Place) 
     assert (mounted.mountpoint / "f").read_bytes() == b"unshipped"
 
 
-def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None:
-    """The command umount fails while a file is open, and the mount continues."""
+def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> None:
+    """While a file is open, the umount command fails and the mount continues."""
     with (mounted.mountpoint / "f").open("w"):
         done = program.run("umount", mounted.mountpoint)
 
@@ -74,10 +74,10 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes bind mounts")
-def test_bind_mount_that_keeps_the_filesystem_in_use_is_named(
+def test_umount_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The printed command unmounts the bind mount; then the daemon ends."""
+    """The command in the error unmounts the bind mount, and then the daemon ends."""
     other = tmp_path / "other place"
     other.mkdir()
     subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)
@@ -92,8 +92,8 @@ def test_bind_mount_that_keeps_the_filesystem_in_use_is_named(
     assert program.status(mounted.url)["state"] == "free"
 
 
-def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -> None:
-    """Flush and umount of a read-only mount succeed."""
+def test_flush_and_umount_of_a_read_only_mount_succeed(program: Program, place: Place) -> None:
+    """A read-only mount has nothing to upload, so flush and umount succeed."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     assert program.ok("flush", place.mountpoint) == "the bucket already holds everything\n"
@@ -102,10 +102,10 @@ def test_read_only_mount_has_nothing_to_upload(program: Program, place: Place) -
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_read_only_mount_reports_unshipped_changes_of_a_killed_mount_once(
+def test_read_only_mount_reports_changes_of_a_killed_mount_once(
     program: Program, place: Place
 ) -> None:
-    """Umount reports changes of an earlier mount in one message."""
+    """The umount of a read-only mount reports changes of an earlier killed mount once."""
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"on this disk")

@@ -11,8 +11,8 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_unpinned_tree_may_be_dropped(program: Program, mounted: Place) -> None:
-    """A path below a pin is refused, and then no pin ends."""
+def test_unpinned_tree_may_be_evicted(program: Program, mounted: Place) -> None:
+    """Unpinning a path inside a pinned tree is refused and ends no pin."""
     mnt = mounted.mountpoint
     (mnt / "top").mkdir()
     (mnt / "top" / "f").write_bytes(b"content")

@@ -1,4 +1,4 @@
-"""Versions."""
+"""The version command."""
 
 import json
 
@@ -7,7 +7,9 @@ import pytest
 from s3fs_meta.cli import entry
 
 
-def test_versions_of_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_command_lists_the_versions_of_all_parts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The command prints the versions of the program and its libraries for bug reports."""
     assert entry.main(["version", "--json"]) == 0
 

@@ -18,7 +18,9 @@ def listed(program: Program, place: Place, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_path_that_never_existed_is_an_error_of_usage(program: Program, place: Place) -> None:
+def test_versions_of_a_path_that_never_existed_is_wrong_usage(
+    program: Program, place: Place
+) -> None:
     refused = program.run("versions", place.url, "d/../x")
     assert refused.returncode == ExitStatus.USAGE
     refused = program.run("versions", place.url, "nothing")
@@ -27,10 +29,10 @@ def test_path_that_never_existed_is_an_error_of_usage(program: Program, place: P
 
 
 @pytest.mark.mount
-def test_each_saved_version_of_a_report_is_listed_and_restored(
+def test_each_saved_version_of_a_file_is_listed_and_restored(
     program: Program, mounted: Place, tmp_path: os.PathLike[str]
 ) -> None:
-    """Versions saved in place, by rename, and removed at last; each is restored by its txg."""
+    """Each version saved in place, by rename or before a removal can be restored."""
     directory = mounted.mountpoint / "reports"
     directory.mkdir()
     report, draft = directory / "report.txt", directory / "draft"
@@ -68,8 +70,8 @@ def test_each_saved_version_of_a_report_is_listed_and_restored(
 
 
 @pytest.mark.mount
-def test_mounted_file_is_named_by_its_path(program: Program, mounted: Place) -> None:
-    """The mount lists changes that are not uploaded; afterwards it and the bucket agree."""
+def test_versions_of_a_mounted_file_are_named_by_its_path(program: Program, mounted: Place) -> None:
+    """A mount lists versions before their upload; after the upload mount and bucket agree."""
     path = mounted.mountpoint / "d" / "f"
     path.parent.mkdir()
     path.write_bytes(b"first")
@@ -93,7 +95,7 @@ def test_mounted_file_is_named_by_its_path(program: Program, mounted: Place) -> 
 
 
 @pytest.mark.mount
-def test_removed_report_is_found_by_a_pattern(program: Program, mounted: Place) -> None:
+def test_removed_file_is_found_by_a_pattern(program: Program, mounted: Place) -> None:
     directory = mounted.mountpoint / "reports"
     directory.mkdir()
     for name in ("2025.pdf", "2026.pdf", "notes", "odd\n.pdf"):
@@ -119,7 +121,7 @@ def test_removed_report_is_found_by_a_pattern(program: Program, mounted: Place) 
 
 
 @pytest.mark.mount
-def test_changes_of_attributes_are_listed_only_on_request(program: Program, mounted: Place) -> None:
+def test_versions_lists_attribute_changes_only_on_request(program: Program, mounted: Place) -> None:
     path = mounted.mountpoint / "f"
     path.write_bytes(b"x")
     program.ok("flush", mounted.mountpoint)

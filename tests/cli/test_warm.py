@@ -44,7 +44,7 @@ def _cold_tree(program: Program, place: Place) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def _away(place: Place) -> Iterator[None]:
-    """Make the bucket unreachable."""
+    """Make the bucket unreachable within a context."""
     aside = place.bucket.with_name("aside")
     place.bucket.rename(aside)
     try:
@@ -53,8 +53,8 @@ def _away(place: Place) -> Iterator[None]:
         aside.rename(place.bucket)
 
 
-def test_warmed_tree_is_cached(program: Program, mounted: Place) -> None:
-    """Other trees are not downloaded; a second run downloads nothing."""
+def test_warm_caches_the_given_tree(program: Program, mounted: Place) -> None:
+    """Warm does not download other trees, and a second run downloads nothing."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     assert _warm(program, mnt / "top") == {
@@ -73,7 +73,7 @@ def test_warmed_tree_is_cached(program: Program, mounted: Place) -> None:
     assert program.ok("warm", mnt) == "1 MiB downloaded, all 4 MiB cached\n"
 
 
-def test_several_paths_and_links_are_followed(
+def test_warm_accepts_several_paths_and_follows_symlinks(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     content = _cold_tree(program, mounted)
@@ -83,10 +83,10 @@ def test_several_paths_and_links_are_followed(
     assert found["fetched_bytes"] == MIB + len(content["top/d/a"])
 
 
-def test_missing_and_unreadable_paths_are_refused(
+def test_warm_refuses_missing_unmounted_and_too_many_paths(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The command prints one line for each such path, and downloads nothing."""
+    """Warm prints one line for a missing path, an unmounted path or too many paths."""
     done = program.run("warm", mounted.mountpoint / "absent")
     assert (done.returncode, done.stderr.count("\n")) == (ExitStatus.USAGE, 1)
     assert "No such file" in done.stderr
@@ -97,8 +97,8 @@ def test_missing_and_unreadable_paths_are_refused(
     assert "give their directory" in done.stderr
 
 
-def test_without_the_bucket_the_missing_files_are_listed(program: Program, mounted: Place) -> None:
-    """The status is that of an unreachable store; a tree that is cached needs no bucket."""
+def test_warm_without_the_bucket_lists_the_missing_files(program: Program, mounted: Place) -> None:
+    """Without the bucket warm fails as for an unreachable store, except for a cached tree."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     _warm(program, mnt / "top" / "d")
@@ -111,8 +111,8 @@ def test_without_the_bucket_the_missing_files_are_listed(program: Program, mount
 
 
 @pytest.mark.slow
-def test_missing_files_are_listed_for_programs(program: Program, mounted: Place) -> None:
-    """The status is the same as without --json."""
+def test_warm_lists_missing_files_in_its_json_output(program: Program, mounted: Place) -> None:
+    """With --json a failed download has the same exit status as without --json."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     with _away(mounted):
@@ -124,8 +124,8 @@ def test_missing_files_are_listed_for_programs(program: Program, mounted: Place)
     assert done.returncode == ExitStatus.STORE
 
 
-def test_tree_that_does_not_fit_is_refused(program: Program, place: Place) -> None:
-    """The refusal shows both sizes, and nothing is downloaded before it."""
+def test_warm_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Place) -> None:
+    """The error shows the sizes of the tree and the cache, and warm downloads nothing."""
     program.ok("mount", "-o", "cachesize=64M", place.url, place.mountpoint)
     mnt = place.mountpoint
     for name in range(2):
@@ -144,10 +144,10 @@ def test_tree_that_does_not_fit_is_refused(program: Program, place: Place) -> No
     program.ok("umount", mnt)
 
 
-def test_pinned_tree_stays_through_kill_remount_and_a_full_cache(
+def test_pinned_tree_stays_cached_after_a_kill_and_a_remount(
     program: Program, place: Place
 ) -> None:
-    """The pin is known before the next mount evicts a block; new content stays, too."""
+    """After a kill the next mount knows the pin before it evicts any block."""
     options = ("-o", "cachesize=64M,read_timeout=1", place.url, str(place.mountpoint))
     program.ok("mount", *options)
     mnt = place.mountpoint
@@ -173,10 +173,10 @@ def test_pinned_tree_stays_through_kill_remount_and_a_full_cache(
 
 
 @pytest.mark.slow
-def test_follower_keeps_pinned_content_current(
+def test_follower_keeps_pinned_content_up_to_date(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A follower downloads pinned files that the writer changes, before a program reads them."""
+    """A follower downloads changed files of a pin before a program reads them."""
     follower = Program(tmp_path / "follower")
     mnt = tmp_path / "follow"
     mnt.mkdir()
@@ -197,8 +197,10 @@ def test_follower_keeps_pinned_content_current(
         follower.ok("umount", mnt)
 
 
-def test_point_in_time_can_be_warmed(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """Pins of a point in time end with its mount, because its state directory is removed."""
+def test_mount_of_a_point_in_time_can_be_warmed(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """Pins of a mount of the past end when it is unmounted."""
     _cold_tree(program, mounted)
     mnt = tmp_path / "past"
     mnt.mkdir()
@@ -212,8 +214,8 @@ def test_point_in_time_can_be_warmed(program: Program, mounted: Place, tmp_path:
     assert json.loads(program.ok("pins", "--json", mounted.mountpoint))["pins"] == []
 
 
-def test_terminal_shows_progress_until_an_interruption(program: Program, mounted: Place) -> None:
-    """After Ctrl-C the mount downloads nothing more, and the line says how to continue."""
+def test_warm_shows_progress_until_an_interrupt(program: Program, mounted: Place) -> None:
+    """After Ctrl-C warm stops the download and prints how to continue."""
     _cold_tree(program, mounted)
     program.ok("set", mounted.mountpoint, "download_limit=1K")
     ours, theirs = pty.openpty()
@@ -232,7 +234,7 @@ def test_terminal_shows_progress_until_an_interruption(program: Program, mounted
         while b"downloading" not in shown:
             shown += os.read(ours, 4096)
         running.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # EIO: the command has ended
+        with contextlib.suppress(OSError):  # EIO means that the command has ended.
             while more := os.read(ours, 4096):
                 shown += more
         running.wait(PROCESS_S_MAX)

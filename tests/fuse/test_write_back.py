@@ -61,7 +61,7 @@ def size(handlers: Handlers, name: bytes) -> int:
 
 
 async def test_mount_without_writers_is_not_collected(mounted: Mounted) -> None:
-    """Without a file open for writing, no collecting process is started."""
+    """Without a file open for writing, no write-back process is started."""
     operations = mounted.handlers.operations
     await mounted.run((mounted.path / "f").write_bytes, b"x")
     before = dict(operations.requests)
@@ -119,7 +119,7 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
         assert operations.write_back.last_error == ""
 
 
-async def test_collecting_process_need_not_own_the_barrier(mounted: Mounted) -> None:
+async def test_write_back_process_need_not_own_the_barrier(mounted: Mounted) -> None:
     """A collection also succeeds if the barrier belongs to another user."""
     operations = mounted.handlers.operations
     operations.write_back._barrier.entry.st_uid = 12345  # noqa: SLF001 - a kernel that behaves in another way
@@ -155,10 +155,10 @@ async def test_continuous_writing_is_distinguished_from_a_failing_collection(
         assert write_back.figures()["asked_age_s"] <= write_back.figures()["age_s"]
 
 
-async def test_stopped_collecting_process_delays_callers_for_a_limited_time(
+async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
     mounted: Mounted,
 ) -> None:
-    """If the collecting process is stopped, a caller waits for a limited time."""
+    """If the write-back process is stopped, a caller waits for a limited time."""
     write_back = mounted.handlers.operations.write_back
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")

@@ -14,8 +14,8 @@ from s3fs_meta.mount import mount_table
 
 _UID: Final = 65534
 AS_ANOTHER_USER: Final = ("setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups")
-# setpriv may be able to read a Python that its target user cannot: the program starts Python again
-# as that user.
+# setpriv can read a Python that its target user may not read,
+# so the program starts Python again as that user.
 _CAN: Final = """
 import os, subprocess, sys, s3fs_meta
 os.close(os.open("/dev/fuse", os.O_RDWR))
@@ -33,11 +33,11 @@ class AnotherUser:
         self.program("mkfs", "--plain", self.url)
 
     def python(self, code: str) -> str:
-        """Run Python code as the unprivileged user; it must succeed. Return its output."""
+        """Run Python code as the unprivileged user and return its output; it must succeed."""
         return self._run("-c", f"import os; {code}")
 
     def program(self, *words: str) -> str:
-        """Run one command as the unprivileged user; it must succeed. Return its output."""
+        """Run one command as the unprivileged user and return its output; it must succeed."""
         return self._run("-m", "s3fs_meta", *words, "--cachedir", str(self.home / "state"))
 
     def _run(self, *words: str) -> str:
@@ -49,7 +49,7 @@ class AnotherUser:
 
 @pytest.fixture
 def another_user() -> Iterator[AnotherUser]:
-    """Return an unprivileged user who can mount; the mount is removed at the end of the test."""
+    """Return an unprivileged user who can mount; unmount at the end of the test."""
     able = [*AS_ANOTHER_USER, sys.executable, "-c", _CAN]
     if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
         pytest.skip("no other user can run the program and open /dev/fuse here")

@@ -1,4 +1,4 @@
-"""Fixtures: real mounts, made by the command as users run it."""
+"""Fixtures with real mounts, made by the command as users run it."""
 
 import itertools
 import os
@@ -22,13 +22,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def program(tmp_path: Path) -> QuickProgram:
-    """Return the command, with local state of its own."""
+    """Return the command with separate local state."""
     return QuickProgram(tmp_path / "state")
 
 
 @pytest.fixture(scope="session")
 def bucket(s3_server: S3Server) -> S3Server:
-    """Return a server that has a bucket."""
+    """Return a server with one bucket."""
     s3_server.make_bucket("bucket")
     return s3_server
 
@@ -57,7 +57,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(shared: Path) -> Path:
-    """Return an empty directory on a mounted filesystem, for this test alone."""
+    """Return an empty directory on a mounted filesystem that only this test uses."""
     path = shared / f"test-{next(_numbers)}"
     path.mkdir()
     path.chmod(0o755)
@@ -66,7 +66,7 @@ def folder(shared: Path) -> Path:
 
 @pytest.fixture
 def as_root() -> None:
-    """Skip a test that needs root's powers."""
+    """Skip a test that needs root privileges."""
     if os.geteuid() != 0 and "root" not in REQUIRED:
         pytest.skip("needs root")
 
@@ -85,7 +85,7 @@ URL = "s3://bucket/home"
 def on_server(
     empty: Place, program: QuickProgram, bucket: S3Server, request: pytest.FixtureRequest
 ) -> Place:
-    """Return a mounted encrypted filesystem in the bucket of the server."""
+    """Return a mounted encrypted filesystem in the server's bucket."""
     place = empty._replace(url=f"{URL}/{request.node.name}")
     program.environment |= {
         **bucket.environment(),

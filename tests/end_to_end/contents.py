@@ -1,4 +1,4 @@
-"""Written files, and the comparison of acknowledged contents with those of a mount."""
+"""Written files, and the comparison of acknowledged contents with the files of a mount."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
-    """Write synced files of 1 MiB until there is no room; return the acknowledged contents by name.
+    """Write synced files of 1 MiB until no space is left; return the acknowledged contents by name.
 
     The refused file is removed, which must also work on a full disk.
     """
@@ -33,7 +33,7 @@ def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return the regular files below a directory."""
+    """Return the content of the regular files below a directory."""
     return {
         str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
@@ -46,7 +46,7 @@ def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
 
 
 def facts(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return by path all properties that a copy of a tree must keep; inode numbers by rank."""
+    """Return by path all properties that a copy must keep; inode numbers become first paths."""
     found: dict[str, tuple[object, ...]] = {}
     firsts: dict[int, str] = {}
     for path in sorted(root.rglob("*")):
@@ -54,7 +54,7 @@ def facts(root: Path) -> dict[str, tuple[object, ...]]:
         first = name if path.is_dir() else firsts.setdefault(at.st_ino, name)
         names = sorted(os.listxattr(path, follow_symlinks=False))
         found[name] = (
-            first,  # the smallest path among the hard links of one file
+            first,  # first path in sort order among the hard links of one file
             at.st_mode,
             (at.st_uid, at.st_gid),
             at.st_nlink,

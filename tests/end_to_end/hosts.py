@@ -14,7 +14,7 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 
 
 class Host(NamedTuple):
-    """One host with the filesystem mounted."""
+    """A host that has the filesystem mounted."""
 
     program: QuickProgram
     mnt: Path
@@ -25,11 +25,11 @@ class Host(NamedTuple):
         return int(self.program.status(self.mnt)["pid"])
 
     def ship(self) -> int:
-        """Upload all writes; return the txg that contains them."""
+        """Upload all writes and return the txg that contains them."""
         return int(json.loads(self.program.ok("flush", "--json", self.mnt))["txg"])
 
     def wait_for(self, txg: int) -> None:
-        """Wait until the host shows a txg."""
+        """Wait until the host shows a given txg."""
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while self.program.status(self.mnt)["chain"]["txg"] < txg:
             assert time.monotonic() < deadline_s, self.program.status(self.mnt)
@@ -37,7 +37,7 @@ class Host(NamedTuple):
 
 @contextmanager
 def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
-    """Mount as another host would, with local state of its own."""
+    """Mount as another host would, with separate local state."""
     host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
     host.mnt.mkdir()
     host.program.ok("mount", "-o", words, url, host.mnt)

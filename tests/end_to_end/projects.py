@@ -26,7 +26,7 @@ program: $(OBJECTS)
 
 
 def run(*command: str | Path, here: Path) -> str:
-    """Run a program, which must succeed; return its output."""
+    """Run a program and return its output; it must succeed."""
     done = subprocess.run(command, cwd=here, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -48,7 +48,7 @@ def write_project(folder: Path, parts: int) -> None:
 
 
 def modes(root: Path) -> dict[str, int]:
-    """Return the modes of everything below a directory."""
+    """Return the modes of all files below a directory."""
     return {str(path.relative_to(root)): path.lstat().st_mode for path in root.rglob("*")}
 
 
@@ -58,11 +58,11 @@ class Copying(threading.Thread):
     def __init__(self, sources: Sequence[Path], target: Path) -> None:
         super().__init__()
         self.sources, self.target = sources, target
-        self.done: list[tuple[str, Path]] = []  # (name of the copy, source)
+        self.done: list[tuple[str, Path]] = []  # names of copies and their sources
 
     @override
     def run(self) -> None:
-        """Copy the files, until a copy fails."""
+        """Copy the files one after another until a copy fails."""
         number = 0
         with contextlib.suppress(OSError):
             while True:
@@ -75,7 +75,7 @@ class Copying(threading.Thread):
 
 @contextlib.contextmanager
 def copying(sources: Sequence[Path], target: Path) -> Iterator[Copying]:
-    """Copy in a thread; a copy must have failed when the context ends."""
+    """Copy files in a thread; a copy must have failed when the context ends."""
     thread = Copying(sources, target)
     thread.start()
     try:

@@ -19,7 +19,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.getdents64.restype = ctypes.c_ssize_t
 
 AT_FDCWD: Final = -100
-CLOCK_REALTIME_COARSE: Final = 5  # clock_gettime(2): the time of the last tick
+CLOCK_REALTIME_COARSE: Final = 5  # clock_gettime(2): the time of the last clock tick
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
 UTIME_NOW: Final = (1 << 30) - 1
@@ -48,7 +48,7 @@ def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> Non
 
 
 class Listed(NamedTuple):
-    """One entry of a directory. A listing continues after it at *next_position*."""
+    """An entry of a directory; a listing continues after it at *next_position*."""
 
     name: bytes
     ino: int
@@ -56,7 +56,7 @@ class Listed(NamedTuple):
 
 
 def read_entries(directory: int, buffer_bytes: int = 4096) -> list[Listed]:
-    """Return the next entries of an open directory, without . and ..; an empty list at its end."""
+    """Return the next entries of an open directory except "." and "..", or [] at its end."""
     buffer = ctypes.create_string_buffer(buffer_bytes)
     while True:
         count = _libc.getdents64(directory, buffer, ctypes.c_size_t(buffer_bytes))
@@ -88,7 +88,7 @@ def read_all_entries(directory: int) -> list[Listed]:
 
 
 def drop_page_cache(path: Path) -> None:
-    """Write the dirty pages of a file and drop its page cache: the next read reaches the daemon."""
+    """Write the dirty pages of a file and drop its page cache, so that reads reach the daemon."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -100,7 +100,7 @@ def drop_page_cache(path: Path) -> None:
 def kernel_stamp_ns() -> int:
     """Return the kernel's current timestamp for files, from its fine-grained clock if it has one.
 
-    The kernel gives no file an earlier timestamp afterwards. Source: Linux 6.13, fs/inode.c.
+    After the call the kernel gives no file an earlier timestamp. Source: Linux 6.13, fs/inode.c.
     """
     with tempfile.TemporaryFile() as file:
         os.fstat(file.fileno())
@@ -129,7 +129,7 @@ def as_user(
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # This process has idle threads of trio, and Python warns of a fork beside threads.
+        # Python would warn of a fork beside the idle threads of trio.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Files and folders of the past, brought back into a real mount."""
+"""Clones of past files and directories on a real mount."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mount
 
 
 def _flushed(program: Program, mnt: Path) -> int:
-    """Upload everything; return the txg."""
+    """Upload all changes and return the txg."""
     return int(json.loads(program.ok("flush", "--json", mnt))["txg"])
 
 
@@ -36,7 +36,7 @@ def _without_packs(bucket: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, content: bytes) -> None:
-    """Make a folder with every property that a copy keeps."""
+    """Create a directory with every property that a copy keeps."""
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "big").write_bytes(content)
     (folder / "linked").hardlink_to(folder / "deep" / "big")
@@ -45,10 +45,10 @@ def _make_folder(folder: Path, content: bytes) -> None:
     os.chmod(folder / "deep", 0o2750)
 
 
-def test_overwritten_file_and_removed_folder_come_back(
+def test_overwritten_file_and_removed_directory_are_cloned_from_the_past(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Without a download; another machine has them after the next upload."""
+    """Clones of the past need no download; another host sees them after the next upload."""
     mnt = mounted.mountpoint
     content = os.urandom(3 << 20)
     _make_folder(mnt / "folder", content)
@@ -85,8 +85,8 @@ def test_overwritten_file_and_removed_folder_come_back(
         elsewhere.ok("umount", tmp_path / "look")
 
 
-def test_impossible_copy_of_the_past_is_refused(program: Program, mounted: Place) -> None:
-    """The message says why, and nothing appears."""
+def test_impossible_clone_of_the_past_is_refused(program: Program, mounted: Place) -> None:
+    """An impossible clone of the past prints its reason and creates no target."""
     mnt = mounted.mountpoint
     (mnt / "f").write_text("content")
     txg = _flushed(program, mnt)
@@ -111,14 +111,14 @@ def test_impossible_copy_of_the_past_is_refused(program: Program, mounted: Place
 
 
 class InStep:
-    """A worker that changes two directories, always the first one before the second one."""
+    """A worker that changes two directories, always the first before the second."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
         self.count = 0
 
     def step(self) -> None:
-        """Create a numbered name in both directories, then write the number into a file of each."""
+        """Create a numbered name in both directories, then write the number into both files."""
         self.count += 1
         for place in self.places:
             (place / f"{self.count:06}").touch()
@@ -143,7 +143,7 @@ class Synced:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Close the files."""
+        """Close both files."""
         for file in self._files:
             file.close()
 
@@ -168,7 +168,7 @@ def running(worker: InStep | Synced) -> Iterator[None]:
 
 
 def _make_places(tree: Path) -> InStep:
-    """Make a tree of 30 directories; the worker uses the first and the last of them."""
+    """Create a tree of 30 directories; the worker uses the first and the last."""
     for number in range(30):
         (tree / f"d{number:02}").mkdir(parents=True)
         for each in range(20):
@@ -180,14 +180,16 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return a directory's last number twice: by its names, and by the content of its file."""
+    """Return the last number of a directory, by its names and by the content of its file."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 
 
 @pytest.mark.parametrize("option", ["--at=now", "--freeze"])
-def test_copy_of_now_is_consistent(program: QuickProgram, mounted: Place, option: str) -> None:
-    """The copy has all changes up to one step of the worker, and none after it.
+def test_clone_of_the_present_is_consistent(
+    program: QuickProgram, mounted: Place, option: str
+) -> None:
+    """The clone has all changes up to one step of the worker, and none after it.
 
     ``--freeze`` of earlier versions means the same.
     """
@@ -209,8 +211,10 @@ def test_copy_of_now_is_consistent(program: QuickProgram, mounted: Place, option
     program.ok("fsck", "-n", mounted.url)
 
 
-def test_copy_of_now_keeps_the_order_of_fsync(program: QuickProgram, mounted: Place) -> None:
-    """Of writes to files that stay open, as of a database, none is in the copy before earlier ones."""
+def test_clone_of_the_present_keeps_the_order_of_fsync(
+    program: QuickProgram, mounted: Place
+) -> None:
+    """A clone of files that stay open has no write without all earlier synced writes."""
     tree = mounted.mountpoint / "tree"
     tree.mkdir()
     for name in ("first", "second"):
@@ -226,7 +230,7 @@ def test_copy_of_now_keeps_the_order_of_fsync(program: QuickProgram, mounted: Pl
     program.ok("umount", mounted.mountpoint)
 
 
-def test_freeze_is_deprecated(program: Program, mounted: Place) -> None:
+def test_clone_with_option_freeze_prints_a_deprecation(program: Program, mounted: Place) -> None:
     (mounted.mountpoint / "f").touch()
     done = program.run("clone", "--freeze", mounted.mountpoint / "f", mounted.mountpoint / "g")
     assert done.returncode == ExitStatus.DONE

@@ -46,7 +46,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Machine(NamedTuple):
-    """One host with the filesystem mounted."""
+    """A host that has the filesystem mounted."""
 
     program: QuickProgram
     mnt: Path
@@ -57,7 +57,7 @@ class Machine(NamedTuple):
         return int(self.program.status(self.mnt)["chain"]["txg"])
 
     def wait_for(self, txg: int) -> None:
-        """Wait until a follower shows a txg."""
+        """Wait until a follower shows a given txg."""
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while self.txg < txg:
             assert time.monotonic() < deadline_s, self.program.status(self.mnt)
@@ -81,7 +81,7 @@ def machine(base: Path, cluster: Cluster, node: int) -> Machine:
 
 @pytest.fixture
 def machines(cluster: Cluster, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Return three hosts with a mount: a writer and two followers."""
+    """Return three hosts with a mount: one writer and two followers."""
     found = [machine(tmp_path, cluster, node) for node in range(3)]
     try:
         found[0].program.ok("mkfs", "--plain", URL)
@@ -96,7 +96,7 @@ def machines(cluster: Cluster, tmp_path: Path) -> Iterator[list[Machine]]:
 
 @contextmanager
 def writing(mnt: Path) -> Iterator[dict[str, bytes]]:
-    """Write files continuously; yield the written files."""
+    """Write files continuously and yield a dictionary of the written files."""
     written: dict[str, bytes] = {}
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Each operation costs a fixed number of requests, of the kernel and to the store.
+"""Numbers of kernel requests and store requests that each operation costs.
 
 The numbers are those of docs/design/performance.md, "Requests". A higher number is a regression;
 for a lower one the page must be updated.
@@ -101,7 +101,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
 ]
 
 
-def test_each_operation_sends_exactly_its_documented_kernel_requests(
+def test_each_operation_sends_its_documented_kernel_requests(
     mounted: Place, program: QuickProgram
 ) -> None:
     directory = mounted.mountpoint / "d"
@@ -137,8 +137,8 @@ def test_performance_page_lists_the_requests_of_every_operation() -> None:
         assert f"| {name} | {requests} |" in text
 
 
-def test_many_small_files_need_few_puts(mounted: Place, program: QuickProgram) -> None:
-    """Writing 1,000 files of 4 KiB takes at most six writing requests to the store."""
+def test_writing_many_small_files_needs_few_puts(mounted: Place, program: QuickProgram) -> None:
+    """Writing 1,000 files of 4 KiB takes at most six uploads to the store."""
     _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
     for number in range(1000):
@@ -147,7 +147,7 @@ def test_many_small_files_need_few_puts(mounted: Place, program: QuickProgram) -
     assert _requests(mounted, program, "put", "create", "replace") - before <= 6
 
 
-def test_many_small_files_need_few_gets(mounted: Place, program: QuickProgram) -> None:
+def test_reading_many_small_files_needs_few_gets(mounted: Place, program: QuickProgram) -> None:
     """Reading 500 files of 4 KiB in order, without cached blocks, takes at most four GETs."""
     content = random.Random(1)
     for number in range(500):
@@ -162,7 +162,9 @@ def test_many_small_files_need_few_gets(mounted: Place, program: QuickProgram) -
 
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
-def test_large_file_needs_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
+def test_reading_a_large_file_needs_few_gets(
+    mounted: Place, program: QuickProgram, options: str
+) -> None:
     """Reading 40 MiB in order, without cached blocks, takes at most twelve GETs.
 
     Both kinds of mount are tested, because on a read-only mount the kernel does not report opens to
@@ -177,7 +179,7 @@ def test_large_file_needs_few_gets(mounted: Place, program: QuickProgram, option
     assert _requests(mounted, program, "get", "get_range") - before <= 12
 
 
-def test_reading_again_on_a_read_only_mount_costs_no_kernel_request(
+def test_second_read_on_a_read_only_mount_sends_no_kernel_request(
     mounted: Place, program: QuickProgram
 ) -> None:
     (mounted.mountpoint / "f").write_bytes(BYTES)
@@ -200,6 +202,6 @@ def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
 
 
 def _requests(place: Place, program: QuickProgram, *methods: str) -> int:
-    """Return how many requests with these methods the mount has sent to the store."""
+    """Return the number of requests of these methods that the mount sent to the store."""
     store = program.status(place.mountpoint)["store"]
     return sum(store.get(method, {}).get("requests", 0) for method in methods)

@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
 
 @pytest.fixture
 def program(small_disk: Path, program: QuickProgram) -> QuickProgram:
-    """Return the command, with its local state on the small disk."""
+    """Return the command with its local state on the small disk."""
     program.cachedir = small_disk / "state"
     return program
 
@@ -53,7 +53,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def fill(disk: Path) -> Path:
-    """Fill a disk completely with a file of another program; return the file."""
+    """Fill a disk completely with a file of another program, and return the file."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:
@@ -65,7 +65,7 @@ def fill(disk: Path) -> Path:
 
 
 def leave(disk: Path, size_bytes: int) -> None:
-    """Fill a disk with a file of another program, except for a number of bytes.
+    """Fill a disk with another program's file, except for a number of bytes.
 
     The space of a removed file of the mount becomes free only after the kernel's FORGET.
     """
@@ -84,10 +84,10 @@ def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes])
     assert differing(found, expected) == []
 
 
-def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
+def test_full_local_disk_refuses_writers_before_the_reserve_is_used(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """Writes and mkdir fail with ENOSPC, reads and unlink work; an upload makes room again."""
+    """On a full disk writes and mkdir fail with ENOSPC, and reads and unlink succeed."""
     mnt, away = tight.mountpoint, tight.bucket.with_name("away")
     tight.bucket.rename(away)
     try:
@@ -113,8 +113,8 @@ def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
     assert_kept(tight, program, taken)
 
 
-def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickProgram) -> None:
-    """A small disk takes more data than fits, because clean blocks are evicted."""
+def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: QuickProgram) -> None:
+    """A small local disk accepts more data than its size, as clean blocks are evicted."""
     expected = {}
     for number in range(6):
         data = os.urandom(16 * MIB)
@@ -126,12 +126,12 @@ def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickPro
     assert_kept(tight, program, expected)
 
 
-def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
+def test_error_sqlite_full_undoes_only_one_unsynced_group(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
     """SQLite rolls back one group when another program has used up the reserve of the disk.
 
-    The mount turns read-only and shows the state that remains. Mounted again, the filesystem has
+    The mount turns read-only and shows the remaining state. Mounted again, the filesystem has
     all changes up to one point in time, and none after it.
     """
     mnt = tight.mountpoint
@@ -158,7 +158,7 @@ def make_directories_until_degraded(root: Path, disk: Path) -> list[int]:
     """Make directories with large attributes until the mount is degraded; return their numbers.
 
     The mount measures the free space every few MiB, and then refuses directories with ENOSPC. So
-    this function gives it room for one directory and fills the disk behind that measurement.
+    this function leaves room for one directory and fills the disk after that measurement.
     """
     made: list[int] = []
     code = errno.ENOSPC
@@ -173,12 +173,12 @@ def make_directories_until_degraded(root: Path, disk: Path) -> list[int]:
 
 
 def make_directory(root: Path, made: list[int]) -> int:
-    """Make the next directory, with an attribute; return the errno, 0 if it succeeded."""
+    """Make the next directory with an attribute, and return the errno, or 0 on success."""
     path = root / f"n-{len(made)}"
     try:
         path.mkdir()
         made.append(len(made))
-        # A lost group takes the directory with it; then the next directory is refused.
+        # A lost group also removes the directory, so the next mkdir is refused.
         with suppress(FileNotFoundError):
             os.setxattr(path, "user.filler", os.urandom(60_000))
     except OSError as exc:
@@ -194,7 +194,7 @@ def directories(root: Path) -> list[int]:
 def test_full_disk_of_the_bucket_only_delays_the_upload(
     tmp_path: Path, small_disk: Path, empty: Place, program: QuickProgram
 ) -> None:
-    """The mount works while the flush waits; the flush ends when the disk has room."""
+    """While the disk of the bucket is full, the mount works and a flush waits."""
     program.cachedir = tmp_path / "state"
     url = f"local://{small_disk}/bucket"
     program.ok("mkfs", "--plain", url)

@@ -1,4 +1,4 @@
-"""Ways in which a mount ends: its processes end, too, and a broken store ends no mount."""
+"""The end of a mount, after which no process remains, and store errors that must not end it."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def processes_of(url: str) -> list[int]:
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
-            continue  # the process has ended
+            continue  # The process has ended.
         if url.encode() in words:
             found.append(int(path.parent.name))
     return found
@@ -82,12 +82,12 @@ def test_daemon_has_its_own_session_and_inherits_no_pipe(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=program.environment
     ) as mounting:
-        # Would hang if the daemon had inherited the pipe.
+        # Hangs if the daemon has inherited the pipe.
         output, _ = mounting.communicate(timeout=30)
 
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
-    # The position in the chain is printed last.
+    # The last line reports the mount.
     assert b" is mounted on " in output.splitlines()[-1]
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -95,7 +95,9 @@ def test_daemon_has_its_own_session_and_inherits_no_pipe(
     wait_until_gone(pid)
 
 
-def test_threads_and_descriptors_do_not_accumulate(mounted: Place, program: QuickProgram) -> None:
+def test_daemon_does_not_accumulate_threads_or_descriptors(
+    mounted: Place, program: QuickProgram
+) -> None:
     """Writing and removing hundreds of files adds no threads or descriptors to the daemon."""
     pid = program.status(mounted.mountpoint)["pid"]
 
@@ -112,14 +114,14 @@ def test_threads_and_descriptors_do_not_accumulate(mounted: Place, program: Quic
     work()
     work()
 
-    assert threads_of(pid) <= before[0] + 4  # the number of idle workers varies
+    assert threads_of(pid) <= before[0] + 4  # The number of idle worker threads varies.
     assert len(os.listdir(f"/proc/{pid}/fd")) <= before[1] + 2
 
 
 def test_broken_pack_directory_does_not_end_the_mount(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A file in place of the pack directory makes uploads fail; they succeed when it is removed."""
+    """If a file replaces the pack directory, uploads fail until it is removed."""
     mnt, packs = mounted.mountpoint, mounted.bucket / "pack"
     expected = {"first": os.urandom(MIB)}
     write_synced(mnt / "first", expected["first"])
@@ -144,7 +146,7 @@ def test_broken_pack_directory_does_not_end_the_mount(
 
 
 def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: QuickProgram) -> None:
-    """With a directory in place of the lease object, flush fails and reads work.
+    """If a directory replaces the lease object, flush fails and reads work.
 
     The umount reports that changes stay on this host.
     """
@@ -159,16 +161,16 @@ def test_lost_lease_object_does_not_end_the_mount(mounted: Place, program: Quick
     assert (mnt / "f").read_bytes() == b"content"
     pid = program.status(mnt)["pid"]
     assert processes_of(mounted.url) == [pid]
-    gone = program.run("umount", mnt)  # waits for the daemon's last attempt to upload
+    gone = program.run("umount", mnt)  # waits until the daemon has tried its last upload
     assert (gone.returncode, "stays on this host" in gone.stderr) == (9, True)
-    wait_until_gone(pid)  # the daemon releases the state directory shortly before it exits
+    wait_until_gone(pid)  # The daemon releases the state directory shortly before it exits.
     lease.rmdir()
 
 
-def test_fenced_mount_reports_it_at_its_end(
+def test_umount_of_a_fenced_mount_reports_its_quarantine(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The fenced mount's umount reports a quarantine of its changes, and promises no upload."""
+    """The umount of a fenced mount reports that its changes will not be uploaded."""
     (mounted.mountpoint / "f").write_bytes(b"mine")
     pid = program.status(mounted.mountpoint)["pid"]
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
@@ -192,7 +194,7 @@ def test_fenced_mount_reports_it_at_its_end(
 def test_lost_block_does_not_prevent_unmount_or_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Deleted cache files of dirty blocks cost only their own content: umount reports the loss.
+    """Lost cache files of dirty blocks cost only their own content, and umount reports the loss.
 
     Another host reads all other files.
     """
@@ -227,7 +229,7 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
     del program.environment["S3FS_META_PASSPHRASE"]
     options = ("-o", f"passphrase_file={fifo}", "--cachedir", program.cachedir)
     mounting = program.begin("mount", *options, encrypted, place.mountpoint)
-    with fifo.open("wb"):  # the command now waits for the passphrase
+    with fifo.open("wb"):  # The command now waits for the passphrase.
         mounting.send_signal(signal.SIGINT)
         mounting.communicate(timeout=30)
 
@@ -240,7 +242,7 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
 def test_root_does_not_unmount_the_filesystem_of_another_user(
     another_user: AnotherUser, program: QuickProgram
 ) -> None:
-    """Only that user's commands can wait for the upload, so umount refuses, as other commands do."""
+    """Umount by root is refused, because only the mount's user can wait for its upload."""
     mountpoint = str(another_user.mountpoint)
     another_user.program("mount", another_user.url, mountpoint)
 

@@ -1,4 +1,4 @@
-"""The owner of the bucket replaces an encrypted superblock by a plain one with the same uuid."""
+"""An encrypted superblock that the owner of the bucket replaces by a plain one with its uuid."""
 
 import struct
 from dataclasses import replace
@@ -36,7 +36,7 @@ ENTRANCES = [
 
 @pytest.fixture
 def exchanged(empty: Place, program: Program) -> Place:
-    """Return an encrypted filesystem, mounted before on this host, with a plain superblock."""
+    """Return an encrypted filesystem whose superblock was replaced by a plain one."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     empty.mountpoint.with_name("new").write_text("two\n")
     program.ok("mkfs", empty.url)
@@ -83,25 +83,25 @@ def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
 
     for entrance in ENTRANCES:
         if not here and entrance == ["retention"]:
-            continue  # only shows a superblock, and needs no key
+            continue  # The command only shows a superblock, which needs no key.
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # --rebuild repairs with the keys that this host stored
+        # fsck --rebuild repairs with the keys that this host stored.
         if not here or "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, (entrance, refused.stderr)
         assert _objects(exchanged) == before, entrance
 
 
-def test_host_that_knows_the_encryption_refuses_without_a_passphrase(
+def test_host_that_knows_the_encryption_refuses_a_plain_superblock(
     program: Program, exchanged: Place
 ) -> None:
-    """A host that has mounted the encrypted filesystem refuses; fsck -y restores the superblock."""
+    """A host that has mounted an encrypted filesystem refuses a plain superblock."""
     before = _objects(exchanged)
     del program.environment["S3FS_META_PASSPHRASE"]
     for entrance in ENTRANCES[:-2]:
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
-        # --rebuild requests the passphrase of the encrypted superblock.
+        # fsck --rebuild asks for the passphrase of the encrypted superblock.
         if "--rebuild" not in entrance:
             assert "not encrypted" in refused.stderr, entrance
         assert _objects(exchanged) == before, entrance
@@ -115,8 +115,10 @@ def test_host_that_knows_the_encryption_refuses_without_a_passphrase(
     _require_encrypted(exchanged)
 
 
-def test_exchange_under_a_running_mount_and_a_follower(program: Program, exchanged: Place) -> None:
-    """The mount and the follower keep using their keys through reclaim, promote and unmount."""
+def test_mount_and_follower_keep_their_keys_if_the_superblock_is_replaced(
+    program: Program, exchanged: Place
+) -> None:
+    """A mount and a follower keep their keys through reclaim, promote and unmount."""
     assert program.run("fsck", "-y", exchanged.url).returncode == 1
     program.ok("mount", exchanged.url, exchanged.mountpoint)
     follower = Program(program.cachedir.with_name("follower"))

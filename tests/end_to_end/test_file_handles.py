@@ -1,4 +1,4 @@
-"""File handles of name_to_handle_at(2), by which NFS servers name the files of clients.
+"""File handles of name_to_handle_at(2), by which NFS servers identify the files of clients.
 
 A handle has the number of an inode. A client keeps it while the daemon is restarted, so the handle
 must open the same file then, or be refused with ESTALE, but must never open another file.
@@ -41,7 +41,7 @@ class _FileHandle(ctypes.Structure):
 
 
 class _Handle(NamedTuple):
-    """A file handle, which does not name the mount."""
+    """A file handle without the mount that it belongs to."""
 
     type: int
     content: bytes
@@ -79,7 +79,7 @@ class _Handle(NamedTuple):
     def path(self, mountpoint: Path) -> str:
         """Return the path of the directory that the handle names on a mount.
 
-        The kernel finds it with lookups of "..".
+        The kernel finds the path with lookups of "..".
         """
         opened = self.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -99,7 +99,7 @@ def _kill(program: QuickProgram, place: Place) -> None:
 
 
 @pytest.mark.parametrize("end", [_unmount, _kill])
-def test_file_handle_names_the_same_file_after_a_restart(
+def test_file_handle_opens_the_same_file_after_a_restart(
     mounted: Place, program: QuickProgram, end: Callable[[QuickProgram, Place], None]
 ) -> None:
     tree = mounted.mountpoint / "a" / "b"
@@ -127,7 +127,7 @@ def test_file_handle_names_the_same_file_after_a_restart(
 def test_file_handle_of_a_removed_file_never_opens_another_file(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """The number of an inode is not used again, not even that of the newest one."""
+    """The inode number of a removed file is never used again."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"removed")
     handle = _Handle.of(path)
@@ -142,10 +142,10 @@ def test_file_handle_of_a_removed_file_never_opens_another_file(
         handle.open(mounted.mountpoint)
 
 
-def test_file_handle_of_a_file_made_after_a_rollback_is_new(
+def test_file_handle_does_not_open_a_file_made_after_a_rollback(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A client that kept a handle over a rollback must not write into a newer file."""
+    """A client that kept a handle over a rollback cannot write into a newer file."""
     (mounted.mountpoint / "kept").write_bytes(b"kept")
     txg = json.loads(program.ok("flush", mounted.mountpoint, "--json"))["txg"]
     lost = mounted.mountpoint / "lost"
@@ -163,10 +163,10 @@ def test_file_handle_of_a_file_made_after_a_rollback_is_new(
         handle.open(mounted.mountpoint)
 
 
-def test_file_handle_names_the_same_file_or_none_after_a_takeover(
+def test_file_handle_opens_the_same_file_or_none_after_a_takeover(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The new host gives the inode number of a lost file to another file, but not its handle."""
+    """After a takeover the inode number of a lost file may be reused, but not its handle."""
     other, elsewhere = QuickProgram(tmp_path / "other"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
@@ -212,10 +212,10 @@ def test_file_handle_opens_a_file_on_a_follower(tmp_path: Path) -> None:
         assert handle.read(follower.mnt) == b"second"
 
 
-def test_file_handle_of_the_past_never_opens_the_file_of_another_txg(
+def test_file_handle_of_the_past_never_opens_a_file_of_another_txg(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Each mount gives its own inode numbers to points in time."""
+    """Each mount assigns new inode numbers to files of the past."""
     path, past = mounted.mountpoint / "f", mounted.mountpoint / ".snapshots"
     path.write_bytes(b"first")
     program.ok("flush", mounted.mountpoint)

@@ -20,7 +20,7 @@ from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
-_WRITES = "sync_interval=60"  # a long interval, so that txgs are shipped only on request
+_WRITES = "sync_interval=60"  # a long interval, so that txgs are uploaded only on request
 _FOLLOWS = "ro,follow,poll=0.1"
 
 
@@ -32,7 +32,7 @@ class Trio(NamedTuple):
     second: Host
 
     def ship(self) -> None:
-        """Ship all writes, and wait until the followers show them."""
+        """Upload all writes, and wait until the followers show them."""
         txg = self.writer.ship()
         self.first.wait_for(txg)
         self.second.wait_for(txg)
@@ -49,8 +49,8 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
         yield Trio(writer, first, second)
 
 
-def test_followers_see_shipped_changes(hosts: Trio) -> None:
-    """Followers show new names, sizes and content although the kernel has cached the old ones."""
+def test_followers_see_uploaded_changes(hosts: Trio) -> None:
+    """Followers show uploaded changes of names, sizes and content that the kernel has cached."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
     (ours / "kept").write_bytes(b"old")
@@ -58,7 +58,7 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
     (ours / "removed").write_bytes(b"x")
     (ours / "grown").write_bytes(b"a" * 5000)
     hosts.ship()
-    for mnt in theirs:  # the kernel has now cached all of them
+    for mnt in theirs:  # The kernel has now cached all names, sizes and content.
         assert (mnt / "kept").read_bytes() == b"old"
         assert (mnt / "d" / "moved").read_bytes() == b"moved"
         assert (mnt / "grown").read_bytes() == b"a" * 5000
@@ -86,7 +86,7 @@ def test_followers_see_shipped_changes(hosts: Trio) -> None:
 
 
 def test_follower_refuses_changes(hosts: Trio) -> None:
-    """The daemon refuses with EROFS, because the kernel does not treat the mount as read-only."""
+    """A follower refuses changes with EROFS, although the kernel allows writes."""
     (hosts.writer.mnt / "f").write_bytes(b"x")
     hosts.ship()
     mnt = hosts.first.mnt
@@ -106,7 +106,7 @@ def test_follower_refuses_changes(hosts: Trio) -> None:
 
 
 def _generation_in_name(mnt: Path) -> int:
-    """Return the highest number among the names; raise FileNotFoundError if there is none.
+    """Return the highest generation in the names; raise FileNotFoundError if no name exists.
 
     A listing takes several requests, so during a rename it may show both names, or neither.
     """
@@ -117,7 +117,7 @@ def _generation_in_name(mnt: Path) -> int:
 
 
 def _read_generations(mnt: Path, last: int) -> Iterator[int]:
-    """Yield the generation returned by each kind of read in turn, until one returns *last*."""
+    """Yield the generation that each kind of read returns in turn, until one returns *last*."""
     looks: tuple[Callable[[], int], ...] = (
         lambda: int((mnt / "a").read_bytes()),
         lambda: _generation_in_name(mnt),
@@ -129,7 +129,7 @@ def _read_generations(mnt: Path, last: int) -> Iterator[int]:
     seen = 0
     while seen < last:
         for look in looks:
-            # open(2) fails while the file is replaced
+            # open(2) fails while the file is replaced.
             with contextlib.suppress(FileNotFoundError):
                 seen = look()
                 yield seen
@@ -171,7 +171,7 @@ def test_reader_of_a_follower_never_sees_an_older_txg_again(hosts: Trio) -> None
 
 
 def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
-    """Open files and cached blocks stay usable; the second follower follows the new writer."""
+    """After a promotion open files stay usable, and the other follower follows the new writer."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"before")
     (writer.mnt / "open").write_bytes(b"open")
@@ -225,7 +225,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
 
 
 def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
-    """After the restore, names and content are new; open files are readable or fail with ESTALE."""
+    """After a restore from an image, open files are readable or fail with ESTALE."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")
@@ -258,7 +258,7 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
 
 
 def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
-    """Followers show a complete copy, and no name of a removed tree that the kernel has cached."""
+    """Followers show a complete copy, and no cached name of a removed tree."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     for number in range(40):
         (ours / "tree" / f"d{number}").mkdir(parents=True)
@@ -283,6 +283,6 @@ def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
         assert os.listdir(mnt) == ["copy"]
         assert not (mnt / "tree" / "d5" / "f").exists()
         figures = os.statvfs(mnt)
-        # one file of the 40 has the second name "linked"
+        # One of the 40 files has the second name "linked".
         assert figures.f_files - figures.f_ffree == 1 + 1 + 40 + 40
         subprocess.run(["diff", "-r", ours / "copy", mnt / "copy"], check=True)

@@ -34,7 +34,7 @@ def _cut(pack: Path) -> None:
 
 
 def _in_place(path: Path, content: bytes) -> None:
-    """Overwrite a file in whole blocks, so that the kernel reads nothing of it first."""
+    """Overwrite a file in complete blocks, so that the kernel reads no old content."""
     fd = os.open(path, os.O_WRONLY)
     try:
         for start in range(0, len(content), MIB):
@@ -79,14 +79,14 @@ def _require_lost(path: Path) -> None:
     ("damage", "write"),
     sampled(itertools.product([_delete, _flip, _cut], [_in_place, _truncated, _renamed]), 4),
 )
-def test_restored_backup_heals_the_file(
+def test_file_restored_from_a_backup_heals_damaged_blocks(
     place: Place,
     program: Program,
     tmp_path: Path,
     damage: Callable[[Path], None],
     write: Callable[[Path, bytes], None],
 ) -> None:
-    """Writing one file again heals it and a second file of equal content, on every host."""
+    """Writing one file again heals every file with equal content, on every host."""
     content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
     with _mounted(program, place) as mnt:
         for name in ("file", "same"):
@@ -111,7 +111,7 @@ def test_restored_backup_heals_the_file(
 def test_missing_pack_does_not_stop_compaction(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Compaction skips the missing pack and reports it in ``status``."""
+    """Compaction skips a missing pack, and ``status`` reports the pack."""
     kept = {name: os.urandom(MIB) for name in ("one", "two")}
     with _mounted(program, place) as mnt:
         for name, content in kept.items():
@@ -135,7 +135,7 @@ def test_missing_pack_does_not_stop_compaction(
         assert figures["image"]["last_error"] == ""
         is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
         large = [path for path in _packs(place) if path.stat().st_size >= MIB]
-        is_moved = len(large) > 1  # the pack that was compacted is kept for the retention period
+        is_moved = len(large) > 1  # The compacted pack is kept for the retention period.
     other.ok("umount", place.mountpoint)
 
     emptied.unlink()
@@ -144,7 +144,7 @@ def test_missing_pack_does_not_stop_compaction(
         _require_lost(mnt / "one")
 
 
-def test_exchanged_packs_are_repaired_from_the_cache(
+def test_fsck_repairs_exchanged_packs_from_the_cache(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     """The command fsck -y rewrites two exchanged packs from blocks cached on this host."""
@@ -169,10 +169,10 @@ def test_exchanged_packs_are_repaired_from_the_cache(
             assert (mnt / name).read_bytes() == content
 
 
-def test_holes_of_fsck_are_healed_by_a_host_with_cached_copies(
+def test_host_with_cached_copies_heals_holes_made_by_fsck(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Another host ran fsck -y without the content; the host that has it cached mounts later."""
+    """After fsck -y has punched holes, a host with cached copies restores the content."""
     content = os.urandom(3 * MIB + 5000)
     with _mounted(program, place) as mnt:
         (mnt / "file").write_bytes(content)

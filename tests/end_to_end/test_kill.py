@@ -35,7 +35,7 @@ pytestmark = pytest.mark.mount
 
 _log = logging.getLogger(__name__)
 
-KILLS: Final = 20  # kills for each seed
+KILLS: Final = 20  # number of kills for each seed
 WRITERS: Final = 4
 
 
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
     options: str
     block_size: str = "1M"
-    bytes_max: int = 200_000  # maximum size of one change
+    bytes_max: int = 200_000  # maximum number of bytes of one change
 
 
 # Short intervals, so that changelogs, images and their uploads are frequent.
@@ -96,7 +96,7 @@ class Victim:
         assert tree_of(self._place.mountpoint) == expected
         other.ok("umount", self._place.mountpoint)
 
-    # --- ways to be killed -----------------------------------------------------------------------
+    # --- kills at different times ----------------------------------------------------------------
 
     def _under_load(self) -> int:
         with self._load.running() as trouble:
@@ -119,7 +119,7 @@ class Victim:
         return ended_ns
 
     def _kill_next_mount(self) -> None:
-        """Start a mount, which recovers from the previous kill, and kill it."""
+        """Kill the next mount while it recovers from the previous kill."""
         mounting = self._program.begin("mount", "--foreground", *self._mount_words())
         with contextlib.suppress(subprocess.TimeoutExpired):
             mounting.wait(self._dice.uniform(0.3, 1.2))
@@ -134,7 +134,7 @@ class Victim:
 
     def _kill(self) -> int:
         killed_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError):  # the daemon may have exited before the kill
+        with contextlib.suppress(ProcessLookupError):  # The daemon may have exited already.
             signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
             self.kills += 1
         return killed_ns
@@ -157,7 +157,7 @@ class Victim:
             thread.join(PROCESS_S_MAX)
             assert not thread.is_alive(), "a flush hangs"
 
-    # --- and to go on ----------------------------------------------------------------------------
+    # --- mount and check after a kill ------------------------------------------------------------
 
     def _mount_words(self) -> list[str | Path]:
         place, cachedir = self._place, self._program.cachedir
@@ -198,7 +198,7 @@ class Victim:
 
 @contextlib.contextmanager
 def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victim]:
-    """Yield a filesystem whose daemon is to be killed; end its daemon with the context."""
+    """Yield a filesystem whose daemon the test kills; end its daemon with the context."""
     victim = Victim(place, program, SETTINGS[seed % len(SETTINGS)], seed)
     with contextlib.closing(victim):
         yield victim
@@ -229,7 +229,7 @@ def test_daemon_killed_often_loses_no_acknowledged_data(
 def test_daemon_killed_often_loses_no_acknowledged_data_in_s3(
     empty: Place, program: QuickProgram, s3_server: S3Server
 ) -> None:
-    """A bucket on a real server, where requests of a killed daemon may still take effect."""
+    """Requests of a killed daemon to a real server may still take effect after the kill."""
     s3_server.make_bucket("killed")
     program.environment |= {
         **s3_server.environment(),

@@ -1,4 +1,4 @@
-"""A filesystem on a real mount: made, used, unmounted, checked, mounted again."""
+"""A filesystem on a real mount that is made, used, unmounted, checked and mounted again."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def test_content_and_names_survive_unmount_fsck_and_mount(place: Place, program:
     program.ok("umount", mnt)
 
 
-def test_other_host_restores_the_tree_from_the_bucket(
+def test_another_host_restores_the_tree_from_the_bucket(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
     """Another host restores a tree with content and links from the bucket alone."""
@@ -92,7 +92,9 @@ def test_sigterm_under_load_unmounts_and_loses_no_written_file(
     program.ok("fsck", "-n", mounted.url)
 
 
-def test_plain_fusermount_uploads_in_the_background(mounted: Place, program: Program) -> None:
+def test_daemon_uploads_in_the_background_after_fusermount(
+    mounted: Place, program: Program
+) -> None:
     """A mount after fusermount3 -u waits for the daemon's uploads and shows all content."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(3_000_000))
     content = (mounted.mountpoint / "f").read_bytes()
@@ -104,8 +106,8 @@ def test_plain_fusermount_uploads_in_the_background(mounted: Place, program: Pro
     program.ok("umount", mounted.mountpoint)
 
 
-def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Program) -> None:
-    """The next mount needs no fsck, has all synced data, and replaces the dead mountpoint."""
+def test_next_mount_recovers_from_a_killed_daemon(mounted: Place, program: Program) -> None:
+    """After a kill the next mount needs no fsck and has all synced data."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 3_000_000)
         os.fsync(file.fileno())
@@ -133,10 +135,10 @@ def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) 
     (mounted.mountpoint / "f").write_bytes(b"goes on")
 
 
-def test_second_host_is_refused_and_may_take_over(
+def test_second_host_is_refused_without_a_takeover(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The refusal names the holder. After a takeover the first host's mount turns read-only."""
+    """The refusal names the holder of the lease. After a takeover the first mount is read-only."""
     other = type(program)(tmp_path / "other-state")
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
@@ -156,7 +158,7 @@ def test_second_host_is_refused_and_may_take_over(
     finally:
         other.ok("umount", elsewhere)
     gone = program.run("umount", mounted.mountpoint)
-    assert gone.returncode != 0  # umount reports that not all changes are in the bucket
+    assert gone.returncode != 0  # umount reports that not all changes are in the bucket.
 
     again = program.run("mount", mounted.url, mounted.mountpoint)
     assert again.returncode == 0, again.stderr
@@ -189,7 +191,7 @@ def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
 
 
 def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:
-    """The kernel refuses writes with EROFS, and no object of the bucket changes."""
+    """A mount with ro refuses writes with EROFS, and changes no object of the bucket."""
     before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()}
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
@@ -210,7 +212,7 @@ def test_capacity_is_shown_by_statfs_and_limits_writes(place: Place, program: Pr
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         _write_synced(place.mountpoint / "big", 8 << 20)
     (place.mountpoint / "big").unlink()
-    # The kernel releases the removed file, and so its blocks, some time after unlink(2).
+    # The kernel releases the removed file and its blocks some time after unlink(2).
     deadline = time.monotonic() + PROCESS_S_MAX
     while not os.statvfs(place.mountpoint).f_bavail:
         assert time.monotonic() < deadline, "the space of the removed file was not freed"

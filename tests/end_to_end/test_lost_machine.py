@@ -1,4 +1,4 @@
-"""A host is lost: what another host restores, and how much is lost."""
+"""Loss of a host: what another host restores, and how much is lost."""
 
 import json
 import os
@@ -26,9 +26,7 @@ def burn(place: Place, program: Program, state: Path) -> None:
     shutil.rmtree(state)
 
 
-def test_another_host_has_all_files_that_were_flushed(
-    place: Place, program: Program, tmp_path: Path
-) -> None:
+def test_another_host_has_all_flushed_files(place: Place, program: Program, tmp_path: Path) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h", place.url, mnt)
     for number in range(50):
@@ -49,7 +47,7 @@ def test_another_host_has_all_files_that_were_flushed(
     other.ok("fsck", "-n", "--deep", place.url)
 
 
-def test_another_host_has_a_file_whose_fsync_was_remote(
+def test_another_host_has_a_file_that_was_synced_to_the_bucket(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
     mnt = place.mountpoint
@@ -67,7 +65,7 @@ def test_another_host_has_a_file_whose_fsync_was_remote(
     other.ok("umount", mnt)
 
 
-def test_possible_loss_is_reported(place: Place, program: Program) -> None:
+def test_status_reports_files_that_are_only_on_this_host(place: Place, program: Program) -> None:
     """An extended attribute and ``status --unshipped`` name files that are only on this host."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)

@@ -32,7 +32,7 @@ def _delete(place: Place) -> None:
         (place.bucket / name).unlink()
 
 
-def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place) -> None:
+def test_unmount_restores_deleted_superblock_objects(program: Program, encrypted: Place) -> None:
     """Unmount uploads deleted superblock objects again, so that any host can mount."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
@@ -49,7 +49,7 @@ def test_unmount_restores_the_deleted_objects(program: Program, encrypted: Place
     elsewhere.ok("umount", encrypted.mountpoint)
 
 
-def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
+def test_mount_after_a_kill_restores_the_deleted_superblock(
     program: Program, encrypted: Place
 ) -> None:
     """A writable mount uploads this host's copy of the deleted superblock; mount -o ro does not."""
@@ -75,8 +75,10 @@ def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
     assert _objects(encrypted) == healthy
 
 
-def test_passphrase_change_outlives_the_deleted_objects(program: Program, encrypted: Place) -> None:
-    """The mount uploads the superblock with the new passphrase, not the one read at its start."""
+def test_passphrase_change_outlives_a_deleted_superblock(
+    program: Program, encrypted: Place
+) -> None:
+    """The mount uploads the superblock with the new passphrase, not the one from its start."""
     new = encrypted.mountpoint.with_name("new")
     new.write_text("two\n")
     program.ok("mount", encrypted.url, encrypted.mountpoint)

@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 
 class Holder:
-    """A process with an open file on the mount, in its own mount namespace if requested."""
+    """A process with an open file on the mount, in a separate mount namespace if requested."""
 
     def __init__(self, *words: str | Path) -> None:
         self._process = subprocess.Popen(
@@ -46,14 +46,14 @@ class Holder:
         self.pid = int(self._read())
 
     def write(self, line: str) -> str:
-        """Let the process write a line; return its answer."""
+        """Let the process write a line, and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return self._read()
 
     def end(self) -> None:
-        """End the process, and its namespace with it."""
+        """End the process and its namespace."""
         self._process.kill()
         self._process.communicate()
 
@@ -64,7 +64,7 @@ class Holder:
 
 @contextlib.contextmanager
 def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
-    """Start a process in its own mount namespace, as in a container."""
+    """Start a process in a separate mount namespace, as in a container."""
     unshare = shutil.which("unshare")
     assert unshare is not None
     log = [mnt / "log"] if writes else []
@@ -77,7 +77,9 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         holder.end()
 
 
-def test_suite_does_not_hold_the_mounts_of_this_host(place: Place, program: QuickProgram) -> None:
+def test_processes_of_the_test_suite_do_not_hold_mounts_of_this_host(
+    place: Place, program: QuickProgram
+) -> None:
     """A user can unmount while tests run, because their namespace has no copy of the mount."""
     program.ok("mount", place.url, place.mountpoint)
     script = (
@@ -95,7 +97,7 @@ def test_suite_does_not_hold_the_mounts_of_this_host(place: Place, program: Quic
     assert here is not None
 
 
-def test_mounts_of_the_suite_are_private(place: Place, program: QuickProgram) -> None:
+def test_mounts_of_the_test_suite_are_private(place: Place, program: QuickProgram) -> None:
     """Mounts of the test suite do not appear in the mount namespace of process 1."""
     if not private_mounts.are_private:
         pytest.skip("no permission to create a mount namespace")
@@ -106,7 +108,7 @@ def test_mounts_of_the_suite_are_private(place: Place, program: QuickProgram) ->
     program.ok("umount", mnt)
 
 
-def test_command_in_another_pid_namespace_keeps_the_mount_s_note(
+def test_command_in_another_pid_namespace_keeps_the_note_of_the_mount(
     place: Place, program: QuickProgram
 ) -> None:
     """A container that shares /run sees no process of this mount, but does not remove its note."""
@@ -116,8 +118,7 @@ def test_command_in_another_pid_namespace_keeps_the_mount_s_note(
         pytest.skip("no permission to create a PID namespace")
     program.ok("mount", place.url, mnt)
     try:
-        # Called on a path that is no mountpoint, a command reads all notes and removes those of
-        # dead mounts.
+        # A command on a path that is no mountpoint removes the notes of dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr
@@ -131,8 +132,10 @@ def test_command_in_another_pid_namespace_keeps_the_mount_s_note(
         program.ok("umount", mnt)
 
 
-def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgram) -> None:
-    """The mount is usable in the other namespace and has the lease until its last user exits."""
+def test_umount_names_processes_that_hold_the_mount_and_returns(
+    place: Place, program: QuickProgram
+) -> None:
+    """The mount keeps the lease until its last user in another namespace exits."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     figures = program.status(mnt)
@@ -149,7 +152,7 @@ def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgra
         assert figures["state"] == "detached"
         assert figures["holders"][0]["pid"] == holder.pid
         assert figures["holders"][0]["mountpoint"] == str(mnt)
-        # everything was uploaded before umount returned
+        # Everything was uploaded before umount returned.
         assert figures["chain"]["unshipped_age_s"] == 0.0
         assert holder.write("two") == "written"
         # flush also collects data of files that are open in the other namespace
@@ -168,7 +171,7 @@ def test_umount_names_the_holders_and_returns(place: Place, program: QuickProgra
 
 
 def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: QuickProgram) -> None:
-    """Processes in the other namespace get errors; the bucket has all their earlier writes."""
+    """After a forced umount processes in other namespaces get errors, and no write is lost."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     with holding(mnt) as holder:
@@ -180,12 +183,12 @@ def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: Qui
 
         assert holder.write("three").isdigit()
         assert program.status(place.url)["state"] == "free"
-        program.ok("mount", place.url, mnt)  # the dead mount still exists in the other namespace
+        program.ok("mount", place.url, mnt)  # The dead mount still exists in the other namespace.
         assert (mnt / "log").read_text() == "one\ntwo\n"
         program.ok("umount", mnt)
 
 
-def test_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -> None:
+def test_umount_with_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -> None:
     """An open file keeps the mountpoint mounted unless umount has --force."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
@@ -202,8 +205,10 @@ def test_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -
     assert program.status(place.url)["state"] == "free"
 
 
-def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: QuickProgram) -> None:
-    """After umount -l the command umount fails, because a file is open, and names its process."""
+def test_umount_names_processes_that_use_a_detached_mountpoint(
+    place: Place, program: QuickProgram
+) -> None:
+    """After umount -l the command umount fails while a file is open, and names its process."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -220,8 +225,8 @@ def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: Qu
     wait_until_gone(pid)
 
 
-def test_signal_leaves_mounts_in_other_namespaces(place: Place, program: QuickProgram) -> None:
-    """The daemon exits, and another filesystem stays mounted on its former mountpoint."""
+def test_sigterm_leaves_mounts_in_other_namespaces(place: Place, program: QuickProgram) -> None:
+    """After SIGTERM of the daemon another filesystem stays mounted on its former mountpoint."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -229,7 +234,7 @@ def test_signal_leaves_mounts_in_other_namespaces(place: Place, program: QuickPr
         subprocess.run(["umount", mnt], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
         try:
-            for _ in range(2):  # the first signal waits for open files, the second does not
+            for _ in range(2):  # The first signal waits for open files, and the second does not.
                 os.kill(pid, 15)
             wait_until_gone(pid)
             assert os.path.ismount(mnt)

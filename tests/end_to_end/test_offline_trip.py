@@ -1,4 +1,4 @@
-"""A pinned tree is used while the bucket is away: what docs/guide/offline.md promises."""
+"""Use of a pinned tree while the bucket is unreachable, as in docs/guide/offline.md."""
 
 import errno
 import os
@@ -59,7 +59,7 @@ def _use_tree(tree: Path, copy: Path, expected: dict[str, bytes]) -> None:
 def test_pinned_tree_is_used_without_the_bucket(
     empty: Place, program: QuickProgram, server: S3Server, tmp_path: Path
 ) -> None:
-    """find, grep and cp work, also after a kill in a read-only mount; changes arrive later."""
+    """Without the bucket find, grep and cp work, even after a kill in a read-only mount."""
     program.environment |= server.environment()
     url, mnt = "s3://bucket/trip", empty.mountpoint
     endpoint = ("--endpoint-url", server.endpoint_url)
@@ -73,7 +73,7 @@ def test_pinned_tree_is_used_without_the_bucket(
     program.ok("dropcache", mnt)
     program.ok("warm", "--pin", mnt / "work")
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)  # requests hang, as in a train
+    server.process.send_signal(signal.SIGSTOP)  # Requests hang, as in a train.
     try:
         _use_tree(mnt / "work", tmp_path / "copy", expected)
         drop_page_cache(mnt / "other")
@@ -94,12 +94,12 @@ def test_pinned_tree_is_used_without_the_bucket(
     expected = {name.replace("d0/", "moved/"): data for name, data in expected.items()}
     expected["new"] = b"written on the way"
     _use_tree(mnt / "work", tmp_path / "copy2", expected)
-    program.run("umount", mnt)  # the status reports changes that await a mount for writing
+    program.run("umount", mnt)  # The status reports changes that a mount for writing must upload.
     assert mount_table.find(str(mnt)) is None
 
 
-def test_only_files_that_the_user_may_read_are_warmed(another_user: AnotherUser) -> None:
-    """The user of the mount is refused like by cat(1); root may read everything."""
+def test_warm_downloads_only_files_that_the_user_may_read(another_user: AnotherUser) -> None:
+    """Warm refuses files that cat(1) cannot read; root may read every file."""
     secret = another_user.mountpoint / "secret"
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
     another_user.python(f"open({str(secret)!r}, 'w').write('x'); os.chmod({str(secret)!r}, 0)")

@@ -25,7 +25,7 @@ __all__ = ["another_user"]  # a fixture
 
 LINES = 5
 
-# Executes each line of its input, and answers with a line. It closes its files only when it exits.
+# Executes each line of its input, answers with a line, and closes its files only at its exit.
 _WRITER = """
 import mmap, os, sys
 log = open(sys.argv[1], "ab", buffering=0)
@@ -44,7 +44,7 @@ for number, _ in enumerate(sys.stdin):
 
 
 class Writer:
-    """A program that appends to a file and writes into a mapped one."""
+    """A program that appends to a file and writes into a mapped file."""
 
     def __init__(self, log: Path, mapped: Path) -> None:
         self.process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Writer:
         assert self.process.stdout.readline()
 
     def expected(self) -> tuple[bytes, bytes]:
-        """Return the expected content of both files."""
+        """Return the expected content of the appended and of the mapped file."""
         log = b"".join(b"line %d\n" % number for number in range(self.written))
         return log, bytes(65 + number for number in range(self.written))
 
@@ -87,7 +87,7 @@ def writing(mnt: Path) -> Iterator[Writer]:
 
 
 def found(mnt: Path, lines: int) -> tuple[bytes, bytes]:
-    """Return the present content of both files."""
+    """Return the present content of the appended and of the mapped file."""
     return (mnt / "log").read_bytes(), (mnt / "mapped").read_bytes()[4096:][:lines]
 
 
@@ -102,7 +102,7 @@ def until(
 
 
 def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
-    """Wait until all writes before this call are collected."""
+    """Wait until all writes made before this call are collected."""
     called_s = time.monotonic()
     asked_s = called_s
 
@@ -123,7 +123,7 @@ def kill(figures: dict[str, Any]) -> None:
 
 
 def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgram:
-    """Delete all local state of this host, and mount on another host."""
+    """Delete all local state of this host, and mount as another host."""
     subprocess.run(["umount", "-l", place.mountpoint], check=True)
     assert mount_table.find(str(place.mountpoint)) is None
     shutil.rmtree(program.cachedir)
@@ -161,8 +161,10 @@ def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
     return requests["fsync"], requests["fsyncdir"]
 
 
-def test_sync_guarantees_only_the_commit_interval(place: Place, program: QuickProgram) -> None:
-    """The kernel does not forward sync(2); data is on the local disk after ``commit=`` seconds."""
+def test_sync_call_makes_no_data_durable_before_the_commit_interval(
+    place: Place, program: QuickProgram
+) -> None:
+    """The kernel does not forward sync(2) to the daemon, which collects at its own intervals."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -180,10 +182,10 @@ def test_sync_guarantees_only_the_commit_interval(place: Place, program: QuickPr
     program.ok("umount", mnt)
 
 
-def test_open_file_survives_the_machine_after_the_sync_interval(
+def test_open_file_survives_the_host_after_the_sync_interval(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A txg is cut after a collection, so the bucket has all writes made before the cut."""
+    """Writes of open files are collected before each cut, so they reach the bucket."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1", place.url, mnt)
     with writing(mnt) as writer:
@@ -196,8 +198,8 @@ def test_open_file_survives_the_machine_after_the_sync_interval(
     other.ok("umount", mnt)
 
 
-def test_mount_of_another_user_is_collected(another_user: AnotherUser) -> None:
-    """The daemon of an unprivileged user collects without a detached mount."""
+def test_writes_on_the_mount_of_another_user_are_collected(another_user: AnotherUser) -> None:
+    """The daemon of an unprivileged user collects writes without a detached mount."""
     program, mnt = another_user.program, another_user.mountpoint
     program("mount", "-o", "commit=0.2,sync_interval=1h", another_user.url, str(mnt))
     hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"
@@ -222,14 +224,14 @@ def test_mount_of_another_user_is_collected(another_user: AnotherUser) -> None:
     program("umount", str(mnt))
 
 
-def test_flush_ships_writes_of_open_files(
+def test_flush_uploads_writes_of_open_files(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The bucket has all writes that were made before the flush began."""
+    """After a flush the bucket has all writes that were made before it began."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
-        for _ in range(2):  # the first flush starts the write-back process
+        for _ in range(2):  # The first flush starts the write-back process.
             writer.write()
             program.ok("flush", mnt)
         kill(program.status(mnt))
@@ -239,7 +241,7 @@ def test_flush_ships_writes_of_open_files(
     other.ok("umount", mnt)
 
 
-def test_killed_collecting_process_is_restarted(place: Place, program: QuickProgram) -> None:
+def test_killed_write_back_process_is_restarted(place: Place, program: QuickProgram) -> None:
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -248,7 +250,7 @@ def test_killed_collecting_process_is_restarted(place: Place, program: QuickProg
         first = program.status(mnt)["kernel"]["collector_pid"]
         os.kill(first, signal.SIGKILL)
         wait_until_gone(first)
-        for _ in range(2):  # the first collection fails, because its process was killed
+        for _ in range(2):  # The first collection fails, because its process was killed.
             writer.write()
             program.ok("flush", mnt)
         figures = program.status(mnt)
@@ -261,7 +263,7 @@ def test_killed_collecting_process_is_restarted(place: Place, program: QuickProg
     program.ok("umount", mnt)
 
 
-def test_data_of_open_files_is_collected_before_a_signal_unmounts(
+def test_data_of_open_files_is_collected_before_sigterm_unmounts(
     place: Place, program: QuickProgram
 ) -> None:
     mnt = place.mountpoint
@@ -269,7 +271,7 @@ def test_data_of_open_files_is_collected_before_a_signal_unmounts(
     with writing(mnt) as writer:
         writer.write()
         pid = program.status(mnt)["pid"]
-        for _ in range(2):  # the first signal waits for open files, the second does not
+        for _ in range(2):  # The first signal waits for open files, and the second does not.
             os.kill(pid, signal.SIGTERM)
         wait_until_gone(pid)
 

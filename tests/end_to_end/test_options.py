@@ -1,4 +1,4 @@
-"""Mount options and URLs: each wrong one is refused by name before any change."""
+"""Mount options and URLs; wrong ones are refused by name before any change."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def snapshot(place: Place, program: Program) -> dict[str, tuple[int, int]]:
 def assert_refused(
     place: Place, program: Program, *words: str | Path, status: ExitStatus, says: str
 ) -> None:
-    """Require that mount fails with one line and this status, and changes nothing."""
+    """Require that mount fails with one line and a given status, and changes nothing."""
     before = snapshot(place, program)
 
     done = program.run("mount", *words)
@@ -67,7 +67,7 @@ def assert_refused(
         ("noacl", "option 'noacl': ACLs cannot"),
     ],
 )
-def test_wrong_mount_option_is_refused_by_name_before_any_change(
+def test_mount_refuses_a_wrong_option_by_name_before_any_change(
     place: Place, program: Program, option: str, says: str
 ) -> None:
     assert_refused(
@@ -82,8 +82,8 @@ def test_wrong_mount_option_is_refused_by_name_before_any_change(
     )
 
 
-def test_options_of_the_former_release_still_mount(place: Place, program: Program) -> None:
-    """Each option gives a warning and has no effect: holes are found despite ``extension=off``."""
+def test_mount_accepts_options_without_effect(place: Place, program: Program) -> None:
+    """An option without effect, such as ``extension=off``, gives a warning."""
     old = "extension=off,request_loop=scheduled"
 
     done = program.run("mount", "-o", old, place.url, place.mountpoint)
@@ -109,14 +109,16 @@ def test_options_of_the_former_release_still_mount(place: Place, program: Progra
         ("local:///usr/share", ExitStatus.NO_FILESYSTEM, "no filesystem at"),
     ],
 )
-def test_wrong_url_is_refused(
+def test_mount_refuses_a_wrong_url(
     place: Place, program: Program, url: str, status: ExitStatus, says: str
 ) -> None:
     assert_refused(place, program, url, place.mountpoint, status=status, says=says)
 
 
-def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path: Path) -> None:
-    """A missing mountpoint is not created, and a file is refused."""
+def test_mount_refuses_a_missing_mountpoint_and_a_file(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
+    """Mount does not create a missing mountpoint, and refuses a file."""
     (tmp_path / "file").touch()
     for name, says in (("missing", "does not exist; create it"), ("file", "is not a directory")):
         assert_refused(
@@ -125,7 +127,7 @@ def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path
     assert not (tmp_path / "missing").exists()
 
 
-def test_content_of_the_mountpoint_is_hidden_and_visible_again(
+def test_mount_hides_the_content_of_the_mountpoint_until_unmount(
     place: Place, program: Program
 ) -> None:
     (place.mountpoint / "below").write_bytes(b"below")
@@ -136,10 +138,10 @@ def test_content_of_the_mountpoint_is_hidden_and_visible_again(
     assert (place.mountpoint / "below").read_bytes() == b"below"
 
 
-def test_two_filesystems_do_not_share_a_mountpoint(
+def test_two_filesystems_cannot_share_a_mountpoint(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The second mount is refused, and the first mount continues."""
+    """A second mount on the same mountpoint is refused, and the first mount continues."""
     other = f"local://{tmp_path}/other"
     program.ok("mkfs", "--plain", other)
 
@@ -150,7 +152,7 @@ def test_two_filesystems_do_not_share_a_mountpoint(
     assert program.status(mounted.mountpoint)["url"] == mounted.url
 
 
-def test_wal_is_refused_if_the_local_state_is_on_a_fuse_filesystem(
+def test_wal_is_refused_for_local_state_on_a_fuse_filesystem(
     shared: Path, place: Place, program: Program
 ) -> None:
     program.cachedir = shared / "state"
@@ -189,7 +191,7 @@ def encrypted(empty: Place, program: Program) -> Place:
         (None, ExitStatus.USAGE, "No such file"),
     ],
 )
-def test_wrong_or_empty_passphrase_file_is_refused(
+def test_mount_refuses_a_wrong_or_empty_passphrase_file(
     encrypted: Place,
     program: Program,
     tmp_path: Path,
@@ -217,7 +219,9 @@ def test_wrong_or_empty_passphrase_file_is_refused(
     program.ok("umount", encrypted.mountpoint)
 
 
-def test_missing_passphrase_without_terminal_is_refused(encrypted: Place, program: Program) -> None:
+def test_mount_without_passphrase_or_terminal_is_refused(
+    encrypted: Place, program: Program
+) -> None:
     assert_refused(
         encrypted,
         program,
@@ -239,10 +243,10 @@ def kill(place: Place, program: Program) -> None:
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_journal_mode_keeps_everything_across_remount_and_kill(
+def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Content is complete after an unmount, and synced content after a kill."""
+    """Content is complete after an unmount, and synced content also after a kill."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)
@@ -276,10 +280,10 @@ def test_fsck_beside_a_mount_without_wal_is_refused(
 
 
 @pytest.mark.parametrize("mode", ["memory", "off"])
-def test_unsafe_journal_mode_restores_the_bucket_after_a_kill(
+def test_unsafe_journal_mode_restores_from_the_bucket_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Each mount warns of the journal mode. After a kill the local state is quarantined."""
+    """An unsafe journal mode causes a warning, and a kill quarantines the local state."""
     words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
     assert f"journal_mode={mode}" in program.run(*words).stderr
     (place.mountpoint / "before").write_bytes(b"before")
@@ -303,7 +307,7 @@ def test_unsafe_journal_mode_restores_the_bucket_after_a_kill(
         *(pytest.param(1 << bits, marks=pytest.mark.slow) for bits in range(10, 16)),
     ],
 )
-def test_page_size_survives_remount_and_kill(
+def test_page_size_of_the_database_survives_remount_and_kill(
     empty: Place, program: Program, page_size: int
 ) -> None:
     program.ok("mkfs", "--plain", "--page-size", str(page_size), empty.url)
@@ -322,8 +326,8 @@ def test_page_size_survives_remount_and_kill(
 
 # --- mount(8) and fstab ----------------------------------------------------------------------------
 
-# The script runs in its own mount namespace, so the host does not change. There, /sbin also
-# contains the helpers under test, because mount(8) searches helpers only in /sbin.
+# The script runs in a separate mount namespace, so that the host does not change.
+# Its /sbin also contains the tested helpers, because mount(8) searches only /sbin.
 SCRIPT = """
 mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/work" overlay /sbin
 mount -t s3fs-meta -o "cachedir=$1/state,nodev" "$2" "$3"
@@ -345,7 +349,7 @@ umount "$3"
 
 @pytest.fixture
 def namespace(tmp_path: Path, as_root: None) -> Path:
-    """Return a directory with the helpers of mount(8), as the script expects it."""
+    """Return a directory with the helpers of mount(8) for the script."""
     probe = ["unshare", "--mount", "sh", "-ec", "mount -t tmpfs test /mnt; mkdir /mnt/a /mnt/b"]
     overlay = "; mount -t overlay -o lowerdir=/sbin,upperdir=/mnt/a,workdir=/mnt/b overlay /sbin"
     probe[-1] += overlay
@@ -364,10 +368,10 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     return folder
 
 
-def test_mount_8_finds_the_helper_by_type_and_by_fstab(
+def test_mount_program_finds_the_helper_by_type_and_by_fstab(
     place: Place, program: QuickProgram, namespace: Path
 ) -> None:
-    """The commands ``mount -t s3fs-meta`` and ``mount --fstab`` mount and remount."""
+    """The commands ``mount -t s3fs-meta`` and ``mount --fstab`` use the helper."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content\n")
     program.ok("umount", place.mountpoint)

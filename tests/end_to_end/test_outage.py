@@ -1,4 +1,4 @@
-"""A bucket becomes unreachable under a mount, and reachable again.
+"""A bucket that becomes unreachable under a mount, and reachable again.
 
 During the outage cached content can be read, and metadata requests are answered. Writes succeed
 until the cache is full. Readers of uncached content get EIO after ``read_timeout``, writers without
@@ -31,7 +31,7 @@ WAITING = 450  # more than the worker tasks of pyfuse3
 
 
 class Cold(NamedTuple):
-    """A mount on a host without local state: all content must be read from the bucket."""
+    """A mount on a host without local state, which must read all content from the bucket."""
 
     url: str
     mountpoint: Path
@@ -69,7 +69,7 @@ def cold(empty: Place, program: QuickProgram) -> Cold:
 
 @contextlib.contextmanager
 def away(bucket: Path) -> Iterator[None]:
-    """Move the bucket's directory away while the context lasts."""
+    """Make the directory of the bucket unavailable within a context."""
     elsewhere = bucket.with_name("bucket-away")
     bucket.rename(elsewhere)
     try:
@@ -115,7 +115,7 @@ def assert_nothing_is_lost(cold: Cold) -> None:
     other.ok("fsck", "-n", "--deep", cold.url)
 
 
-def test_flush_begun_in_an_outage_ends_after_it_without_loss(cold: Cold, empty: Place) -> None:
+def test_flush_during_an_outage_completes_after_it_without_loss(cold: Cold, empty: Place) -> None:
     with away(empty.bucket):
         require_work_in_an_outage(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
@@ -147,7 +147,7 @@ def use_metadata(cold: Cold) -> None:
 
 
 def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -> None:
-    """Each waiting reader gets EIO, or its bytes if the bucket is back in time."""
+    """Each of 450 waiting readers gets EIO, or its bytes if the outage ends in time."""
     outcomes: Counter[object] = Counter()
 
     def read(number: int) -> None:
@@ -175,10 +175,10 @@ def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -
     assert_nothing_is_lost(cold)
 
 
-def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
+def test_metadata_is_answered_while_450_truncations_wait(
     empty: Place, program: QuickProgram
 ) -> None:
-    """The kernel limits waiting reads, but not waiting truncations. Some of them get EAGAIN."""
+    """The kernel does not limit waiting truncations, so the daemon refuses some with EAGAIN."""
     names = [f"small{number}" for number in range(WAITING)]
     cold = make_cold(empty.url, empty.mountpoint, program, dict.fromkeys(names, b"x" * 100))
     outcomes: Counter[int | None] = Counter()
@@ -205,8 +205,8 @@ def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
     assert_nothing_is_lost(cold)
 
 
-def test_full_cache_refuses_writers_and_loses_nothing(cold: Cold, empty: Place) -> None:
-    """Writes fail with ENOSPC after ``write_timeout``, and succeed after the outage."""
+def test_full_cache_refuses_writers_and_loses_no_data(cold: Cold, empty: Place) -> None:
+    """In a full cache writes fail with ENOSPC after ``write_timeout``, until the outage ends."""
     mnt = cold.mountpoint
     with away(empty.bucket):
         taken = write_until_refused(mnt, 70)
@@ -246,7 +246,7 @@ def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
 
 
 @pytest.mark.slow
-def test_forced_unmount_in_an_outage_ends_and_keeps_changes_on_this_host(
+def test_forced_umount_during_an_outage_keeps_changes_on_this_host(
     cold: Cold, empty: Place
 ) -> None:
     cold.content["new"] = os.urandom(2 * MIB)
@@ -265,10 +265,8 @@ def test_forced_unmount_in_an_outage_ends_and_keeps_changes_on_this_host(
 
 
 @pytest.mark.slow
-def test_forced_umount_waits_no_longer_for_a_daemon_that_still_uploads(
-    cold: Cold, empty: Place
-) -> None:
-    """The filesystem is unmounted already when the command begins."""
+def test_forced_umount_stops_a_daemon_that_still_uploads(cold: Cold, empty: Place) -> None:
+    """After an unmount, umount --force ends the wait for the upload."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -284,7 +282,7 @@ def test_forced_umount_waits_no_longer_for_a_daemon_that_still_uploads(
 
 @contextlib.contextmanager
 def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a command, and yield it when it has reported that it waits for the bucket."""
+    """Start a command, and yield it when it reports that it waits for the bucket."""
     with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
@@ -309,7 +307,7 @@ def folder_of_server(tmp_path: Path) -> Path:
 
 
 def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
-    """Make a bucket on a server, and a filesystem in it; mount without local state."""
+    """Make a bucket on a server and a filesystem in it, and mount without local state."""
     server.make_bucket("bucket")
     program.environment |= {**server.environment(), "AWS_ENDPOINT_URL": server.endpoint_url}
     return make_cold("s3://bucket/home", place.mountpoint, program)
@@ -344,7 +342,7 @@ def stopped(server: S3Server) -> Iterator[None]:
 def shown(
     program: QuickProgram, words: tuple[str | Path, ...], *, on_terminal: bool
 ) -> Iterator[tuple["subprocess.Popen[str]", TextIO]]:
-    """Start a command; yield it with the text that a user sees, on a terminal or in a pipe."""
+    """Start a command, and yield it with its output on a terminal or in a pipe."""
     reader, writer = os.openpty() if on_terminal else os.pipe()
     with (
         program.begin(*words, stderr=writer) as process,
@@ -358,7 +356,7 @@ def shown(
 
 
 def until(text: TextIO, part: str) -> str:
-    """Return the first line that has *part*."""
+    """Return the first line that contains *part*."""
     for line in text:
         if part in line:
             return line
@@ -368,10 +366,10 @@ def until(text: TextIO, part: str) -> str:
 @pytest.mark.s3
 @pytest.mark.slow
 @pytest.mark.parametrize("on_terminal", [True, False])
-def test_warm_says_that_a_hanging_server_does_not_answer(
+def test_warm_reports_a_hanging_server(
     empty: Place, program: QuickProgram, folder_of_server: Path, on_terminal: bool
 ) -> None:
-    """The line names the bucket and its server; the download ends when the server answers."""
+    """Warm names the bucket and the server that does not answer, and then continues."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         with (
@@ -390,14 +388,14 @@ def test_warm_says_that_a_hanging_server_does_not_answer(
 @pytest.mark.slow
 @pytest.mark.parametrize("on_terminal", [True, False])
 @pytest.mark.parametrize("words", [("flush", "--json"), ("umount",)])
-def test_interrupted_command_says_what_a_hanging_server_has_not_got(
+def test_interrupted_command_reports_changes_that_a_hanging_server_lacks(
     empty: Place,
     program: QuickProgram,
     folder_of_server: Path,
     words: tuple[str, ...],
     on_terminal: bool,
 ) -> None:
-    """Lines name the bucket, its server and the changes; the mount stays."""
+    """An interrupted command prints the bucket, its server and the changes; the mount stays."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         where = f"{cold.url} at {server.endpoint_url}"

@@ -31,7 +31,7 @@ def _words(place: Place) -> frozenset[str]:
     return flags.mount | flags.filesystem
 
 
-def test_remount_changes_only_the_flags_ro_and_rw(mounted: Place, program: QuickProgram) -> None:
+def test_remount_changes_only_the_read_only_flag(mounted: Place, program: QuickProgram) -> None:
     file, before = mounted.mountpoint / "f", _words(mounted)
     file.write_bytes(b"content")
 
@@ -53,10 +53,10 @@ def test_remount_changes_only_the_flags_ro_and_rw(mounted: Place, program: Quick
     assert program.status(mounted.mountpoint)["kernel_read_only"] is False
 
 
-def test_remount_read_only_fails_while_a_file_is_open_for_writing(
+def test_read_only_remount_fails_while_a_file_is_open_for_writing(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Read-only is also refused while a removed file is open."""
+    """A remount with ro is also refused while a removed file is open."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as file:
         file.write(b"x")
@@ -71,7 +71,7 @@ def test_remount_read_only_fails_while_a_file_is_open_for_writing(
 def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """After a read-only remount the commands rm, clone and lock fail, and no atime changes."""
+    """After a read-only remount rm, clone and lock fail, and no atime changes."""
     path = mounted.mountpoint / "f"
     path.write_bytes(b"content")
     os.utime(path, ns=(0, path.stat().st_mtime_ns))
@@ -92,7 +92,7 @@ def test_read_only_remount_stops_changes_that_bypass_the_kernel(
     program.ok("rm", path)
 
 
-def test_rm_is_refused_after_a_remount_that_the_helper_did_not_report(
+def test_rm_fails_after_a_read_only_remount_that_bypassed_the_helper(
     mounted: Place, program: QuickProgram
 ) -> None:
     path = mounted.mountpoint / "f"
@@ -116,7 +116,7 @@ def test_remount_refuses_other_options_by_name(
     (mounted.mountpoint / "f").touch()
 
 
-def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -> None:
+def test_remount_accepts_the_options_of_fstab(place: Place, program: QuickProgram) -> None:
     """A remount accepts all options of the fstab line, because mount(8) passes them."""
     options = "_netdev,nofail,allow_other,commit=2,noatime"
     done = _helper(program, place, options)
@@ -129,8 +129,10 @@ def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -
     program.ok("umount", place.mountpoint)
 
 
-def test_mount_made_read_only_stays_read_only(place: Place, program: QuickProgram) -> None:
-    """On a mount made with ro, the option remount,rw is refused and remount,ro succeeds."""
+def test_mount_made_read_only_refuses_to_become_writable(
+    place: Place, program: QuickProgram
+) -> None:
+    """A mount made with ro refuses remount,rw and accepts remount,ro."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     refused = _helper(program, place, "remount,rw")
@@ -142,7 +144,7 @@ def test_mount_made_read_only_stays_read_only(place: Place, program: QuickProgra
 
 
 def test_remount_with_another_url_is_refused(mounted: Place, program: QuickProgram) -> None:
-    """A remount whose URL is not that of the mounted filesystem is refused."""
+    """A remount with the URL of another filesystem is refused."""
     other = mounted._replace(url=mounted.url + "2")
 
     refused = _helper(program, other, "remount,ro")

@@ -27,7 +27,7 @@ def counts(program: Program, place: Place) -> dict[str, list[int]]:
 
 
 def write_and_read(program: Program, place: Place) -> dict[str, Any]:
-    """Write a file, unmount, mount on an empty cache, read the file; return the figures."""
+    """Write a file, unmount, mount on an empty cache, read the file, and return the figures."""
     (place.mountpoint / "f").write_bytes(b"x" * 100_000)
     program.ok("umount", place.mountpoint)
     program.ok("mount", place.url, place.mountpoint)
@@ -35,8 +35,8 @@ def write_and_read(program: Program, place: Place) -> dict[str, Any]:
     return program.status(place.mountpoint)
 
 
-def test_requests_of_all_mounts_and_commands_are_added_up(program: Program, mounted: Place) -> None:
-    """Status shows those of today, and requests of fsck have their own cause."""
+def test_requests_of_all_mounts_and_commands_are_summed(program: Program, mounted: Place) -> None:
+    """Status shows the requests of today, and requests of fsck have a separate cause."""
     figures = write_and_read(program, mounted)
     program.ok("umount", mounted.mountpoint)
     before = counts(program, mounted)
@@ -45,8 +45,8 @@ def test_requests_of_all_mounts_and_commands_are_added_up(program: Program, moun
     after = counts(program, mounted)
 
     assert before["data put"][0] == 1
-    assert before["changelogs put"][0] >= 3  # a fence record of each mount, and the file
-    assert before["lease put"][0] == 4  # both mounts took and released it
+    assert before["changelogs put"][0] >= 3  # the fence record of each mount, and the file
+    assert before["lease put"][0] == 4  # Both mounts acquired and released the lease.
     assert sum(figures["today"][f"{kind}_requests"] for kind in CLASSES) <= sum(
         numbers[0] for numbers in before.values()
     )
@@ -66,14 +66,16 @@ def test_status_of_a_url_saves_no_counts(program: Program, mounted: Place) -> No
 
 
 @pytest.mark.s3
-def test_requests_to_a_bucket_are_counted_as_answers(program: Program, on_server: Place) -> None:
+def test_requests_to_a_server_are_counted_by_their_answers(
+    program: Program, on_server: Place
+) -> None:
     figures = write_and_read(program, on_server)
     program.ok("umount", on_server.mountpoint)
     found = counts(program, on_server)
 
     assert found["data put"][:2] == [1, found["data put"][1]]
     assert found["data put"][1] > 0
-    assert found["mount list"][2] > 0  # the bodies of listings
+    assert found["mount list"][2] > 0  # bodies of list replies
     store = figures["store"]
     assert figures["today"]["get_requests"] >= store["get"]["requests"]
-    assert found["mount delete"][0] >= 1  # of the probe
+    assert found["mount delete"][0] >= 1  # deletion of the probe object

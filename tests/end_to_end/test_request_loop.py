@@ -1,4 +1,4 @@
-"""Requests on real mounts under full load: background work continues, and signals end the mount."""
+"""Requests on real mounts under full load: background work continues, and signals unmount."""
 
 import json
 import os
@@ -31,7 +31,7 @@ while True:
 
 @contextmanager
 def load(mountpoint: Path) -> Iterator[None]:
-    """Keep the mount busy from two processes, which are killed with the context."""
+    """Load the mount from two processes, which are killed with the context."""
     busy = []
     try:
         for number in range(2):
@@ -47,7 +47,7 @@ def load(mountpoint: Path) -> Iterator[None]:
 
 
 def test_background_work_continues_under_full_load(place: Place, program: QuickProgram) -> None:
-    """Txgs are shipped, and commands are answered, while two processes load the mount."""
+    """Txgs are uploaded, and commands are answered, while two processes load the mount."""
     program.ok("mount", "-o", "sync_interval=0.5", place.url, place.mountpoint)
     with load(place.mountpoint):
         first = program.status(place.mountpoint)
@@ -59,8 +59,8 @@ def test_background_work_continues_under_full_load(place: Place, program: QuickP
     program.ok("umount", place.mountpoint)
 
 
-def test_busy_mount_ends_at_a_signal(place: Place, program: QuickProgram) -> None:
-    """A mount under load is unmounted at SIGTERM, and the next mount has earlier changes."""
+def test_sigterm_unmounts_a_busy_mount(place: Place, program: QuickProgram) -> None:
+    """SIGTERM unmounts a mount under load, and the next mount has the earlier changes."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     pid = program.status(place.mountpoint)["pid"]

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server: lost and suspended writers, and removed files."""
+"""A bucket on a real S3 server with lost and suspended writers, and removed files."""
 
 import json
 import os
@@ -46,10 +46,10 @@ def burn(place: Place, program: QuickProgram) -> None:
     shutil.rmtree(program.cachedir)
 
 
-def test_lost_machine_loses_only_seconds_of_changes(
+def test_lost_host_loses_only_seconds_of_changes(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """After a loss during copying, all files older than two sync intervals exist."""
+    """If a host is lost during a copy, all files older than two sync intervals exist."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     write_project(tmp_path / "project", 8)
@@ -76,7 +76,7 @@ def test_lost_machine_loses_only_seconds_of_changes(
     found = contents(mnt / "d")
     lost = [name for name, _source in copy.done if name not in found]
     assert all(times.get(name, burnt_s) >= burnt_s - age_s - INTERVAL_S for name in lost)
-    # the files that exist are the oldest ones
+    # The files that exist are the oldest files.
     assert lost == [name for name, _source in copy.done][len(found) :]
     whole = {name: source.read_bytes() for name, source in copy.done if name in found}
     assert [name for name in whole if not whole[name].startswith(found[name])] == []

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server under real use: compiling, cloning, kills, another host."""
+"""A bucket on a real S3 server in real use: compiling, cloning, kills, another host."""
 
 import os
 import signal
@@ -30,13 +30,13 @@ def make_repository(folder: Path) -> None:
 
 
 def git(folder: Path, *words: str | Path) -> str:
-    """Run git with a made-up author."""
+    """Run git with an invented author."""
     who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "gc.auto=0"]
     return run("git", *who, *words, here=folder)
 
 
 def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
-    """Unmount, and mount on a machine without local state."""
+    """Unmount, and mount on a host without local state."""
     program.ok("umount", place.mountpoint)
     other = QuickProgram(program.cachedir.with_name("other-state"))
     other.environment = program.environment
@@ -44,10 +44,10 @@ def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
     return other
 
 
-def test_program_is_compiled_and_a_repository_cloned_in_a_bucket(
+def test_compiled_program_and_cloned_repository_are_equal_on_another_host(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """A compiled program and a cloned repository are identical on another machine."""
+    """A compiled program and a cloned repository are identical on another host."""
     mnt = on_server.mountpoint
     make_repository(tmp_path / "origin")
     write_project(tmp_path / "project", 8)
@@ -74,10 +74,10 @@ def test_program_is_compiled_and_a_repository_cloned_in_a_bucket(
     other.ok("fsck", "-n", "--deep", on_server.url)
 
 
-def test_daemon_that_is_killed_in_the_middle_of_a_copy_loses_nothing_synced(
+def test_daemon_killed_during_a_copy_loses_no_synced_data(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """Synced files are complete, later ones are complete or a prefix; the copy can continue."""
+    """After a kill during a copy synced files are complete, and the copy can continue."""
     mnt = on_server.mountpoint
     sources = sorted(SOURCE.glob("*.py"))
     pid = program.status(mnt)["pid"]
@@ -102,7 +102,7 @@ def test_daemon_that_is_killed_in_the_middle_of_a_copy_loses_nothing_synced(
     for name, source in copy.done:
         (mnt / "d" / name).write_bytes(source.read_bytes())
     last = f"{len(copy.done)}-{sources[len(copy.done) % len(sources)].name}"
-    (mnt / "d" / last).unlink(missing_ok=True)  # the copy that was killed
+    (mnt / "d" / last).unlink(missing_ok=True)  # the copy that the kill interrupted
     other = remount_elsewhere(on_server, program)
     expected = {name: source.read_bytes() for name, source in copy.done}
     assert differing(contents(mnt / "d"), expected) == []
@@ -120,7 +120,7 @@ def test_daemon_that_is_killed_in_the_middle_of_a_copy_loses_nothing_synced(
     ],
     ids=["wrong secret", "unknown key", "no credentials", "missing bucket"],
 )
-def test_refusal_by_the_server_is_one_clear_line(
+def test_refusal_by_the_server_prints_one_line(
     empty: Place,
     program: QuickProgram,
     bucket: S3Server,
@@ -128,7 +128,7 @@ def test_refusal_by_the_server_is_one_clear_line(
     url: str,
     says: str,
 ) -> None:
-    """Every command prints one line and a specific status if the server refuses."""
+    """Every command prints one line and has a specific status if the server refuses."""
     if bucket.make == "moto" and change:
         pytest.skip("moto checks no credentials")
     program.environment |= {**bucket.environment(), "AWS_ENDPOINT_URL": bucket.endpoint_url}
@@ -137,15 +137,15 @@ def test_refusal_by_the_server_is_one_clear_line(
     for words in (["mount", url, empty.mountpoint], ["mkfs", "--plain", url], ["status", url]):
         done = program.run(*words)
         assert says in done.stderr
-        # A busy machine may first say that the server has not answered yet.
+        # On a loaded machine the first line may be that the server has not answered yet.
         assert len([one for one in done.stderr.splitlines() if "answered yet" not in one]) == 1
         assert done.returncode == ExitStatus.STORE_ACCESS
 
 
-def test_commands_about_the_past_of_a_mount_know_its_server(
+def test_commands_about_the_past_of_a_mount_use_its_server(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """The options of the mount are used where the command has none, and are part of its advice."""
+    """Commands about the past of a mount use the mount's endpoint, also in their advice."""
     mnt, url = on_server.mountpoint, on_server.url
     (mnt / "report").write_bytes(b"first")
     program.ok("umount", mnt)

@@ -63,7 +63,7 @@ def test_file_without_content_uses_no_space(folder: Path) -> None:
 
 
 def test_append_writes_at_the_current_end(folder: Path) -> None:
-    """Writes through two descriptors with O_APPEND overwrite no byte of any descriptor."""
+    """Writes through two descriptors with O_APPEND do not overwrite each other."""
     one = os.open(folder / "f", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     two = os.open(folder / "f", os.O_WRONLY | os.O_APPEND)
     plain = os.open(folder / "f", os.O_WRONLY)
@@ -81,8 +81,8 @@ def test_append_writes_at_the_current_end(folder: Path) -> None:
     assert (folder / "f").read_bytes() == b"abcd\0\0e"
 
 
-def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> None:
-    """read(2) shows mapped bytes at once, and the daemon has them after msync(2).
+def test_bytes_written_through_a_shared_memory_map_reach_the_file(folder: Path) -> None:
+    """read(2) shows bytes of a memory map at once, and the daemon has them after msync(2).
 
     The bytes cross a block boundary.
     """
@@ -99,9 +99,9 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
 
 
 def test_memory_map_shows_writes_to_the_file(folder: Path) -> None:
-    """A shared mmap(2) shows later writes.
+    """A shared mmap(2) shows later writes to the file.
 
-    A private one keeps the bytes that its process has changed.
+    A private mapping keeps the bytes that its process has changed.
     """
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
@@ -117,8 +117,8 @@ def test_memory_map_shows_writes_to_the_file(folder: Path) -> None:
         assert (private[0:3], shown[0:3]) == (b"own", b"xxx")
 
 
-def test_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
-    """A process that has the file open sees the new size and the new times."""
+def test_open_with_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
+    """A process that has the truncated file open sees the new size and the new times."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     before = file.stat()
@@ -174,13 +174,13 @@ def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
     assert (before.f_bfree - during.f_bfree) * before.f_frsize == 4 * MIB
     assert during.f_files - during.f_ffree == before.f_files - before.f_ffree + 1
     while after.f_files - after.f_ffree != before.f_files - before.f_ffree:
-        # the daemon releases the file some time after close(2) has returned
+        # The daemon releases the file some time after close(2) has returned.
         after = os.statvfs(folder)
     assert after.f_bfree == before.f_bfree
 
 
 def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Program) -> None:
-    """No process can have a file open after a kill, so the next mount frees its space."""
+    """After a kill no process has the file open, so the next mount frees its space."""
     empty = program.status(mounted.mountpoint)
     pid = empty["pid"]
     fd = os.open(mounted.mountpoint / "f", os.O_WRONLY | os.O_CREAT)
@@ -190,7 +190,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
     assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with contextlib.suppress(OSError):  # close(2) fails, because the daemon is dead
+    with contextlib.suppress(OSError):  # close(2) fails, because the daemon is dead.
         os.close(fd)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
@@ -206,7 +206,7 @@ def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Prog
 # --- names -----------------------------------------------------------------------------------------
 
 
-def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
+def test_names_may_have_255_bytes_of_any_kind(folder: Path) -> None:
     """Names may contain all bytes except "/" and NUL, and are not normalised."""
     every = bytes(set(range(1, 256)) - {ord("/")}) + b"xy"
     names = {every[:255], b"\xff" * 255, b"A", b"a", "é".encode(), "e\u0301".encode(), b"...", b" "}
@@ -221,7 +221,7 @@ def test_names_have_up_to_255_bytes_of_any_kind(folder: Path) -> None:
         assert (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).read_bytes() == name
 
 
-def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
+def test_name_of_256_bytes_is_refused(folder: Path) -> None:
     long = folder / ("n" * 256)
     (folder / "f").touch()
     for work in (
@@ -239,8 +239,8 @@ def test_name_of_256_bytes_is_refused_everywhere(folder: Path) -> None:
     assert os.listdir(folder) == ["f"]
 
 
-def test_symlink_holds_4095_bytes(folder: Path) -> None:
-    """A target of 4,095 bytes is stored, and a target of 4,096 bytes is refused."""
+def test_symlink_target_has_at_most_4095_bytes(folder: Path) -> None:
+    """A symlink target may have 4,095 bytes, but not 4,096 bytes."""
     target = "t" * 4095
     (folder / "l").symlink_to(target)
 
@@ -250,8 +250,8 @@ def test_symlink_holds_4095_bytes(folder: Path) -> None:
         (folder / "m").symlink_to(target + "t")
 
 
-def test_hard_links_count_up_to_2000_and_down(folder: Path) -> None:
-    """A file has 2,001 names; when all but one are removed, its content is still complete."""
+def test_file_can_have_2001_hard_links(folder: Path) -> None:
+    """A file has 2,001 names; after all but one are removed, its content is still complete."""
     (folder / "f").write_bytes(b"content")
     for number in range(2000):
         os.link(folder / "f", folder / str(number))
@@ -295,7 +295,7 @@ def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
 
 
 def test_rename_exchange_swaps_two_names(folder: Path) -> None:
-    """The names refer to a directory and a file, in different directories."""
+    """RENAME_EXCHANGE swaps a directory and a file in different directories."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "e").mkdir()
     (folder / "e" / "f").write_bytes(b"file")
@@ -312,7 +312,7 @@ def test_rename_exchange_swaps_two_names(folder: Path) -> None:
 
 
 def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> None:
-    """A process that has the replaced file open reads the old content."""
+    """A process that has a replaced file open reads the old content."""
     (folder / "old").write_bytes(b"old")
     (folder / "new").write_bytes(b"new")
     with (folder / "old").open("rb") as file:
@@ -325,7 +325,7 @@ def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> No
 
 
 def test_rename_refuses_impossible_requests(folder: Path) -> None:
-    """A directory cannot move below itself, nor replace a file or a directory with entries."""
+    """A rename cannot move a directory below itself or replace a directory with entries."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / "f").touch()
@@ -344,8 +344,8 @@ def test_rename_refuses_impossible_requests(folder: Path) -> None:
     assert os.listdir(folder / "empty") == ["sub"]
 
 
-def test_rename_of_two_links_of_one_file_does_nothing(folder: Path) -> None:
-    """Source: rename(2), "If oldpath and newpath are existing hard links"."""
+def test_rename_between_two_links_of_one_file_does_nothing(folder: Path) -> None:
+    """Renaming a hard link onto another one has no effect, as rename(2) documents."""
     (folder / "a").touch()
     os.link(folder / "a", folder / "b")
 
@@ -357,8 +357,8 @@ def test_rename_of_two_links_of_one_file_does_nothing(folder: Path) -> None:
 # --- directories -----------------------------------------------------------------------------------
 
 
-def test_listing_during_changes_misses_and_repeats_no_name(folder: Path) -> None:
-    """Names that always exist are listed once; names made or removed meanwhile at most once."""
+def test_listing_during_changes_omits_and_repeats_no_name(folder: Path) -> None:
+    """A listing has permanent names once, and names that change meanwhile at most once."""
     stays = {b"stays-%04d" % number for number in range(1500)}
     for name in stays:
         os.mknod(os.fsencode(folder) + b"/" + name)
@@ -384,8 +384,8 @@ def test_listing_during_changes_misses_and_repeats_no_name(folder: Path) -> None
     assert {b"goes-%d" % number for number in range(200, 300)} <= set(listed)
 
 
-def test_listing_continues_at_any_earlier_position(folder: Path) -> None:
-    """A position of a listing is valid in another descriptor, and if its entry was removed."""
+def test_listing_can_continue_at_any_earlier_position(folder: Path) -> None:
+    """A listing position stays valid in another descriptor and after a removal of its entry."""
     for number in range(400):
         os.mknod(folder / str(number))
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -414,7 +414,7 @@ def test_listing_shows_the_inode_numbers_that_stat_returns(folder: Path) -> None
     assert (folder / "d" / "..").stat().st_ino == folder.stat().st_ino
 
 
-def test_removed_open_directory_has_no_entries_and_accepts_none(folder: Path) -> None:
+def test_removed_open_directory_is_empty_and_refuses_new_entries(folder: Path) -> None:
     (folder / "d").mkdir()
     directory = os.open(folder / "d", os.O_RDONLY | os.O_DIRECTORY)
     (folder / "d").rmdir()
@@ -485,7 +485,7 @@ def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
     assert file.stat().st_ctime_ns == before
 
 
-def test_later_write_has_no_earlier_mtime(folder: Path) -> None:
+def test_file_written_later_has_no_earlier_mtime(folder: Path) -> None:
     """A file written after the creation of another file has no earlier mtime, as make(1) requires.
 
     The daemon stamps new files, and the kernel stamps written files.
@@ -501,8 +501,8 @@ def test_later_write_has_no_earlier_mtime(folder: Path) -> None:
         assert made.stat().st_mtime_ns >= created_ns
 
 
-def test_later_directory_has_no_earlier_mtime(folder: Path) -> None:
-    """Its mtime is not before that of an earlier write, even if the kernel used its finer clock."""
+def test_directory_made_later_has_no_earlier_mtime(folder: Path) -> None:
+    """A new directory's mtime is not before that of an earlier write."""
     for number in range(20):
         written, made = folder / f"written-{number}", folder / f"made-{number}"
         kernel_stamp_ns()

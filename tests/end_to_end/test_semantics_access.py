@@ -32,13 +32,13 @@ ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
 
 def only_mode_of(path: Path) -> int:
-    """Return the mode from a statx(2) that requests no other attribute, as stat(1) does."""
+    """Return the mode by a statx(2) that requests no other attribute, as stat(1) does."""
     done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
     return int(done.stdout, 8)
 
 
 def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
-    """Give a file or directory an owner and a mode; create a file if nothing exists."""
+    """Set owner and mode of a file or directory; create a file if the path does not exist."""
     if not path.exists():
         path.write_bytes(b"content")
     os.chown(path, uid, uid if gid is None else gid)
@@ -47,12 +47,12 @@ def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
 
 
 def mode_of(path: Path) -> int:
-    """Return the permission bits."""
+    """Return the permission bits of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def append(name: str) -> None:
-    """Append a byte to a file of the working directory."""
+    """Append a byte to a file in the working directory."""
     fd = os.open(name, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(fd, b"x")
@@ -61,7 +61,7 @@ def append(name: str) -> None:
 
 
 def create(name: str, mode: int = 0o666) -> None:
-    """Make a file in the working directory."""
+    """Create a file in the working directory."""
     os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
 
@@ -70,7 +70,7 @@ def create(name: str, mode: int = 0o666) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_permission_bits_are_enforced(folder: Path) -> None:
-    """Another user is refused with EACCES for access, with EPERM for changes of attributes."""
+    """Another user gets EACCES for access, and EPERM for changes of attributes."""
     owned(folder / "f", ALICE, 0o600)
     (folder / "d").mkdir()
     owned(folder / "d", ALICE, 0o700)
@@ -97,20 +97,20 @@ def test_permission_bits_are_enforced(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_group_members_have_the_group_s_permissions(folder: Path) -> None:
+def test_group_members_have_the_permissions_of_the_group(folder: Path) -> None:
     """The group of a file may be the primary or a supplementary group of the process."""
     owned(folder / "f", ALICE, 0o060, gid=TEAM)
 
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
-    with refused(errno.EACCES):  # for the owner only the owner's bits count
+    with refused(errno.EACCES):  # Only the owner's bits count for the owner.
         as_user(ALICE, folder, lambda: append("f"), groups=(TEAM,))
 
 
 @pytest.mark.usefixtures("as_root")
-def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None:
-    """A file with mode 0666 in a directory with mode 0777 is refused with EACCES."""
+def test_other_users_are_refused_without_allow_other(mounted: Place) -> None:
+    """Without allow_other another user gets EACCES even for a file with mode 0666."""
     mounted.mountpoint.chmod(0o777)
     owned(mounted.mountpoint / "f", ALICE, 0o666)
 
@@ -119,8 +119,8 @@ def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None
             as_user(ALICE, mounted.mountpoint, work)
 
 
-def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
-    """On the mount of an unprivileged user the kernel refuses root with EACCES."""
+def test_root_is_refused_without_allow_other(another_user: AnotherUser) -> None:
+    """Without allow_other even root gets EACCES on the mount of another user."""
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
 
     with refused(errno.EACCES):
@@ -130,7 +130,7 @@ def test_without_allow_other_root_is_refused(another_user: AnotherUser) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_sticky_directory_lets_only_owners_rename_and_remove_a_file(folder: Path) -> None:
+def test_only_owners_rename_and_remove_files_in_a_sticky_directory(folder: Path) -> None:
     folder.chmod(0o1777)
     as_user(ALICE, folder, lambda: create("f"))
 
@@ -145,7 +145,7 @@ def test_sticky_directory_lets_only_owners_rename_and_remove_a_file(folder: Path
 
 @pytest.mark.usefixtures("as_root")
 def test_setgid_directory_passes_on_its_group(folder: Path) -> None:
-    """New files get the group of the directory; new directories get its setgid bit, too."""
+    """In a setgid directory new files get its group; new directories also get its setgid bit."""
     owned(folder, ALICE, 0o2777, gid=TEAM)
     as_user(BOB, folder, lambda: create("f"))
     as_user(BOB, folder, lambda: os.mkdir("d"))
@@ -173,9 +173,7 @@ def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("content", [b"", b"program"])
-def test_unprivileged_open_that_truncates_clears_suid_and_sgid(
-    folder: Path, content: bytes
-) -> None:
+def test_unprivileged_open_with_o_trunc_clears_suid_and_sgid(folder: Path, content: bytes) -> None:
     """A truncation by root keeps the suid and sgid bits."""
     file = owned(folder / "f", ALICE, 0o6777)
     file.write_bytes(content)
@@ -196,7 +194,7 @@ def test_unprivileged_open_that_truncates_clears_suid_and_sgid(
 
 @pytest.mark.usefixtures("as_root")
 def test_change_of_owner_or_group_clears_suid_and_sgid_of_a_file(folder: Path) -> None:
-    """The bits are cleared even if root changes the owner; a directory keeps its sgid bit."""
+    """A change of the owner, even by root, clears suid and sgid of a file."""
     file = owned(folder / "f", ALICE, 0o6755)
     as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))
     assert (mode_of(file), file.stat().st_gid) == (0o755, TEAM)
@@ -212,7 +210,7 @@ def test_change_of_owner_or_group_clears_suid_and_sgid_of_a_file(folder: Path) -
 
 @pytest.mark.usefixtures("as_root")
 def test_owner_outside_the_group_cannot_set_the_setgid_bit(folder: Path) -> None:
-    """The call chmod(2) sets the setgid bit only for members of the file's group."""
+    """Only members of a file's group can set its setgid bit with chmod(2)."""
     file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
 
     as_user(ALICE, folder, lambda: os.chmod("f", 0o2755))
@@ -243,8 +241,8 @@ def test_xattr_create_and_replace_are_enforced(folder: Path) -> None:
     }
 
 
-def test_xattr_sizes_have_the_limits_of_linux(folder: Path) -> None:
-    """Names have up to 255 bytes; a value and the list of names up to 64 KiB."""
+def test_xattr_names_and_values_have_the_size_limits_of_linux(folder: Path) -> None:
+    """An attribute name has up to 255 bytes; a value and the list of names up to 64 KiB."""
     file = folder / "f"
     file.touch()
     name = "user." + "n" * 250
@@ -266,7 +264,7 @@ def test_xattr_sizes_have_the_limits_of_linux(folder: Path) -> None:
 
 
 def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
-    """The call fails with ENODATA; a file named like the attribute is unchanged, too."""
+    """Removing a missing attribute fails with ENODATA."""
     for name in ("f", "user.a", "g"):
         (folder / name).write_bytes(name.encode())
     os.setxattr(folder / "g", "user.a", b"kept")
@@ -283,8 +281,8 @@ def test_removing_a_missing_xattr_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_trusted_and_security_attributes_need_root(folder: Path) -> None:
-    """Unprivileged users cannot write either kind, nor read attributes of the namespace trusted."""
+def test_trusted_and_security_xattrs_need_root(folder: Path) -> None:
+    """Unprivileged users cannot write trusted or security attributes, nor read trusted ones."""
     file = owned(folder / "f", ALICE, 0o666)
     os.setxattr(file, "trusted.a", b"t")
     os.setxattr(file, "security.test", b"s")
@@ -301,8 +299,8 @@ def test_trusted_and_security_attributes_need_root(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_symlinks_and_fifos_have_extended_attributes(folder: Path) -> None:
-    """Both accept ``trusted`` attributes and refuse ``user`` attributes, as Linux requires."""
+def test_symlinks_and_fifos_can_have_trusted_xattrs(folder: Path) -> None:
+    """Symlinks and FIFOs accept ``trusted`` and refuse ``user`` attributes, as in Linux."""
     (folder / "l").symlink_to("nowhere")
     os.mkfifo(folder / "fifo")
     for name in ("l", "fifo"):
@@ -323,19 +321,19 @@ def test_xattr_of_an_unknown_namespace_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def no_umask() -> Iterator[None]:
-    """Set the umask to 0 for the duration of a test."""
+    """Set the umask to 0 during a test."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def setfacl(*words: str | Path) -> None:
-    """Change an ACL."""
+    """Change an ACL with setfacl."""
     subprocess.run(["setfacl", *words], check=True)
 
 
 def getfacl(path: Path) -> set[str]:
-    """Return the lines of an ACL, without comments on effective rights."""
+    """Return the lines of getfacl, without comments on effective rights."""
     words = ["--omit-header", "--numeric", "--no-effective", "--absolute-names"]
     done = subprocess.run(["getfacl", *words, path], check=True, capture_output=True, text=True)
     return set(filter(None, done.stdout.splitlines()))
@@ -343,7 +341,7 @@ def getfacl(path: Path) -> set[str]:
 
 @pytest.mark.usefixtures("as_root", "acl_tools")
 def test_acl_grants_access_to_a_further_user(folder: Path) -> None:
-    """The mask limits a named user of the ACL; chmod(2) of the group bits changes the mask."""
+    """The mask of an ACL limits a named user; chmod(2) of the group bits changes the mask."""
     file = owned(folder / "f", ALICE, 0o600)
     with refused(errno.EACCES):
         as_user(BOB, folder, lambda: append("f"))
@@ -421,7 +419,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
-    """Have another process hold a lock for the duration of the context."""
+    """Let another process hold a lock during the context."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, file, kind, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -457,7 +455,7 @@ def test_record_locks_exclude_only_their_range(folder: Path) -> None:
 # --- special files ---------------------------------------------------------------------------------
 
 
-def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
+def test_fifo_passes_bytes_between_two_processes(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
     with subprocess.Popen(["cat", folder / "fifo"], stdout=subprocess.PIPE) as reader:
         (folder / "fifo").write_bytes(b"through")
@@ -465,10 +463,10 @@ def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
     assert (folder / "fifo").stat().st_size == 0
 
 
-def test_socket_accepts_connections_on_its_name(
+def test_socket_accepts_connections_at_its_path(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(folder)  # a path of a socket has at most 107 bytes
+    monkeypatch.chdir(folder)  # The path of a socket has at most 107 bytes.
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind("s")
         server.listen()
@@ -481,7 +479,7 @@ def test_socket_accepts_connections_on_its_name(
 
 
 @pytest.mark.usefixtures("as_root")
-def test_device_has_its_number_and_is_inactive_under_nodev(folder: Path) -> None:
+def test_device_keeps_its_number_and_cannot_be_opened_under_nodev(folder: Path) -> None:
     """Opening a device fails with EACCES, because ``nodev`` is the default of mount."""
     for name, kind, device in (
         ("null", stat.S_IFCHR, os.makedev(1, 3)),
@@ -495,7 +493,7 @@ def test_device_has_its_number_and_is_inactive_under_nodev(folder: Path) -> None
 
 
 @pytest.mark.usefixtures("as_root")
-def test_set_user_id_bit_has_no_power_under_nosuid(folder: Path) -> None:
+def test_suid_bit_has_no_effect_under_nosuid(folder: Path) -> None:
     """A suid program runs as the user who executes it, because ``nosuid`` is the default."""
     program = folder / "id"
     shutil.copyfile("/usr/bin/id", program)

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.mount
 TIB = 1 << 40
 
 
-def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
-    """A file of 16 TiB with one written byte uses one block, and reads as zeros elsewhere."""
+def test_file_of_16_tib_with_one_byte_uses_one_block(folder: Path) -> None:
+    """A file of 16 TiB with one byte at its end uses one block, and reads as zeros elsewhere."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(16 * TIB - 1)
@@ -36,8 +36,8 @@ def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
     assert (file.read_bytes(), file.stat().st_blocks) == (bytes(5), 0)
 
 
-def test_file_cannot_grow_past_2_to_the_60(folder: Path) -> None:
-    """Growing the file fails with EFBIG, and its content is unchanged."""
+def test_file_cannot_grow_past_2_to_the_60_bytes(folder: Path) -> None:
+    """A write beyond 2 to the 60 bytes fails with EFBIG, and the file is unchanged."""
     (folder / "f").write_bytes(b"content")
     os.truncate(folder / "f", 1 << 60)
     with refused(errno.EFBIG):
@@ -49,7 +49,7 @@ def test_file_cannot_grow_past_2_to_the_60(folder: Path) -> None:
 
 
 def fill(folder: Path, count: int) -> set[str]:
-    """Make a number of empty files; return their names."""
+    """Create a number of empty files and return their names."""
     names = [f"{number:07d}" for number in range(count)]
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     for name in names:
@@ -59,7 +59,7 @@ def fill(folder: Path, count: int) -> set[str]:
 
 
 def assert_holds(folder: Path, names: set[str]) -> None:
-    """Require that a directory lists the names, each once and with its own inode."""
+    """Require that a directory lists each name once, with a different inode."""
     with os.scandir(folder) as found:
         listed = {entry.name: entry.inode() for entry in found}
     assert listed.keys() == names
@@ -71,7 +71,7 @@ def assert_holds(folder: Path, names: set[str]) -> None:
 
 
 def test_directory_of_20000_entries_lists_each_name_once(folder: Path) -> None:
-    """Every name is listed once; after 1,000 removals only the remaining names are listed."""
+    """A directory of 20,000 entries lists each name once, also after 1,000 removals."""
     names = fill(folder, 20_000)
     assert_holds(folder, names)
     gone = set(sorted(names)[::20])
@@ -86,7 +86,7 @@ def test_directory_of_20000_entries_lists_each_name_once(folder: Path) -> None:
 def test_directory_of_a_million_entries_lists_each_name_once(
     mounted: Place, program: Program
 ) -> None:
-    """All names exist after a remount without local state, too."""
+    """All names of the directory also exist after a remount without local state."""
     (mounted.mountpoint / "d").mkdir()
     names = fill(mounted.mountpoint / "d", 1_000_000)
     assert_holds(mounted.mountpoint / "d", names)
@@ -102,8 +102,8 @@ def test_directory_of_a_million_entries_lists_each_name_once(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_file_keeps_its_content_through_65100_links(folder: Path) -> None:
-    """More links than ext4 allows are possible; the content remains until the last is removed."""
+def test_file_keeps_its_content_with_65100_links(folder: Path) -> None:
+    """A file can have 65,100 links, more than in ext4, and keeps its content."""
     (folder / "f").write_bytes(b"content")
     (folder / "d").mkdir()
     for number in range(65_100):

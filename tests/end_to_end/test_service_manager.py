@@ -22,11 +22,11 @@ class Service:
 
     def __init__(self, process: "subprocess.Popen[bytes]", listener: socket.socket) -> None:
         self.process = process
-        self.lines: list[str] = []  # lines of the messages received so far
+        self.lines: list[str] = []  # lines of all received messages
         self._listener = listener
 
     def wait_for(self, wanted: str) -> None:
-        """Receive messages until one has the line *wanted*."""
+        """Receive messages until one contains the line *wanted*."""
         while wanted not in self.lines:
             self.lines += self._listener.recv(4096).decode().split("\n")
 
@@ -48,8 +48,8 @@ def service(place: Place, program: QuickProgram, tmp_path: Path) -> Iterator[Ser
                 process.kill()
 
 
-def test_service_manager_sees_the_life_of_a_mount(service: Service, place: Place) -> None:
-    """Ready, alive, and at a signal stopping with a request for time, until all is uploaded."""
+def test_service_manager_receives_the_states_of_a_mount(service: Service, place: Place) -> None:
+    """The daemon sends READY and WATCHDOG, and after a signal STOPPING until its end."""
     service.wait_for("READY=1")
     assert mount_table.find(str(place.mountpoint)) is not None
     service.wait_for("WATCHDOG=1")
@@ -64,7 +64,7 @@ def test_service_manager_sees_the_life_of_a_mount(service: Service, place: Place
     assert mount_table.find(str(place.mountpoint)) is None
 
 
-def test_daemon_that_a_watchdog_aborts_prints_where_it_stalled(service: Service) -> None:
+def test_daemon_aborted_by_a_watchdog_prints_its_stacks(service: Service) -> None:
     service.wait_for("READY=1")
 
     service.process.send_signal(signal.SIGABRT)

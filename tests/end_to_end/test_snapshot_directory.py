@@ -1,4 +1,4 @@
-"""Points in time as directories in the mount: .snapshots/TIME."""
+"""Points in time as directories .snapshots/TIME of a mount."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mount
 
 
 def refused(function: Callable[..., object], *arguments: object) -> int | None:
-    """Return the errno with which a call fails, None if it succeeds."""
+    """Return the errno of a failed call, or None if the call succeeds."""
     try:
         function(*arguments)
     except OSError as exc:
@@ -27,7 +27,7 @@ def refused(function: Callable[..., object], *arguments: object) -> int | None:
     return None
 
 
-def test_files_of_the_past_are_read_in_the_mount(program: Program, mounted: Place) -> None:
+def test_files_of_the_past_can_be_read_in_the_mount(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     content = os.urandom(3 << 20) + bytes(100_000) + b"end"
@@ -54,8 +54,8 @@ def test_files_of_the_past_are_read_in_the_mount(program: Program, mounted: Plac
     assert (mnt / "back" / "f").read_bytes() == content
 
 
-def test_no_listing_shows_the_directory_of_snapshots(program: Program, mounted: Place) -> None:
-    """Programs that read a tree recursively never meet the past."""
+def test_root_listing_omits_the_snapshot_directory(program: Program, mounted: Place) -> None:
+    """A recursive listing of the mount omits .snapshots and so the past."""
     mnt = mounted.mountpoint
     (mnt / "f").touch()
     program.ok("flush", mnt)
@@ -67,7 +67,7 @@ def test_no_listing_shows_the_directory_of_snapshots(program: Program, mounted: 
     assert os.listdir(mnt / ".snapshots") == ["txg=2"]
 
 
-def test_points_that_are_not_retained_do_not_exist(mounted: Place) -> None:
+def test_points_in_time_that_are_not_retained_do_not_exist(mounted: Place) -> None:
     snapshots = mounted.mountpoint / ".snapshots"
     for name in ("nonsense", "txg=999", "1999-01-01", "2999-01-01", ".git", "x" * 255, "\udcff"):
         assert not (snapshots / name).exists()
@@ -76,7 +76,7 @@ def test_points_that_are_not_retained_do_not_exist(mounted: Place) -> None:
     assert refused(os.rmdir, snapshots) is not None
 
 
-def test_past_cannot_be_changed(program: Program, mounted: Place) -> None:
+def test_files_of_the_past_cannot_be_changed(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     (mnt / "f").write_bytes(b"content")
@@ -108,10 +108,8 @@ def test_past_cannot_be_changed(program: Program, mounted: Place) -> None:
     assert sorted(os.listdir(mnt)) == ["d", "f", "now"]
 
 
-def test_rename_does_not_replace_the_directory_of_snapshots(
-    program: Program, mounted: Place
-) -> None:
-    """The kernel would find no point in time in a directory that was replaced."""
+def test_rename_onto_the_snapshot_directory_is_refused(program: Program, mounted: Place) -> None:
+    """A rename onto .snapshots is refused, because it would hide all points in time."""
     mnt = mounted.mountpoint
     (mnt / "d").mkdir()
     program.ok("flush", mnt)
@@ -123,9 +121,7 @@ def test_rename_does_not_replace_the_directory_of_snapshots(
     os.rename(mnt / "d" / "other", mnt / "d" / ".snapshots")
 
 
-def test_inode_numbers_of_the_past_are_those_of_no_other_file(
-    program: Program, mounted: Place
-) -> None:
+def test_inode_numbers_of_the_past_are_unique(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "f").write_bytes(b"x")
     program.ok("flush", mnt)
@@ -146,9 +142,7 @@ def test_inode_numbers_of_the_past_are_those_of_no_other_file(
     assert listed == {"f": numbers[-2], "g": numbers[-1]}
 
 
-def test_privileges_and_devices_of_the_past_have_no_effect(
-    program: Program, mounted: Place
-) -> None:
+def test_suid_bits_and_devices_of_the_past_have_no_effect(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     shutil.copy("/bin/true", mnt / "tool")
     os.chmod(mnt / "tool", 0o6755)
@@ -165,10 +159,10 @@ def test_privileges_and_devices_of_the_past_have_no_effect(
     assert subprocess.run([past / "tool"], check=False).returncode == 0
 
 
-def test_open_file_stays_readable_while_many_points_are_used(
+def test_open_file_of_the_past_stays_readable_while_many_points_are_used(
     program: Program, mounted: Place
 ) -> None:
-    """The database of the file's point was closed meanwhile, and is restored again."""
+    """If the point in time of an open file was closed, the next read restores it."""
     mnt = mounted.mountpoint
     content = os.urandom(1 << 20)
     (mnt / "f").write_bytes(content)
@@ -187,7 +181,9 @@ def test_open_file_stays_readable_while_many_points_are_used(
     assert len(states) <= PAST_POINTS_OPEN_MAX
 
 
-def test_temporary_state_is_removed_with_the_mount(program: Program, mounted: Place) -> None:
+def test_temporary_state_of_the_past_is_removed_at_unmount(
+    program: Program, mounted: Place
+) -> None:
     mnt = mounted.mountpoint
     (mnt / "f").write_bytes(b"x")
     program.ok("flush", mnt)
@@ -198,7 +194,7 @@ def test_temporary_state_is_removed_with_the_mount(program: Program, mounted: Pl
     assert len(during) == len(after) + 1
 
 
-def test_real_directory_of_the_name_wins_and_the_name_can_be_chosen(
+def test_real_directory_has_priority_over_the_snapshot_directory(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint
@@ -216,8 +212,10 @@ def test_real_directory_of_the_name_wins_and_the_name_can_be_chosen(
     assert "snapdir=a/b is not a name" in refused_name.stderr
 
 
-def test_read_only_and_past_mounts(program: Program, mounted: Place, tmp_path: Path) -> None:
-    """A read-only mount shows the past; a mount of a point in time shows no other ones."""
+def test_only_mounts_of_the_present_show_points_in_time(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """A mount of a point in time has no directory .snapshots."""
     mnt = mounted.mountpoint
     (mnt / "f").write_bytes(b"x")
     program.ok("flush", mnt)
@@ -235,9 +233,7 @@ def test_read_only_and_past_mounts(program: Program, mounted: Place, tmp_path: P
     assert os.listdir(mnt / ".snapshots" / "txg=2") == ["f"]
 
 
-def test_lost_content_of_the_past_is_an_error_of_that_file_only(
-    program: Program, mounted: Place
-) -> None:
+def test_lost_content_of_the_past_affects_only_its_file(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "lost").write_bytes(os.urandom(100_000))
     program.ok("flush", mnt)
@@ -255,7 +251,7 @@ def test_lost_content_of_the_past_is_an_error_of_that_file_only(
     assert "serving" in program.ok("status", mnt)
 
 
-def test_another_user_gets_names_of_trusted_attributes_neither_now_nor_of_the_past(
+def test_trusted_xattr_names_of_the_past_are_hidden_from_other_users(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint

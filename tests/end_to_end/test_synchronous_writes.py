@@ -1,4 +1,4 @@
-"""Writes that are durable when they return: the kernel sends an fsync for each."""
+"""Synchronous writes, for each of which the kernel sends an fsync."""
 
 import mmap
 import os
@@ -47,7 +47,7 @@ def _sync_map(path: Path) -> None:
         pytest.param(_sync_map, id="msync"),
     ],
 )
-def test_synchronous_write_is_synced(
+def test_synchronous_write_causes_one_fsync(
     mounted: Place, program: QuickProgram, write: Callable[[Path], None]
 ) -> None:
     path = mounted.mountpoint / "f"
@@ -58,7 +58,7 @@ def test_synchronous_write_is_synced(
     assert path.read_bytes() == b"new"
 
 
-def test_fsync_of_a_directory_is_a_sync(mounted: Place, program: QuickProgram) -> None:
+def test_fsync_of_a_directory_reaches_the_daemon(mounted: Place, program: QuickProgram) -> None:
     (mounted.mountpoint / "d").mkdir()
     before = program.status(mounted.mountpoint)["requests"]["fsyncdir"]
     fd = os.open(mounted.mountpoint / "d", os.O_RDONLY | os.O_DIRECTORY)

@@ -25,7 +25,7 @@ def now() -> str:
 
 
 def beside(place: Place, name: str) -> Path:
-    """Make a mountpoint beside that of a filesystem; return it."""
+    """Create a mountpoint beside that of a filesystem, and return it."""
     path = place.mountpoint.with_name(name)
     path.mkdir()
     return path
@@ -37,7 +37,7 @@ def state_directories(program: Program) -> list[str]:
 
 
 def bucket_objects(place: Place) -> dict[str, int]:
-    """Return the objects of the bucket with their write times."""
+    """Return the objects of the bucket with their modification times."""
     return {
         str(path): path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()
     }
@@ -46,7 +46,7 @@ def bucket_objects(place: Place) -> dict[str, int]:
 def test_mount_at_an_earlier_time_shows_a_removed_tree(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """The tree equals the one before its removal; no local state remains after the unmount."""
+    """A mount at an earlier time shows a removed tree, and leaves no local state."""
     shutil.copytree(STDLIB / "json", mounted.mountpoint / "tree" / "json")
     os.link(mounted.mountpoint / "tree/json/decoder.py", mounted.mountpoint / "tree/second name")
     (mounted.mountpoint / "tree" / "link").symlink_to("json/decoder.py")
@@ -72,10 +72,10 @@ def test_mount_at_an_earlier_time_shows_a_removed_tree(
     assert bucket_objects(mounted) == before
 
 
-def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
+def test_two_points_in_time_and_the_present_are_mounted_in_parallel(
     mounted: Place, program: Program
 ) -> None:
-    """Each of the three mounts shows its own content and has its own state directory."""
+    """Each of three parallel mounts shows its own content and has its own state directory."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
     for number, content in enumerate((b"one", b"two")):
@@ -104,7 +104,7 @@ def test_two_points_in_time_and_the_current_state_are_mounted_at_once(
     assert len(state_directories(program)) == 1
 
 
-def test_snapshot_mount_removes_local_state_of_killed_snapshot_mounts(
+def test_mount_of_the_past_removes_local_state_of_killed_mounts(
     mounted: Place, program: Program
 ) -> None:
     first, second = beside(mounted, "first"), beside(mounted, "second")
@@ -129,7 +129,7 @@ def test_snapshot_mount_removes_local_state_of_killed_snapshot_mounts(
 
 
 def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program: Program) -> None:
-    """The refusal takes one line and leaves no local state."""
+    """An unavailable point in time is refused in one line, without local state."""
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 
     assert done.returncode == 3
@@ -138,9 +138,7 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
     assert state_directories(program) == []
 
 
-def test_mount_at_least_compares_the_bucket_with_an_earlier_state(
-    place: Place, program: Program
-) -> None:
+def test_mount_with_option_at_least_refuses_an_older_bucket(place: Place, program: Program) -> None:
     """A mount fails if the bucket is older than the state that --at-least requires."""
     program.ok("mount", place.url, place.mountpoint)
     mark = program.status(place.mountpoint)["chain"]["mark"]

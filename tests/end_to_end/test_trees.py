@@ -34,7 +34,7 @@ def _wait_for_inodes(mnt: Path, count: int) -> None:
 
 
 def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Place) -> None:
-    """No entry can be made in a removed tree, even through a directory that is still open."""
+    """A removed tree accepts no new entry, even in a directory that is still open."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     (mnt / "other").touch()
@@ -51,7 +51,7 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
                 os.link(mnt / "other", "new", dst_dir_fd=deep)
             with refused(errno.ENOENT):
                 os.rename(mnt / "other", "new", dst_dir_fd=deep)
-            _wait_for_inodes(mnt, 5)  # the kernel has cached the directories above it, too
+            _wait_for_inodes(mnt, 5)  # The kernel has also cached the parent directories.
         assert os.listdir(deep) == []
     finally:
         os.close(deep)
@@ -77,13 +77,13 @@ def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted
     _wait_for_inodes(mnt, 1)
 
 
-def test_next_mount_after_a_kill_completes_a_removal(program: QuickProgram, mounted: Place) -> None:
-    """After the next mount no name of the tree reappears, and fsck reports a clean filesystem."""
+def test_next_mount_completes_a_killed_removal(program: QuickProgram, mounted: Place) -> None:
+    """The next mount after a killed removal shows no name of the tree, and fsck is clean."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
     program.ok("rm", mnt / "tree")
-    time.sleep(0.02)  # the background removal begins
+    time.sleep(0.02)  # The background removal begins.
     subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
     program.ok("mount", mounted.url, mnt)
 
@@ -97,7 +97,7 @@ def test_next_mount_after_a_kill_completes_a_removal(program: QuickProgram, moun
 
 
 def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.Popen[str]") -> bool:
-    """Return whether a copy was seen in progress before its command ended."""
+    """Wait for a copy, and return whether it was seen in progress before its command ended."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while command.poll() is None:
         assert time.monotonic() < deadline_s, "the copy neither begins nor ends"
@@ -107,7 +107,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 
 
 def test_copy_is_complete_or_absent_after_a_kill(program: QuickProgram, mounted: Place) -> None:
-    """After a kill at any step the next mount shows a complete copy or none, and fsck is clean."""
+    """After a kill at any step the next mount shows a complete copy or none."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.mount
 ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
-# Truncates files inside a block, each in a separate thread, so that each file waits with one
-# request. Reads would not do, because some kernels send only 64 reads at once for all users.
+# Truncates each file inside a block in a separate thread, so that each file has a waiting request.
+# Reads are unsuitable, because some kernels send only 64 reads at once for all users.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -44,7 +44,7 @@ print(sorted(answers.items()))
 """
 
 
-# Reads files, each in a separate thread, and prints how many had the expected content.
+# Reads files, each in a separate thread, and prints the number of files with correct content.
 _READS = """
 import os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -60,7 +60,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(sum(found))
 """
-_KERNEL_DEFAULT = 12  # background requests of the kernel, if its bound cannot be set
+_KERNEL_DEFAULT = 12  # number of background requests of the kernel, if its limit cannot be set
 
 
 @pytest.fixture
@@ -115,10 +115,10 @@ async def _output_of(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_waiting_requests_of_one_user_leave_places_for_another(
+async def test_waiting_requests_of_one_user_leave_slots_for_another_user(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """A user gets at most two thirds of the waiting places, further requests fail with EAGAIN."""
+    """A user gets at most two thirds of the waiting slots; further requests fail with EAGAIN."""
     room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
     requests = mounted.handlers.operations.requests
     before = requests["setattr"]
@@ -141,7 +141,7 @@ async def test_waiting_requests_of_one_user_leave_places_for_another(
 async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """The kernel limits waiting reads, so the daemon answers attribute requests meanwhile."""
+    """The daemon answers attribute requests while reads wait, which the kernel limits."""
     requests = mounted.handlers.operations.requests
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):
@@ -149,7 +149,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
         while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - no event exists
             await trio.sleep(0.01)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)
-        for number in range(100):  # attribute requests are answered while reads wait
+        for number in range(100):  # Attribute requests are answered while reads wait.
             await mounted.run(os.stat, mounted.path / str(FILES + number % 20))
         assert greedy.poll() is other.poll() is None, "both processes must wait for the bucket"
         gate.set()
@@ -161,7 +161,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_of_others(
 async def test_reads_are_attributed_to_their_user_and_write_back_to_no_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The extension reads a request's user, but the kernel's write-back requests have none."""
+    """Reads are counted for their user, but write-back of the kernel has no user."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
         _record_callers(monkeypatch, name, seen)

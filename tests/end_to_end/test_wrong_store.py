@@ -1,4 +1,4 @@
-"""Commands with a wrong endpoint, bucket name or access key: messages name what to correct."""
+"""Errors of commands with a wrong endpoint, bucket name or access key, which name the mistake."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ def first_line(process: "subprocess.Popen[str]") -> str:
 
 
 def only_line(text: str) -> str:
-    """Return the only line; a busy machine may first report that the store has not answered yet."""
+    """Return the only line, except for a line that the store has not answered yet."""
     [line] = [one for one in text.splitlines() if "has not answered yet" not in one]
     return line
 
@@ -48,8 +48,8 @@ def test_closed_port_is_reported_at_the_first_attempt(
 
 
 @pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain"), ("destroy",)])
-def test_closed_port_fails_after_few_seconds(quick: QuickProgram, words: tuple[str, ...]) -> None:
-    """The first line has the limit; the last one has the URL and the server."""
+def test_closed_port_fails_after_a_few_seconds(quick: QuickProgram, words: tuple[str, ...]) -> None:
+    """The first printed line has the time limit, and the last line the URL and the server."""
     with s3_double() as gone:
         endpoint = gone.url
 
@@ -63,7 +63,7 @@ def test_closed_port_fails_after_few_seconds(quick: QuickProgram, words: tuple[s
 
 
 def test_silent_port_is_reported_while_the_first_request_waits(quick: QuickProgram) -> None:
-    """The kernel accepts the connection, but no server reads the request."""
+    """The kernel accepts a connection, but no server reads the request."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         line = first_line(
@@ -74,10 +74,10 @@ def test_silent_port_is_reported_while_the_first_request_waits(quick: QuickProgr
 
 
 def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
-    """The name is reserved by RFC 6761, so it cannot be resolved."""
+    """The host name of the endpoint is reserved by RFC 6761, so it cannot be resolved."""
     done = quick.run("fsck", "-n", "--endpoint-url", "http://nowhere.invalid", URL)
 
-    assert done.returncode == 8  # fsck's status of an operational error
+    assert done.returncode == 8  # exit status of fsck for an operational error
     line = only_line(done.stderr)
     assert line.startswith(f"s3fs-meta: {URL}: ")
     assert "the server's name in http://nowhere.invalid cannot be resolved" in line
@@ -90,10 +90,10 @@ def test_unresolvable_endpoint_fails_at_once(quick: QuickProgram) -> None:
         (403, "InvalidAccessKeyId", "check the credentials"),
     ],
 )
-def test_refusal_names_bucket_and_endpoint(
+def test_refusal_by_the_server_names_bucket_and_endpoint(
     quick: QuickProgram, tmp_path: Path, status: int, code: str, advice: str
 ) -> None:
-    """Every command that needs the bucket has one line with the URL, the code and the server."""
+    """Each command that needs the bucket prints one line with URL, error code and server."""
     (tmp_path / "mnt").mkdir()
     with s3_double() as double:
         double.answer_always(error(status, code))

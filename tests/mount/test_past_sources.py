@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from s3fs_meta.control.plain_call import no_report
-from s3fs_meta.errors import NoInodeError, UsageError
+from s3fs_meta.errors import NoInodeError, SettingsError, UsageError
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.meta.tables import inodes
@@ -99,15 +99,26 @@ async def test_clone_of_the_present_uploads_all_changes_first(volume: Volume) ->
         {"top": "1", "names": [], "at": None},
         {"top": 1, "names": "d", "at": None},
         {"top": 1, "names": [], "at": {"when": 1}},
-        {"top": 1, "names": [], "at": {"text": "txg=999", "txg": 999}},
-        {"top": 1, "names": [], "at": {"text": "1970-01-01", "time_ns": 1}},
-        {"top": 1, "names": [], "at": {"text": "3000-01-01", "time_ns": 1 << 62}},
     ],
 )
 async def test_malformed_past_source_is_refused(volume: Volume, source: dict[str, Any]) -> None:
     async with shipped(volume) as (sources, _txg, _ino):
         with pytest.raises(UsageError):
             await sources.find(**source)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        {"text": "txg=999", "txg": 999},
+        {"text": "1970-01-01", "time_ns": 1},
+        {"text": "3000-01-01", "time_ns": 1 << 62},
+    ],
+)
+async def test_absent_point_in_time_is_refused(volume: Volume, at: dict[str, Any]) -> None:
+    async with shipped(volume) as (sources, _txg, _ino):
+        with pytest.raises(SettingsError, match="not retained"):
+            await sources.find(top=1, names=[], at=at)
 
 
 async def test_path_that_did_not_exist_at_the_txg_is_refused(volume: Volume) -> None:

@@ -59,16 +59,17 @@ _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 _STAMP_BYTES: Final = 16
 
 Steps = Generator[int, None, None]
-Report = Callable[[str, int, int], None]  # description, bytes done, bytes in total
+# Reports progress: name of the phase, operations done, operations in total.
+Report = Callable[[str, int, int], None]
 
 
 class Sizes(NamedTuple):
     """The amount of work; each thread has its own large file and its own small files."""
 
-    big_bytes: int  # 0: no large files
+    big_bytes: int  # size of each large file; 0 means no large files
     block_bytes: int  # size of each read and write of a large file
     small_bytes: int
-    files: int  # number of small files; 0: none
+    files: int  # number of small files per thread; 0 means no small files
     threads: int
 
     @property
@@ -82,16 +83,17 @@ class Result(NamedTuple):
 
     what: str
     operations: int
-    size_bytes: int  # number of bytes that the step read or wrote
+    size_bytes: int  # number of bytes that the phase read or wrote
     seconds: float
-    latencies_s: Sequence[float]  # ascending, one for each operation
+    latencies_s: Sequence[float]  # the latency of each operation, sorted ascending
 
 
 class _Phase(NamedTuple):
     what: str
-    steps: Callable[[int], Steps]  # one operation of one thread per step; yields bytes
-    operations: int  # number of operations of one thread
-    cold: bool = False  # drop kernel caches first, if the process may do so
+    # Runs the operations of one thread; yields the number of bytes after each operation.
+    steps: Callable[[int], Steps]
+    operations: int  # number of operations per thread
+    cold: bool = False  # drop the kernel's caches before the phase, if permitted
 
 
 def can_drop_caches() -> bool:
@@ -107,7 +109,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # run() replaces this directory
+        self._folder = parent  # run() replaces it by a temporary directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""
@@ -270,7 +272,9 @@ def bench(
     ] = None,
     big_size: Annotated[
         str,
-        typer.Option("--big-size", metavar="SIZE", help="Size of a large file; 0: no large files."),
+        typer.Option(
+            "--big-size", metavar="SIZE", help="Size of each large file; 0 means no large files."
+        ),
     ] = "1G",
     block_size: Annotated[
         str,
@@ -279,7 +283,7 @@ def bench(
         ),
     ] = "1M",
     small_size: Annotated[
-        str, typer.Option("--small-size", metavar="SIZE", help="Size of a small file.")
+        str, typer.Option("--small-size", metavar="SIZE", help="Size of each small file.")
     ] = "4K",
     files: Annotated[
         int,
@@ -288,7 +292,7 @@ def bench(
             metavar="N",
             min=0,
             max=BENCH_FILES_MAX,
-            help="Number of small files, and number of empty files; 0: none.",
+            help="Number of small files per thread, and also of empty files; 0 means none.",
         ),
     ] = 1000,
     threads: Annotated[
@@ -298,7 +302,7 @@ def bench(
             metavar="N",
             min=1,
             max=BENCH_THREADS_MAX,
-            help="Threads that work in parallel.",
+            help="Number of threads that read and write in parallel.",
         ),
     ] = 1,
     json: options.Json = False,
@@ -350,7 +354,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
     found = [one.mountpoint for one in mounts if one.fs_type == mount_table.FS_TYPE]
     if len(found) != 1:
         which = f"mounted are {', '.join(found)}" if found else "nothing is mounted"
-        raise UsageError(f"give a directory as an argument: {which}")
+        raise UsageError(f"bench needs the directory to measure as an argument: {which}")
     return Path(found[0])
 
 
@@ -359,18 +363,22 @@ def _check(where: Path, sizes: Sizes) -> None:
     if not where.is_dir():
         raise UsageError(f"{where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:
-        raise UsageError(f"--block-size: 1 to {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}")
+        raise UsageError(
+            f"--block-size must be from 1 byte to {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}"
+        )
     if sizes.big_bytes % sizes.block_bytes:
-        raise UsageError("--big-size is not a multiple of --block-size")
+        raise UsageError("--big-size must be a multiple of --block-size")
     if sizes.small_bytes > BENCH_BLOCK_BYTES_MAX:
-        raise UsageError(f"--small-size: at most {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}")
+        raise UsageError(
+            f"--small-size must be at most {output.human_bytes(BENCH_BLOCK_BYTES_MAX)}"
+        )
     if not sizes.big_bytes and not sizes.files:
         raise UsageError("nothing to measure: both --big-size and --files are 0")
     figures = os.statvfs(where)
     free_bytes = figures.f_bavail * figures.f_frsize
     if sizes.needed_bytes > free_bytes:
         needed, free = map(output.human_bytes, (sizes.needed_bytes, free_bytes))
-        raise UsageError(f"{where} has {free} free, {needed} are needed")
+        raise UsageError(f"not enough free space in {where}: {free} available, {needed} needed")
 
 
 def _at(result: Result, part: float) -> float:

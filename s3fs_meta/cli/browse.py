@@ -56,7 +56,7 @@ def browse(
         typer.Option(
             "--listen",
             metavar="[ADDR:]PORT",
-            help="Address on loopback, or a port of 127.0.0.1; port 0 is any free one.",
+            help="Loopback address, or a port on 127.0.0.1; port 0 selects any free port.",
         ),
     ] = "0",
     open_browser: Annotated[
@@ -66,7 +66,7 @@ def browse(
     access: options.Access,
 ) -> None:
     """Run ``s3fs-meta browse``."""
-    # Imported late, because only this command needs the server.
+    # The HTTP server is imported late, because only this command needs it.
     from s3fs_meta.browse import command
     from s3fs_meta.browse.access import leading_to
 
@@ -80,10 +80,10 @@ def browse(
             output.print_text(url)
             typer.echo("Ctrl-C ends the page.", err=True)
             if open_browser:
-                # The arguments of the browser can be read by every user, so they have no token.
+                # A file passes the URL with its token: other users could read it in the arguments.
                 page = Path(stack.enter_context(TemporaryDirectory())) / "s3fs-meta.html"
                 page.write_text(leading_to(url))
-                # A browser in the terminal ends only with its user.
+                # A text browser runs until its user quits, so it runs in a thread.
                 Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
 
         reading = Reading(place, access.s3, access.passphrase_file, front)

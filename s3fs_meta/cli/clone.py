@@ -70,8 +70,9 @@ def clone(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="Copy the source as it was: ISO 8601, an age such as 10m, txg=N, newest, now, or the "
-            "name of a kept point.",
+            help="Copy the source as it was at TIME: ISO 8601, an age such as 10m, txg=N, newest, "
+            "now, "
+            "or the name of a kept point.",
             show_default=False,
             autocompletion=completion.points_in_time,
         ),
@@ -116,7 +117,7 @@ def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
     if at.strip() != _NOW:
         wanted = option_syntax.point_in_time("--at", at)._asdict()
     if os.path.lexists(source) and os.lstat(source).st_ino >= PAST_INO_MIN:
-        raise UsageError(f"{source} is of a point in time already; leave out --at")
+        raise UsageError(f"{source} already shows a point in the past; leave out --at")
     found = past_path(source, cachedir)
     names = [os.fsdecode(name) for name in found.names]
     return PastSource(found.place, {"top": found.top, "names": names, "at": wanted})

@@ -47,7 +47,7 @@ class CommandHelp(NamedTuple):
         """Return the text below the options in ``--help``."""
         examples = [f"  {escape(one.command)}\n      {escape(one.does)}" for one in self.examples]
         exits = [f"  {status:>3}  {escape(meaning)}" for status, meaning in self.exits.items()]
-        # After the character \b click keeps the line breaks of a paragraph.
+        # The character \b makes click keep the line breaks of the paragraph.
         return "\n\n".join(
             [
                 "\b\n[bold]Examples[/bold]\n" + "\n".join(examples),

@@ -25,9 +25,12 @@ from s3fs_meta.option_table import OPTIONS, WITHOUT_EFFECT
 if TYPE_CHECKING:
     from s3fs_meta.sync.known_points import Known
 
-VARIABLE: Final = "_S3FS_META_COMPLETE"  # set by the script of a shell
-_LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # set by bash; by zsh and fish
-_COMMA: Final = re.compile(r"(?<!\\),")  # a comma between options; commas in values are escaped
+# The completion script of a shell sets this variable to request candidates.
+VARIABLE: Final = "_S3FS_META_COMPLETE"
+# Variables with the command line: bash sets the first, zsh and fish set the second.
+_LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+# A comma separates two options; a comma in a value is escaped.
+_COMMA: Final = re.compile(r"(?<!\\),")
 _CHANGEABLE: Final = ("cachesize", "upload_limit", "download_limit")
 _TXG: Final = "txg="
 
@@ -109,7 +112,7 @@ def kept_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _known(place: Filesystem) -> "Known | None":
-    from s3fs_meta.sync import known_points  # imported late: other completions need no state
+    from s3fs_meta.sync import known_points  # imported late: most completions need no state
 
     state = _state(place)
     try:
@@ -174,7 +177,7 @@ def _known_files(cachedir: Path) -> Iterator[Path]:
 def mountpoints(incomplete: str) -> list[str]:
     """Return the mountpoints of this host that begin with a path, which may be relative."""
     above, slash, name = incomplete.rpartition("/")
-    # Mounted filesystems are not accessed, because an access blocks if a daemon hangs.
+    # Completion never accesses a mounted filesystem: the access would block if the daemon hangs.
     directory = os.path.normpath(os.path.join(os.getcwd(), above + slash)).rstrip("/") + "/"
     wanted = directory + name if incomplete else "/"
     return [

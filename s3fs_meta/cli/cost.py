@@ -45,7 +45,7 @@ _Prices = Annotated[
     typer.Option(
         "--prices",
         metavar="FILE",
-        help="Table of prices in TOML; default: AWS S3 Standard, us-east-1.",
+        help="File with a table of prices in TOML; default: AWS S3 Standard, us-east-1.",
         show_default=False,
     ),
 ]
@@ -70,7 +70,11 @@ _CAUSES = {
 def cost(
     target: Annotated[
         str,
-        typer.Argument(metavar="MOUNTPOINT|URL", help="Filesystem to show.", show_default=False),
+        typer.Argument(
+            metavar="MOUNTPOINT|URL",
+            help="Filesystem whose requests are counted.",
+            show_default=False,
+        ),
     ],
     prices: _Prices = None,
     *,
@@ -104,11 +108,13 @@ async def _ledger(place: Target) -> Ledger:
         if place.mountpoint is not None:
             raise
     except ControlError:
-        pass  # the daemon is of an earlier version, which counts nothing
+        pass  # the daemon runs an earlier version, which counts no requests
     try:
         ledger = await trio.to_thread.run_sync(request_log.read, state)
     except NewerLogError as exc:
-        raise SettingsError(f"the counts in {state} are of {exc}: upgrade s3fs-meta") from exc
+        raise SettingsError(
+            f"cannot read the request counts in {state} ({exc}): upgrade s3fs-meta"
+        ) from exc
     if ledger is None:
         raise SettingsError(
             f"this host has counted no requests of {place.url}; mounts and commands count them"

@@ -70,7 +70,7 @@ class _Found(NamedTuple):
     name: str  # the text that the user must type
     own: list[ObjectKey]
     foreign: list[ObjectKey]
-    superblock: bytes | None  # bytes of the second copy of the superblock; None: unchanged
+    superblock: bytes | None  # bytes of the superblock's second copy; None if it is unchanged
 
 
 class _Wanted(NamedTuple):
@@ -81,7 +81,7 @@ class _Wanted(NamedTuple):
     secret: Secret | None
     confirm: str | None
     force_takeover: bool
-    mount: str  # the command that mounts the filesystem, for advice about a killed mount
+    mount: str  # command that mounts the filesystem; shown after a killed mount
 
 
 def destroy(
@@ -91,7 +91,8 @@ def destroy(
         typer.Option(
             "--confirm",
             metavar="NAME",
-            help="Label or URL of the filesystem; confirms without a question.",
+            help="Confirm with the filesystem's label or URL, instead of a question on the "
+            "terminal.",
             show_default=False,
         ),
     ] = None,
@@ -99,8 +100,8 @@ def destroy(
         bool,
         typer.Option(
             "--by-name",
-            help="Remove every object whose key has the form of s3fs-meta, without reading it or "
-            "using a passphrase.",
+            help="Remove every object whose key looks like a key of s3fs-meta, without reading the "
+            "objects and without a passphrase.",
         ),
     ] = False,
     force_takeover: options.ForceTakeover = False,
@@ -134,14 +135,14 @@ def destroy(
 
 async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
     place = wanted.place
-    # The question and the removal share one event loop, which also reads the terminal.
+    # The prompt and the removal run in one event loop, which also reads the terminal.
     async with opened_store(place.url, wanted.s3) as store:
         contents = await removal.list_contents(store)
         if not contents.named:
             raise NotAFilesystemError(store.url)
         lease = await _refuse_held(store, wanted)
         found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
-        front.ready()  # remove the progress bar before the question
+        front.ready()  # remove the progress bar before the prompt
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)
@@ -236,7 +237,7 @@ async def _find(
         removal.require_own_superblock(keys)
         label = keys.superblock.label
         opened = keys.keyring, keys.data
-    if opened is None:  # only the lease and the tombstone exist
+    if opened is None:  # only the lease and the destroy tombstone exist
         own = [key for key in contents.keys if key in removal.LAST]
         superblock = None
     else:

@@ -93,12 +93,12 @@ def diff(
         str | None,
         typer.Argument(
             metavar="PATH",
-            help="With a URL: only this path, from the root, and paths below it.",
+            help="With a URL: compare only this path, relative to the root, and paths below it.",
             show_default=False,
         ),
     ] = None,
     stat_only: Annotated[
-        bool, typer.Option("--stat", help="Print only numbers of files and bytes.")
+        bool, typer.Option("--stat", help="Print only how many files changed, and their bytes.")
     ] = False,
     *,
     access: options.Access,
@@ -134,12 +134,13 @@ def diff(
 def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target, list[bytes]]:
     """Return the filesystem, and the names of the wanted path in it."""
     if path is None and not is_url(target):
-        with suppress(NotMountedError):  # a mountpoint, also while the daemon still uploads
+        with suppress(NotMountedError):  # the target is a path below a mountpoint
             return targets.of_mountpoint(Path(target), cachedir), []
     found = past_target(target, path, cachedir)
     if found.top != ROOT_INO:
         raise UsageError(
-            f"{target} is below a bind mount: use s3fs-meta diff {found.place.url} with the path"
+            f"{target} is below a bind mount; name the URL and the path in the filesystem: "
+            f"s3fs-meta diff {found.place.url} TIME TIME PATH"
         )
     return found.place, found.names
 

@@ -22,7 +22,7 @@ from s3fs_meta.console import boundary, exits
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 
-# Each command is a module of this package ("_" for "-") with HELP and a function of the same name.
+# Each command is a module with HELP and a function of the module's name ("-" is "_" in names).
 COMMANDS: Final = (
     "mkfs",
     "mount",
@@ -101,14 +101,14 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.Signature([one.replace(kind=keyword) for one in parameters])
-    call.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature
+    call.__signature__ = signature  # type: ignore[attr-defined]  # typer reads the signature
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # imported only for this option
+        from importlib import metadata  # imported late: slow, and only --version needs it
 
         sys.stdout.write(f"s3fs-meta {metadata.version('s3fs-meta')}\n")
         raise typer.Exit
@@ -142,12 +142,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def program() -> NoReturn:
     """Run the program and end the process."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # None if the caller closed it
-        sys.stdout.reconfigure(errors="surrogateescape")  # paths may not be UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):  # stdout is None if the caller closed it
+        sys.stdout.reconfigure(
+            errors="surrogateescape"
+        )  # output may contain paths that are not UTF-8
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
-        # If a signal interrupts the start of a thread, the interpreter may wait for that thread
-        # forever.
+        # Skip the interpreter's exit: it can wait forever for a thread whose start was interrupted.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

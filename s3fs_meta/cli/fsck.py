@@ -49,7 +49,7 @@ HELP = CommandHelp(
     exits=FSCK_MEANINGS,
 )
 
-_ONLY_ALL = (  # options that need -y
+_ONLY_ALL = (  # options that are valid only with -y
     "--delete-unknown",
     "--accept-superblock",
     "--end-at",
@@ -57,7 +57,8 @@ _ONLY_ALL = (  # options that need -y
     "--objects-from",
 )
 _LOCK_WAIT_S = 10.0
-_SHOWN_MAX = 10  # number of findings per invariant, and of notes, that are shown without --verbose
+# Without --verbose at most 10 findings of each invariant and 10 notes are shown.
+_SHOWN_MAX = 10
 
 
 AcceptSuperblock = Annotated[
@@ -119,7 +120,9 @@ ObjectsFrom = Annotated[
 
 def fsck(
     url: options.Url,
-    report_only: Annotated[bool, typer.Option("-n", help="Change nothing, only report.")] = False,
+    report_only: Annotated[
+        bool, typer.Option("-n", help="Report errors, and change nothing.")
+    ] = False,
     safe: Annotated[
         bool,
         typer.Option("-p", help="Only recompute derived values, and remove leftovers of a crash."),

@@ -75,7 +75,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
-_FUTURE: Final = "times"  # the name of a check that is no numbered invariant
+_FUTURE: Final = "times"  # name of the check of wrong times, which is not a numbered invariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class CheckPlan:
     # Accept the superblock in the bucket, although this host has seen a newer superblock.
     accept_superblock: bool = False
     verbose: bool = False
-    publish_local: bool = False  # use the local state if the bucket lacks its last txg
-    objects_from: str | None = None  # URL of a copy of the bucket
+    publish_local: bool = False  # upload the local state if the bucket lacks its last txg
+    objects_from: str | None = None  # URL of a copy of the bucket, the source of replacements
     end_at: Txg | None = None  # the last txg to keep; later txgs are abandoned
 
 
@@ -111,7 +111,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
-            front.notice("the filesystem is mounted: checking it beside the running mount")
+            front.notice("the filesystem is mounted: checking it while the mount runs")
             await check_beside(plan, store, secret, report, front)
         else:
             try:
@@ -182,7 +182,7 @@ async def _refuse_readable(
     except NewerFormatError as exc:
         if image_codec.parse_manifest_key(exc.key) is None:
             raise
-        return  # the rebuild itself refuses newer formats that it can verify
+        return  # the rebuild refuses an object of a newer format that it can verify
     except BrokenChainError as exc:
         last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
@@ -260,7 +260,7 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # a process that is ending, or another fsck, has the lock; opening waits
+        return None  # an ending process or another fsck holds the lock; opening waits for it
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
@@ -270,11 +270,11 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
         HeldError: the plan demands repairs, or the journal mode excludes other readers.
     """
     if plan.wanted.repair is not Mode.REPORT:
-        raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
+        raise HeldError(f"{plan.place.url} is mounted on this host; unmount it before repairs")
     if not Pragmas(journal_mode=journal_mode).is_wal:
         raise HeldError(
-            f"{plan.place.url} is mounted here with journal_mode={journal_mode}, which lets"
-            " no other process read; unmount it before the check"
+            f"{plan.place.url} is mounted on this host with journal_mode={journal_mode}, which"
+            " excludes other readers; unmount it before the check"
         )
 
 
@@ -303,8 +303,9 @@ async def check_beside(
     try:
         if db.is_former:
             raise HeldError(
-                f"{plan.place.url} is mounted here by an older s3fs-meta, whose tables cannot be"
-                " checked beside it; unmount it before the check"
+                f"{plan.place.url} is mounted on this host by an older s3fs-meta, whose tables "
+                "cannot"
+                " be checked while it runs; unmount it before the check"
             )
         examined = Examined(db, store, keys.keyring, mounted=True)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
@@ -364,7 +365,7 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            # Faults of the superblock are reported as findings.
+            # Faults of the superblock are not notes: the report lists them as findings.
             if notice not in volume.superblock_faults:
                 report.remember(notice)
         state_dir = volume.state_dir
@@ -488,7 +489,7 @@ async def _carry(volume: Volume, front: Front) -> bool:
     """Upload the repairs; return whether all changes were uploaded."""
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
-    await session.publish_anew(front.progress)  # the report lists the losses
+    await session.publish_anew(front.progress)  # the report already lists what was lost
     if volume.position.link.created_ns < volume.link.created_ns:
         front.notice(f"a new time span begins with {described(volume.position.link)}")
     return not session.db.changed and not session.uploader.pending

@@ -70,7 +70,7 @@ _AUTO_NAME: Final = "auto-%Y-%m-%dT%H:%M:%S"
 
 def _count(option: str, what: str) -> Any:
     return typer.Option(
-        option, metavar="N", min=0, help=f"With --expire: keep {what}.", show_default=False
+        option, metavar="N", min=0, help=f"With --expire: do not drop {what}.", show_default=False
     )
 
 
@@ -121,7 +121,7 @@ _Name = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help="Name of the point to keep: a letter, then letters, digits and _.-+:@.",
+        help="Name for the kept point: a letter, then letters, digits and _.-+:@.",
         show_default=False,
     ),
 ]
@@ -137,24 +137,30 @@ _At = Annotated[
     ),
 ]
 _Auto = Annotated[
-    bool, typer.Option("--auto", help="Allow --expire to drop the point; NAME may be left out.")
+    bool, typer.Option("--auto", help="Let --expire drop this point later; NAME may be left out.")
 ]
 _Drop = Annotated[
     list[str] | None,
     typer.Option(
         "--drop",
         metavar="NAME",
-        help="Drop a kept point; repeatable.",
+        help="Drop the kept point NAME; repeatable.",
         show_default=False,
         autocompletion=completion.kept_names,
     ),
 ]
 _Expire = Annotated[
     bool,
-    typer.Option("--expire", help="Drop points kept with --auto that no --keep-* option keeps."),
+    typer.Option(
+        "--expire",
+        help="Drop every point that was kept with --auto and that no --keep-* option retains.",
+    ),
 ]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", "-n", help="With --expire: drop nothing, only list.")
+    bool,
+    typer.Option(
+        "--dry-run", "-n", help="With --expire: list the points to drop, and drop nothing."
+    ),
 ]
 
 
@@ -210,7 +216,7 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
         if wanted.at is not None:
             point_in_time("--at", wanted.at)
     if wanted.policy is None and (wanted.dry_run or not policy.is_empty):
-        raise UsageError("--dry-run and the options --keep-* belong to --expire")
+        raise UsageError("--dry-run and --keep-* can only be used with --expire")
     if wanted.policy is not None and policy.is_empty:
         raise UsageError(
             "--expire needs one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly and"
@@ -352,7 +358,7 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
     if wanted.policy is None:
         return await points.keep(wanted.name, wanted.at, auto=wanted.auto)
     result = _expired(await points.all(), wanted.policy)
-    # By their keys: a point that was kept anew under the same name meanwhile stays.
+    # Dropping by key spares a newer point that was kept under the same name meanwhile.
     await points.drop([one["key"] for one in result["points"] if not one["reasons"]])
     return {**result, "dropped": True}
 

@@ -34,7 +34,9 @@ HELP = CommandHelp(
 
 
 def lock(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Tree to lock.", show_default=False)],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Directory tree to lock.", show_default=False)
+    ],
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:

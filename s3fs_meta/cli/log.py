@@ -69,8 +69,8 @@ HELP = CommandHelp(
 class _Wanted(NamedTuple):
     """The part of the history that is shown."""
 
-    top: Ino  # the directory in which the path begins
-    names: list[bytes]  # the names of the path; empty: everything below *top*
+    top: Ino  # inode of the directory to which the path is relative
+    names: list[bytes]  # components of the path; an empty list means everything below *top*
     since: PointInTime | None
     until: PointInTime
     most: int | None
@@ -89,7 +89,7 @@ def log(
         str | None,
         typer.Argument(
             metavar="PATH",
-            help="With a URL: only changes of this path, from the root, and below it.",
+            help="With a URL: list only changes at or below this path, relative to the root.",
             show_default=False,
         ),
     ] = None,
@@ -98,7 +98,7 @@ def log(
         typer.Option(
             "--since",
             metavar="TIME",
-            help="Only transaction groups since this time.",
+            help="List only transaction groups since this time.",
             show_default=False,
             autocompletion=completion.points_in_time,
         ),
@@ -108,7 +108,7 @@ def log(
         typer.Option(
             "--until",
             metavar="TIME",
-            help="Only transaction groups up to this time.",
+            help="List only transaction groups up to this time.",
             autocompletion=completion.points_in_time,
         ),
     ] = "newest",
@@ -118,7 +118,8 @@ def log(
             "-n",
             metavar="N",
             min=1,
-            help=f"Maximum number of groups; default: {HISTORY_SHOWN_DEFAULT}, with --since all.",
+            help=f"Maximum number of listed groups; default: {HISTORY_SHOWN_DEFAULT}, or all with "
+            "--since.",
             show_default=False,
         ),
     ] = None,
@@ -180,7 +181,7 @@ async def _of_path(
     stays = await versions.stays(wanted.names)
     if not versions.has_all_stays:
         reading.front.notice(
-            "the path had too many inodes: changes of the earliest ones are missing"
+            "the path belonged to too many inodes: changes of the earliest inodes are not listed"
         )
     return PathLog(volume.db, search, changelogs, stays, volume.link.txg).backwards(first)
 

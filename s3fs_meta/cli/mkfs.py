@@ -58,13 +58,18 @@ def mkfs(
     label: Annotated[
         str,
         typer.Option(
-            "--label", metavar="TEXT", help="Label that commands show.", show_default=False
+            "--label",
+            metavar="TEXT",
+            help="Label of the filesystem, which commands display.",
+            show_default=False,
         ),
     ] = "",
     block_size: Annotated[
         str,
         typer.Option(
-            "--block-size", metavar="SIZE", help="Unit of file data: 64K to 16M, a power of two."
+            "--block-size",
+            metavar="SIZE",
+            help="Block size of file data: a power of two, 64K to 16M.",
         ),
     ] = "1M",
     page_size: Annotated[
@@ -72,7 +77,7 @@ def mkfs(
         typer.Option(
             "--page-size",
             metavar="SIZE",
-            help="Page of the metadata database: 512 to 64K, a power of two.",
+            help="Page size of the metadata database: a power of two, 512 to 64K.",
         ),
     ] = "4K",
     retention: Annotated[
@@ -80,11 +85,13 @@ def mkfs(
         typer.Option(
             "--retention",
             metavar="TIME",
-            help="How far back every point in time is available: 0 to 100 years. s3fs-meta "
-            "retention changes this later.",
+            help="How long every point in time stays available: 0 to 100 years. Change it later "
+            "with s3fs-meta retention.",
         ),
     ] = "7d",
-    plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Create the filesystem without encryption.")
+    ] = False,
     *,
     access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
@@ -93,7 +100,7 @@ def mkfs(
     """Run ``s3fs-meta mkfs``."""
     urls.parse(url)
     if plain and access.passphrase_file is not None:
-        raise UsageError("--plain and --passphrase-file contradict each other")
+        raise UsageError("--plain and --passphrase-file cannot be combined")
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
     retention_s = parse_retention("--retention", retention)
@@ -156,7 +163,8 @@ def _scratch(cachedir: Path) -> Iterator[Path]:
         directory = tempfile.TemporaryDirectory(prefix="mkfs-", dir=cachedir)
     except OSError as exc:
         raise SettingsError(
-            f"cannot write below {str(cachedir)!r}: {exc.strerror}; choose another --cachedir"
+            f"cannot write to the directory {str(cachedir)!r} ({exc.strerror}); choose another "
+            "with --cachedir"
         ) from exc
     with directory as path:
         yield Path(path)

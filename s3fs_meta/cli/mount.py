@@ -110,7 +110,7 @@ def mount(
         bool,
         typer.Option(
             "--list-options",
-            help="List the options of -o and exit.",
+            help="List the options that -o accepts, and exit.",
             callback=_list_options,
             is_eager=True,
         ),
@@ -122,7 +122,8 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than this state, which status --all shows as chain mark.",
+            help="Refuse a bucket whose state is older than this chain mark, as status --all shows "
+            "it.",
             show_default=False,
         ),
     ] = None,

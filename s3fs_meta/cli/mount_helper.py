@@ -20,7 +20,7 @@ from s3fs_meta.settings import parse_mount_options
 PROGRAM: Final = "mount.s3fs-meta"
 USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
 
-# The defaults of mount(8) for root. s3fs-meta mount has those of FUSE: nodev and nosuid.
+# Defaults of mount(8) for root. s3fs-meta mount has the FUSE defaults, nodev and nosuid.
 ROOT_DEFAULTS: Final = "dev,suid"
 
 
@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> Call:
 
 def run(arguments: list[str]) -> int:
     """Mount or remount, as mount(8) requests."""
-    # Imported inside the error boundary, because the compiled extension may be missing.
+    # Imported inside the error boundary: the import fails if the compiled extension is missing.
     from s3fs_meta.cli.mount import start
     from s3fs_meta.mount.plan import make_plan
 

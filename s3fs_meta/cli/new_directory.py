@@ -20,7 +20,7 @@ class _Made(NamedTuple):
     path: Path
     device: int
     inode: int
-    ctime_ns: int  # differs after any change, and for a later directory with the same inode
+    ctime_ns: int  # distinguishes a changed directory, and a new one with a reused inode number
 
 
 class NewDirectory:
@@ -41,7 +41,7 @@ class NewDirectory:
             _create(path, mode, paths)
         except OSError as exc:
             for one in reversed(paths):
-                with contextlib.suppress(OSError):  # another process uses it already
+                with contextlib.suppress(OSError):  # another process already uses the directory
                     one.rmdir()
             raise UsageError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
         self._made = [_as_made(one) for one in paths]
@@ -56,7 +56,7 @@ class NewDirectory:
     def remove_unused(self) -> None:
         """Remove the created directories if all of them are unchanged and empty."""
         made, self._made = self._made, []
-        with contextlib.suppress(OSError):  # another process uses or has removed them
+        with contextlib.suppress(OSError):  # another process uses or removed a directory
             if all(_as_made(one.path) == one for one in made):
                 for one in reversed(made):
                     one.path.rmdir()
@@ -64,7 +64,7 @@ class NewDirectory:
 
 def _create(path: Path, mode: int, created: list[Path]) -> None:
     for one in reversed(_missing(path)):
-        with contextlib.suppress(FileExistsError):  # another process has created it meanwhile
+        with contextlib.suppress(FileExistsError):  # another process created it meanwhile
             one.mkdir(mode if one == path else 0o777)
             created.append(one)
 

@@ -41,7 +41,7 @@ class Filesystem(NamedTuple):
     store: ObjectStore
     keyring: Keyring
     uuid: str
-    state: Path  # the state directory, in which replaced objects are kept
+    state: Path  # the state directory, which keeps the replaced objects
 
 
 def url_of(words: str) -> str:
@@ -86,7 +86,9 @@ async def _repair(source: Source, filesystem: Filesystem) -> AsyncIterator[Objec
 
     async with opened_store(source.url, source.s3, probe_only=True) as copies:
         if copies.url == store.url:
-            raise UsageError(f"--objects-from={source.url} is the bucket itself")
+            raise UsageError(
+                f"--objects-from={source.url} names the bucket to repair; name a copy of the bucket"
+            )
         yield ObjectCopies(store, copies, filesystem.keyring, filesystem.uuid, keep)
 
 

@@ -35,7 +35,7 @@ ReadablePaths = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH...",
-        help="Files and directories of one mounted filesystem; a directory includes its tree.",
+        help="Files and directories in one mounted filesystem; a directory includes its tree.",
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ Cachedir = Annotated[
     typer.Option(
         "--cachedir",
         metavar="DIR",
-        help="Directory of local state; default: $XDG_STATE_HOME/s3fs-meta, for root "
+        help="Directory for local state; default: $XDG_STATE_HOME/s3fs-meta, and for root "
         "/var/lib/s3fs-meta.",
         show_default=False,
     ),
@@ -52,7 +52,10 @@ Cachedir = Annotated[
 EndpointUrl = Annotated[
     str | None,
     typer.Option(
-        "--endpoint-url", metavar="URL", help="S3 server other than AWS.", show_default=False
+        "--endpoint-url",
+        metavar="URL",
+        help="URL of an S3 server other than AWS.",
+        show_default=False,
     ),
 ]
 Region = Annotated[
@@ -62,7 +65,7 @@ Region = Annotated[
 Profile = Annotated[
     str | None,
     typer.Option(
-        "--profile", metavar="NAME", help="Profile of the AWS configuration.", show_default=False
+        "--profile", metavar="NAME", help="Profile in the AWS configuration.", show_default=False
     ),
 ]
 PassphraseFile = Annotated[
@@ -79,8 +82,8 @@ UnsafeSingleWriter = Annotated[
     bool,
     typer.Option(
         "--unsafe-single-writer",
-        help="Accept a store that ignores conditional writes, so that a second writer can "
-        "destroy the filesystem.",
+        help="Accept a store that ignores conditional writes. A second writer can then destroy "
+        "the filesystem.",
     ),
 ]
 ForceTakeover = Annotated[
@@ -88,7 +91,7 @@ ForceTakeover = Annotated[
     typer.Option(
         "--takeover",
         "--force-takeover",
-        help="Take the lease from the host that holds it; changes that the other host had not "
+        help="Take the lease from the host that holds it. Changes that the other host has not "
         "uploaded stay on that host.",
     ),
 ]
@@ -105,8 +108,8 @@ NoPrivileges = Annotated[
     bool,
     typer.Option(
         "--no-privileges",
-        help="Do not copy devices, file capabilities, and set-user-ID and set-group-ID bits of "
-        "files, which would give privileges to users of the copy.",
+        help="Do not copy devices, file capabilities, set-user-ID and set-group-ID bits, which "
+        "would give privileges to users of the copy.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]

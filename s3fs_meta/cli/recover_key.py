@@ -46,8 +46,8 @@ def recover_key(
         bool,
         typer.Option(
             "--renew",
-            help="Replace the recovery key and print the new one; needs the passphrase or the old "
-            "key.",
+            help="Replace the recovery key and print the new key; needs the passphrase or the old "
+            "recovery key.",
         ),
     ] = False,
     recovery_key_file: Annotated[
@@ -65,9 +65,13 @@ def recover_key(
 ) -> None:
     """Run ``s3fs-meta recover-key``."""
     if renew and new_passphrase_file is not None:
-        raise UsageError("--renew leaves the passphrase as it is; run the command twice for both")
+        raise UsageError(
+            "--renew replaces only the recovery key; set a new passphrase in a second run"
+        )
     if access.passphrase_file is not None and (not renew or recovery_key_file is not None):
-        raise UsageError("--passphrase-file is for --renew without --recovery-key-file")
+        raise UsageError(
+            "--passphrase-file can only be used with --renew, and not with --recovery-key-file"
+        )
 
     def typed() -> bytes:
         if recovery_key_file is not None:

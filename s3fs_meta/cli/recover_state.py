@@ -89,7 +89,7 @@ def recover_state(
         typer.Option(
             "--to",
             metavar="DIR",
-            help="Copy the files into this directory, which must be new or empty.",
+            help="Directory for the copied files, which must be new or empty.",
             show_default=False,
         ),
     ] = None,
@@ -98,13 +98,13 @@ def recover_state(
         typer.Option(
             "--kept",
             metavar="NAME",
-            help="Name of the quarantined directory, if there are several.",
+            help="Name of the quarantined state, which is needed if there are several.",
             show_default=False,
         ),
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option("--everything", help="Copy unchanged files, too."),
+        typer.Option("--everything", help="Copy all files, even unchanged files."),
     ] = False,
     no_privileges: options.NoPrivileges = False,
     *,
@@ -135,7 +135,7 @@ def _only(found: list[Kept], place: targets.Target) -> Kept:
     found = [one for one in found if one.database.exists()] or found
     if len(found) > 1:
         names = ", ".join(one.path.name for one in found)
-        raise UsageError(f"choose a quarantined state with --kept: {names}")
+        raise UsageError(f"there are several quarantined states; choose one with --kept: {names}")
     return found[0]
 
 
@@ -210,8 +210,9 @@ async def _base(
             await restorer.restore(None, path, upto=link.txg)
         except (NoImageError, ObjectMissingError, UnfinishedFilesystemError) as exc:
             raise SettingsError(
-                "the state on which the quarantined state was based is no longer in the bucket, so "
-                "the changed files are unknown; --everything copies all files"
+                "the bucket no longer has the txg that precedes the quarantined state, so the "
+                "changed "
+                "files are unknown; --everything copies all files"
             ) from exc
         with contextlib.closing(Database.open(path, Pragmas(), read_only=True)) as base:
             yield base

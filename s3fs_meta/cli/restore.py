@@ -69,7 +69,7 @@ def restore(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="Path to copy, from the root; default: everything.",
+            help="Path to copy, relative to the root; default: all files.",
             show_default=False,
         ),
     ] = None,
@@ -99,7 +99,7 @@ def restore(
 class _Copied(NamedTuple):
     """The entries to copy."""
 
-    paths: list[bytes]  # paths from the root; empty: copy everything
+    paths: list[bytes]  # paths relative to the root; an empty list selects all files
     target: Path
     privileges: bool
 

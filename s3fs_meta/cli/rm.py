@@ -38,10 +38,13 @@ HELP = CommandHelp(
 def rm(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Files and trees to remove.", show_default=False),
+        typer.Argument(
+            metavar="PATH...", help="Files and directory trees to remove.", show_default=False
+        ),
     ],
     locked: Annotated[
-        bool, typer.Option("--locked", help="Also remove trees that s3fs-meta lock has locked.")
+        bool,
+        typer.Option("--locked", help="Also remove trees that were locked with s3fs-meta lock."),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the space is freed.")] = False,
     cachedir: options.Cachedir = None,

@@ -100,7 +100,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
-            mend=Mend(anything=True),  # the user has chosen to abandon later txgs
+            mend=Mend(anything=True),  # the user agreed to abandon later txgs
         ),
         option_syntax.point_in_time("--at", at),
         confirmed=yes,
@@ -161,12 +161,12 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     for notice in bucket.points.notices:
         front.notice(with_options(notice, wanted.place.url, wanted.s3))
     if past.txg == present.txg:
-        raise SettingsError(f"{described(past)} is the current txg: there is nothing to roll back")
+        raise SettingsError(
+            f"{described(past)} is already the newest txg: there is nothing to roll back"
+        )
     if bucket.points.unreadable_end:
         last = bucket.points.unreadable_end[-1]
-        front.notice(
-            f"the txgs after txg {present.txg}, up to txg {last}, cannot be read and are abandoned"
-        )
+        front.notice(f"txgs {present.txg + 1} to {last} cannot be read; the rollback abandons them")
     front.notice(f"{store.url} is rolled back from {described(present)}")
     front.notice(f"to {described(past)}: {counted(present.txg - past.txg, 'transaction group')}")
     if not wanted.confirmed:
@@ -181,4 +181,4 @@ def _require_yes() -> None:
     sys.stderr.write('Type "yes" to continue: ')
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() != "yes":
-        raise UsageError("nothing was changed")
+        raise UsageError("the rollback was not confirmed; nothing was changed")

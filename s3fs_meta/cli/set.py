@@ -44,7 +44,7 @@ def set(  # noqa: A001 - the name of the command
         list[str] | None,
         typer.Argument(
             metavar="[NAME=VALUE]...",
-            help="Settings to change.",
+            help="Settings to change in the running mount.",
             show_default=False,
             autocompletion=completion.settings,
         ),
@@ -54,22 +54,24 @@ def set(  # noqa: A001 - the name of the command
 ) -> None:
     """Run ``s3fs-meta set``."""
     if "=" in mountpoint.name and not mountpoint.exists():
-        raise UsageError(f"name the mountpoint first: s3fs-meta set MOUNTPOINT {mountpoint}")
+        raise UsageError(f"the mountpoint is missing: s3fs-meta set MOUNTPOINT {mountpoint}")
     wanted: dict[str, str] = {}
     for text in values or ():
         name, equals, value = text.partition("=")
         if not equals:
             hint = "; run s3fs-meta dropcache MOUNTPOINT" if name == "dropcache" else ""
-            raise UsageError(f"{text!r}: write NAME=VALUE{hint}")
+            raise UsageError(f"the setting {text!r} has no value: write NAME=VALUE{hint}")
         wanted[name] = value
     place = targets.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
         result = trio.run(request_set, place, wanted)
         if result["over_bytes"]:
             size = output.human_bytes(result["over_bytes"])
-            front.notice(f"{size} above cachesize stay cached until they are uploaded")
+            front.notice(
+                f"dirty blocks exceed cachesize by {size}; they stay cached until they are uploaded"
+            )
         if wanted and not json:
-            front.notice("changed until the unmount; the next mount uses its own options")
+            front.notice("the change lasts until the unmount; the next mount uses its own options")
     if json:
         output.print_json(result)
         return

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_INTERRUPTED: Final = 130  # the status in ``exits``, which is slow to import
+_INTERRUPTED: Final = 130  # equals ExitStatus.INTERRUPTED, whose module is slow to import
 
 
 def program() -> NoReturn:
@@ -23,7 +23,7 @@ def program() -> NoReturn:
     words = sys.argv[1:]
     if is_plain_removal(words) and not sys.flags.optimize:
         sys.exit(_remove([Path(word) for word in words[1:]]))
-    from s3fs_meta.cli import entry  # loads the parser
+    from s3fs_meta.cli import entry  # imported late: slow, because it loads the parser
 
     entry.program()
 
@@ -56,7 +56,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 def _report(exc: BaseException) -> int:
     """Print an error like all other commands; return the exit status."""
-    from s3fs_meta.console import boundary  # loads the parser
+    from s3fs_meta.console import boundary  # imported late: slow, because it loads the parser
 
     def again() -> int:
         raise exc

@@ -55,7 +55,7 @@ _MaxAge = Annotated[
     typer.Option(
         "--max-age",
         metavar="TIME",
-        help="With --check: how old a change may be that only this host has, as 5m.",
+        help="With --check: maximum age of a change that is not yet uploaded, such as 5m.",
         show_default=False,
     ),
 ]
@@ -64,7 +64,7 @@ _MaxPending = Annotated[
     typer.Option(
         "--max-pending",
         metavar="SIZE",
-        help="With --check: how much content may be only on this host, as 1G.",
+        help="With --check: maximum size of file data that is not yet uploaded, such as 1G.",
         show_default=False,
     ),
 ]
@@ -73,7 +73,7 @@ _MinFree = Annotated[
     typer.Option(
         "--min-free",
         metavar="PERCENT",
-        help="With --check: how much of the disk with the cache must be free, as 5%.",
+        help="With --check: minimum free space on the disk of the cache, such as 5%.",
         show_default=False,
     ),
 ]
@@ -90,14 +90,14 @@ _Unshipped = Annotated[
     bool, typer.Option("--unshipped", help="List files whose changes are not yet in the bucket.")
 ]
 _Every = Annotated[
-    bool, typer.Option("--all", help="Show every figure, the counters of requests too.")
+    bool, typer.Option("--all", help="Show all figures, including the counters of requests.")
 ]
 _ForMonitoring = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Print one line for a monitoring program; the exit status is 0 (good), 1 (a limit "
-        "is passed or an upload failed), 2 (the mount does not take changes, or has ended) or 3 "
+        help="Print one line for a monitoring program. The exit status is 0 (good), 1 (a limit "
+        "is exceeded or an upload failed), 2 (the mount refuses changes, or has ended) or 3 "
         "(unknown).",
     ),
 ]
@@ -105,19 +105,20 @@ _Watch = Annotated[
     bool,
     typer.Option(
         "--watch",
-        help="Keep showing what the mount does: rates, times, uploads, the processes with most "
-        "requests. Without a target it shows the only mount. Ctrl-C ends it.",
+        help="Show the activity of a mount until Ctrl-C: rates, times, uploads, and the processes "
+        "with most requests. The target may be left out if there is only one mount.",
     ),
 ]
 _Interval = Annotated[
-    str, typer.Option("--interval", metavar="TIME", help="With --watch: time between two screens.")
+    str, typer.Option("--interval", metavar="TIME", help="With --watch: time between two updates.")
 ]
 _Prometheus = Annotated[
     bool,
     typer.Option(
         "--prometheus",
-        help="Print the figures of a mount, or of every mount, in Prometheus' text format, for "
-        "the textfile collector of node_exporter.",
+        help="Print the figures of one mount or of all mounts in the text format of Prometheus, "
+        "for "
+        "node_exporter's textfile collector.",
     ),
 ]
 
@@ -141,12 +142,12 @@ def status(
     if check:
         return _check(target, access.cachedir, _limits(max_age, max_pending, min_free))
     if prometheus:
-        from s3fs_meta.cli import status_prometheus  # imported late: only this option needs it
+        from s3fs_meta.cli import status_prometheus  # imported late: only --prometheus needs it
 
         status_prometheus.show(target, access.cachedir)
         return ExitStatus.DONE
     if watch:
-        from s3fs_meta.cli import status_watch  # imported late: only this option needs it
+        from s3fs_meta.cli import status_watch  # imported late: only --watch needs it
 
         status_watch.run(target, access.cachedir, interval)
         return ExitStatus.DONE

@@ -26,7 +26,7 @@ HELD: Final = "held"
 LOST: Final = "lease lost"
 
 _NS: Final = 1_000_000_000
-# Ages are shown in their two largest units.
+# An age is printed in its two largest units, such as 3 d 4 h.
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 

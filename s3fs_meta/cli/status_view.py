@@ -11,7 +11,7 @@ from s3fs_meta.mount.latency import histograms
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.upload_watch import rate_of
 
-# Texts that replace names of figures, because "file 3 MiB" would be meaningless.
+# Labels of figures whose names are unclear without a unit ("file 3 MiB").
 _SIZES: Final[Mapping[str, str]] = {
     "file bytes": "size of all files",
     "block bytes": "of it distinct data",

@@ -89,8 +89,7 @@ def umount(
         typer.Option(
             "--force",
             help="Unmount even if programs or other mount namespaces use the filesystem (they get "
-            "errors), or if changes cannot be uploaded, also in an outage of the bucket (the next "
-            "mount on this host uploads them).",
+            "errors), or if changes cannot be uploaded (the next mount on this host uploads them).",
         ),
     ] = False,
 ) -> None:
@@ -139,7 +138,8 @@ async def _unmount_and_wait(
             keeping.cancel()
 
         async def keep() -> None:
-            with keeping, contextlib.suppress(NotMountedError, ControlError):  # it has just ended
+            # The errors mean that the daemon has just ended.
+            with keeping, contextlib.suppress(NotMountedError, ControlError):
                 await is_away.wait()
                 await request_end(place, keep=True)
 
@@ -159,7 +159,7 @@ async def _unmount_and_wait(
                 front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
-            front.notice(f"the filesystem is in use {used}: ending the daemon nevertheless")
+            front.notice(f"the filesystem is in use {used}; the daemon ends because of --force")
             await request_end(place)
     if result.get("kind") == KILLED:
         await trio.to_thread.run_sync(_judge_killed, place, front)
@@ -224,9 +224,9 @@ def _judge(outcome: Mapping[str, object]) -> None:
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
-            f"unmounted, but another host has taken the filesystem over ({outcome['why']}); "
+            f"unmounted, but another host has taken over the filesystem ({outcome['why']}); "
             "changes that are not in the bucket stay on this host; if the other host has written "
-            "since, the next mount quarantines them and prints the directory",
+            "meanwhile, the next mount quarantines these changes and prints their directory",
         )
     if outcome.get("kind") == LostBlockError.__name__:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
@@ -263,9 +263,9 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)
     except OtherUserError:
-        raise  # root could unmount, but could not wait for the upload
+        raise  # root can unmount for another user, but cannot wait for the upload
     except NotMountedError as exc:
-        if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
+        if not isinstance(exc, KilledMountError):  # a kill is reported after the unmount
             front.notice(exc.message)
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
@@ -285,7 +285,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
     for _ in range(BUSY_ATTEMPTS_MAX):
         if "busy" not in why:
             break
-        time.sleep(BUSY_PAUSE_S)  # collecting dirty pages may keep the mount busy
+        time.sleep(BUSY_PAUSE_S)  # the mount can be busy while dirty pages are collected
         why = _why_not([*command, "--", mountpoint])
     if "busy" in why and force:
         why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])
@@ -295,7 +295,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
             f"mounted below it: fuser -vm {mountpoint} lists the processes"
         )
     if why:
-        raise SettingsError(f"still mounted: {why}")
+        raise SettingsError(f"{mountpoint} is still mounted: {why}")
 
 
 def _why_not(command: Sequence[str]) -> str:

@@ -70,7 +70,9 @@ def versions(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH", help="With a URL: path of the file, from the root.", show_default=False
+            metavar="PATH",
+            help="With a URL: path of the file, relative to the root.",
+            show_default=False,
         ),
     ] = None,
     count: Annotated[
@@ -79,22 +81,25 @@ def versions(
             "-n",
             metavar="N",
             min=1,
-            help=f"Maximum number of versions of a file; default: {HISTORY_SHOWN_DEFAULT}, with "
-            f"--pattern {PATTERN_SHOWN_DEFAULT}.",
+            help=f"Maximum number of listed versions of a file; default: {HISTORY_SHOWN_DEFAULT}, "
+            "or "
+            f"{PATTERN_SHOWN_DEFAULT} with --pattern.",
             show_default=False,
         ),
     ] = None,
     attributes: Annotated[
         bool,
         typer.Option(
-            "--attributes", help="Also list changes of only owners, permissions or xattrs."
+            "--attributes",
+            help="Also list versions in which only the owner, the permissions or xattrs changed.",
         ),
     ] = False,
     pattern: Annotated[
         bool,
         typer.Option(
             "--pattern",
-            help="The name at the end of PATH is a pattern (* ? [a-z]); list each file that matches.",
+            help="Treat the last name of PATH as a pattern (* ? [a-z]), and list every file that "
+            "matches.",
         ),
     ] = False,
     *,
@@ -108,7 +113,7 @@ def versions(
     if not is_url(target):
         found = trio.run(request_versions, wanted, shape)
     elif path is None:
-        raise UsageError(f"give a path, too: s3fs-meta versions {target} PATH")
+        raise UsageError(f"the path of the file is missing: s3fs-meta versions {target} PATH")
     else:
         with TerminalFront(quiet=json) as front:
             reading = Reading(wanted.place, access.s3, access.passphrase_file, front)

@@ -53,7 +53,7 @@ HELP = CommandHelp(
 def warm(
     paths: options.ReadablePaths,
     pin: Annotated[
-        bool, typer.Option("--pin", help="Keep the trees in the cache until they are unpinned.")
+        bool, typer.Option("--pin", help="Keep the trees in the cache until s3fs-meta unpin.")
     ] = False,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
@@ -81,8 +81,8 @@ def warm(
     if result["missing_bytes"]:
         raise ControlError(
             "NoSpaceLeftError",
-            "some content was evicted meanwhile, because other programs use the cache; raise "
-            "cachesize, or use --pin",
+            "other programs filled the cache, so some content was evicted again; raise cachesize, "
+            "or use --pin",
         )
 
 
@@ -105,9 +105,9 @@ def _print(result: dict[str, Any]) -> None:
 def _print_missing(result: dict[str, Any], front: Front) -> None:
     files = result["missing_files"]
     size = output.human_bytes(result["missing_bytes"])
-    front.notice(f"not cached: {size} in {counted(files, 'file')}:")
+    front.notice(f"{size} in {counted(files, 'file')} could not be cached:")
     shown = result["paths"][:MISSING_PATHS_PRINTED_MAX]
     for path in shown:
         front.notice(f"  {path}")
     if files > len(shown):
-        front.notice(f"  and {files - len(shown)} more")
+        front.notice(f"  and {files - len(shown)} more files")

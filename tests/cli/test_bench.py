@@ -69,7 +69,7 @@ def test_bench_of_a_mount_leaves_no_file(program: Program, mounted: Place) -> No
         (["--threads", "0", "."], "--threads"),
         (["--files", "-1", "."], "--files"),
         (["--big-size", "0", "--files", "0", "."], "nothing to measure"),
-        (["--big-size", "1024T", "."], "are needed"),
+        (["--big-size", "1024T", "."], "not enough free space"),
     ],
 )
 def test_invalid_arguments_of_bench_give_a_one_line_error(

@@ -307,7 +307,7 @@ def test_fsck_beside_a_mount_of_an_older_program_is_refused(program: Program, pl
             front = TerminalFront(quiet=True)
             await fsck_run.check_beside(plan, store, Passphrase(bytes), Report(), front)
 
-    with pytest.raises(HeldError, match="mounted here by an older s3fs-meta"):
+    with pytest.raises(HeldError, match="mounted on this host by an older s3fs-meta"):
         trio.run(check_beside)
     assert database.read_bytes() == before
 

@@ -27,7 +27,7 @@ def test_option_objects_from_requires_fsck_with_option_y(
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
-    assert "is the bucket itself" in refused.stderr
+    assert "names the bucket to repair" in refused.stderr
     refused = program.run("fsck", "-y", "--objects-from", tmp_path / "none", place.url)
     assert refused.returncode == 16
 

@@ -31,4 +31,4 @@ def test_error_names_a_path_outside_all_mounts(
 def test_versions_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
     refused = program.run("versions", f"local://{tmp_path}")
     assert refused.returncode == ExitStatus.USAGE
-    assert "give a path, too" in refused.stderr
+    assert "the path of the file is missing" in refused.stderr

@@ -34,7 +34,7 @@ from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
-_INODES_OF_MKFS: Final = 1  # only the root directory
+_INODES_OF_MKFS: Final = 1  # a new filesystem has only the root directory
 
 
 async def open_for_mount(
@@ -79,7 +79,9 @@ async def open_for_mount(
     if volume.crashed:
         later = "page_size changes at the next mount, because the last shutdown was unclean"
         return replace(volume, notices=(*volume.notices, later))
-    front.notice(f"changing the page size from {page_size_of(volume.db)} to {wanted}")
+    front.notice(
+        f"changing the page size of the database from {page_size_of(volume.db)} to {wanted} bytes"
+    )
     volume.db.begin_local()
     image_head.want_image(volume.db)
     await close_filesystem(volume, release=False)

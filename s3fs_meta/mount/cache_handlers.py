@@ -80,7 +80,7 @@ class CacheHandlers:
         for word in values.keys() - {_CACHESIZE}:
             self._throttles[word].set(values[word])
         if _CACHESIZE in values:
-            # The eviction waits only after all values are set, so two requests cannot mix.
+            # All values are set before eviction can wait, so two requests cannot interleave.
             await self._cache.resize(values[_CACHESIZE])
         now_bytes = self._cache.index.total_bytes
         return {
@@ -98,7 +98,7 @@ class CacheHandlers:
         if word not in self._mounted_with or not isinstance(text, str):
             settable = list(self._mounted_with)
             raise UsageError(
-                f"{word!r} cannot be set while mounted, only {', '.join(settable)}"
+                f"{word!r} cannot be set while mounted; these settings can: {', '.join(settable)}"
                 f"{nearest(word, settable)}"
             )
         return BY_WORD[word].parse(word, text)
@@ -197,9 +197,11 @@ def _inodes(arguments: Message) -> list[Ino]:
     """
     found = arguments.get("inodes")
     if not isinstance(found, list) or not 0 < len(found) <= PINS_MAX:
-        raise UsageError(f"the command takes 1 to {PINS_MAX} paths; give their directory instead")
+        raise UsageError(
+            f"the command accepts at most {PINS_MAX} paths; name their directory instead"
+        )
     if not all(type(ino) is int for ino in found):
-        raise UsageError("an inode must be a number")
+        raise UsageError("the number of an inode must be an integer")
     return [Ino(ino) for ino in found]
 
 

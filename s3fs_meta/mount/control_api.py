@@ -58,7 +58,7 @@ END: Final = "end"
 COUNTS: Final = "counts"
 CLONE: Final = "clone"
 CLONE_PAST: Final = "clone_past"
-KILLED: Final = "killed"  # the kind of outcome of a killed daemon
+KILLED: Final = "killed"  # kind of the outcome after a daemon was killed
 _UNREPORTED: Final = {
     "complete": False,
     "why": "its daemon was killed",
@@ -68,8 +68,7 @@ LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still uploads
 DETACHED: Final = "detached"  # state of a filesystem mounted only in other mount namespaces
-# The kind of outcome of a read-only mount that ended while changes of an earlier mount were not
-# uploaded.
+# Kind of the outcome of a read-only mount that leaves changes of an earlier mount unuploaded.
 READ_ONLY: Final = "read_only"
 
 
@@ -245,7 +244,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    # A daemon that stopped listening before the call has written its outcome to its note.
+    # If the daemon stopped listening before the call, its note contains the outcome.
     return result or outcome_of(place) or dict(_UNREPORTED)
 
 
@@ -268,7 +267,8 @@ async def _ask_at_once(
         raise ControlError(
             "ControlError",
             f"the daemon that serves {place.mountpoint or place.url} did not answer within "
-            f"{CONTROL_ANSWER_S_MAX:.0f} s; it is stopped, hangs or is overloaded: see its log",
+            f"{CONTROL_ANSWER_S_MAX:.0f} s: the daemon is stopped, hangs or is overloaded; see its "
+            "log",
         ) from exc
 
 

@@ -12,7 +12,7 @@ from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Cause, RequestCla
 from s3fs_meta.sync.request_log import Ledger
 
 MONTH_DAYS: Final = 30
-_HOUR_DAYS: Final = 1 / 24  # a shorter time is not extrapolated to a month
+_HOUR_DAYS: Final = 1 / 24  # costs of less than an hour are not extrapolated to a month
 TRANSFER: Final = "transfer"
 STORAGE: Final = "storage"
 TOTAL: Final = "total"
@@ -23,9 +23,9 @@ class Span(NamedTuple):
     """A time span that ends today, for which counts are summed."""
 
     first_day: int
-    today: int  # later days result from a wrong clock
-    factor: float | None = 1.0  # factor for the sum; None: the span is too short
-    is_rate: bool = False  # use the current stored bytes for a month
+    today: int  # last day that is summed; a wrong clock can have counted on later days
+    factor: float | None = 1.0  # multiplies the sums; None if the span is too short
+    is_rate: bool = False  # charge a month of storage for the bytes that are stored now
 
 
 def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:

@@ -142,8 +142,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:
-        # sys.exit would run the parent's exit handlers in the child. os._exit does not, but it also
-        # does not flush streams, so the stream is flushed first.
+        # os._exit skips the parent's exit handlers, and flushes no streams.
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
@@ -159,8 +158,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller had closed descriptor 0, 1 or 2, a new descriptor has its number and stays
-    # open.
+    # A new descriptor can be 0, 1 or 2 if the caller closed that number; it stays open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 
@@ -183,7 +181,7 @@ def _attend(child: socket.socket, front: Front, log: Path) -> int:
                 print_line(PROGRAM, text)
                 return status
             case _:
-                raise AssertionError(f"child said {message!r}")
+                raise AssertionError(f"unexpected message of the child process: {message!r}")
     front.ready()
     print_line(PROGRAM, f"the mount ended before it was ready; see {log}")
     return exits.ExitStatus.BUG

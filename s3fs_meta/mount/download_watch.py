@@ -45,7 +45,7 @@ class DownloadWatch(UploadWatch):
         why = f": {left.why}" if left.why else ""
         self._lines.notice(
             f"no answer from {left.where} since {max(left.away_s, left.silent_s):.0f} s{why}; "
-            "the download continues when it answers; cached content is kept"
+            "the download continues when the store answers; cached content is kept"
         )
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, UPLOAD_LINE_PAUSE_S_MAX)

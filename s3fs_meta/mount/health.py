@@ -31,9 +31,9 @@ class Level(enum.IntEnum):
 class Limits(NamedTuple):
     """The limits of a healthy mount; None means no limit."""
 
-    age_s: float | None = None  # maximum age of a change that is not in the bucket
-    pending_bytes: int | None = None  # maximum size of content that is not in the bucket
-    free_percent: float | None = None  # minimum free space of the disk with the cache
+    age_s: float | None = None  # maximum age of a change that is not uploaded
+    pending_bytes: int | None = None  # maximum bytes of file data that are not uploaded
+    free_percent: float | None = None  # minimum free space on the disk of the cache
 
 
 class Verdict(NamedTuple):
@@ -58,7 +58,7 @@ def exposure(figures: Mapping[str, Any]) -> Exposure:
 
 def away(figures: Mapping[str, Any]) -> str:
     """Return the duration and reason of an outage as text; empty if the bucket answers."""
-    found = figures.get("outage", {})  # a daemon of an older version does not report it
+    found = figures.get("outage", {})  # a daemon of an older version does not report outages
     if found.get("why"):
         return f"bucket away since {found['age_s']:.0f} s: {found['why']}"
     if found.get("silent_s", 0.0) >= SILENCE_SHOWN_S_MIN:

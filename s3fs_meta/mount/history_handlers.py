@@ -25,7 +25,7 @@ from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions
 from s3fs_meta.sync.session import Session
 
-_SLOWER_ON_LOOP: Final = 64  # divides the limit for merges on the event loop
+_SLOWER_ON_LOOP: Final = 64  # divisor of the size limit for merges on the event loop
 _TOO_MUCH: Final = "too many changes are not uploaded yet; their versions are missing"
 
 
@@ -46,7 +46,10 @@ class HistoryHandlers:
         )
         most = HISTORY_SHOWN_MAX // (PATTERN_NAMES_MAX if shape.pattern else 1)
         if not 0 < shape.count <= most:
-            raise UsageError(f"a mount lists at most {most} versions of each file; use the URL")
+            raise UsageError(
+                f"a mount lists at most {most} versions of each file; for more, use the URL of the "
+                "bucket"
+            )
         volume = self._session.volume
         link = self._session.link
         unshipped, notice = await self._unshipped()
@@ -69,7 +72,7 @@ class HistoryHandlers:
             return b"", None
         session.durability.commit()
         after, last = session.shipper.confirmed_seq, session.volume.recorder.last_seq
-        if session.db.wal is None:  # without WAL a snapshot copies the database
+        if session.db.wal is None:  # avoid a snapshot, which copies the database without WAL
             limit = UNSHIPPED_VERSIONS_BYTES_MAX // _SLOWER_ON_LOOP
             run = pending.merged_run(session.db.connection, after, last, limit)
             return _changes(run, last)

@@ -33,8 +33,8 @@ class PastPath(NamedTuple):
     """A path in a mounted filesystem; the file at the path may be removed."""
 
     place: Target
-    top: Ino  # the directory at the mountpoint
-    names: list[bytes]  # the names of the path, from the mountpoint
+    top: Ino  # inode of the directory at the mountpoint
+    names: list[bytes]  # components of the path, relative to the mountpoint
 
 
 def past_path(path: Path, cachedir: Path | None) -> PastPath:
@@ -54,7 +54,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
         top = os.path.dirname(top)
     try:
         place = mount_paths.place_of(top, cachedir)
-    except NotMountedError as exc:  # name the path that the user gave
+    except NotMountedError as exc:  # the error must name the path that the user typed
         if mount_table.find(top) is None:
             raise NotMountedError(absolute, f"{path} is not on a filesystem of s3fs-meta") from exc
         raise
@@ -69,8 +69,8 @@ class Shape:
     """The selection of versions to list."""
 
     count: int  # maximum number of versions of each file
-    attributes: bool = False  # include changes of only attributes
-    pattern: bool = False  # treat the last name as a shell pattern
+    attributes: bool = False  # include versions in which only attributes changed
+    pattern: bool = False  # treat the last component as a shell pattern
 
 
 async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -> dict[str, Any]:

@@ -48,10 +48,10 @@ Stream = Callable[[Send], Awaitable[None]]
 class Bounds(NamedTuple):
     """Bounds for the clients of one server."""
 
-    connections: int  # without a complete request; and as many that are answered
-    request_bytes: int  # request line and headers
-    request_s: float  # time for sending them
-    send_s: float  # time in which a client must read a piece of the reply
+    connections: int  # maximum of connections that send a request, and of those that get a reply
+    request_bytes: int  # maximum size of the request line and all headers
+    request_s: float  # maximum time for sending a request
+    send_s: float  # maximum time for reading one piece of a reply
 
 
 class Request(NamedTuple):
@@ -59,7 +59,8 @@ class Request(NamedTuple):
 
     method: str
     target: bytes
-    headers: Mapping[bytes, bytes]  # by lower-case name; values of several are joined by a comma
+    # Header values by lower-case name; values of a repeated header are joined by commas.
+    headers: Mapping[bytes, bytes]
 
 
 class Reply(NamedTuple):
@@ -69,9 +70,9 @@ class Reply(NamedTuple):
     content: bytes = b""
     content_type: str = PLAIN
     headers: Mapping[str, str] = {}
-    # Sends the content in pieces instead of ``content``; None: there is only that.
+    # Function that sends the content in pieces; None to send ``content``.
     stream: Stream | None = None
-    length: int | None = None  # number of bytes that ``stream`` sends, if it is known
+    length: int | None = None  # number of bytes that ``stream`` sends; None if unknown
 
 
 Answer = Callable[[Request], Awaitable[Reply]]
@@ -85,12 +86,13 @@ class HttpServer:
 
     def __init__(self, bounds: Bounds, headers: Mapping[str, str]) -> None:
         """Make a server that does not listen yet; *headers* are sent with every reply."""
-        self.address = Address("", 0)  # where it listens
+        self.address = Address("", 0)  # address on which the server listens
         self._bounds = bounds
         self._headers = headers
         self._listener: trio.SocketListener | None = None
-        self._waiting: dict[object, trio.CancelScope] = {}  # without a request, in their order
-        self._answered = 0  # requests that are answered now
+        # Connections that can be evicted, in the order of their arrival.
+        self._waiting: dict[object, trio.CancelScope] = {}
+        self._answered = 0  # number of requests that are being answered
 
     async def listen(self, address: Address, option: str = "") -> None:
         """Listen on an address; clients wait until ``serve`` answers them.
@@ -107,7 +109,7 @@ class HttpServer:
         except OSError as exc:
             why = exc.strerror or str(exc)
             raise SettingsError(
-                f"cannot listen on {option}{address}: {why}; choose another"
+                f"cannot listen on {option}{address}: {why}; choose another address"
             ) from exc
         self._listener = found
         self.address = Address(address.host, found.socket.getsockname()[1])
@@ -137,7 +139,7 @@ class HttpServer:
                 if request is not None:
                     await self._answer(exchange, request, answer)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            return  # the client disconnected, or does not read
+            return  # the client disconnected, or does not read the reply
         except Exception:  # noqa: BLE001  # the client sees an incomplete reply; others are served
             _log.exception("a reply could not be completed")
 
@@ -186,7 +188,7 @@ class _Exchange:
         self._bounds = bounds
         self._headers = headers
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.request_bytes)
-        self._has_body = True  # False: the request is HEAD
+        self._has_body = True  # False for a HEAD request
 
     async def receive(self) -> Request | Reply | None:
         """Return the request, or the reply to a wrong one; None if the client sent nothing."""
@@ -198,7 +200,7 @@ class _Exchange:
         return _SLOW if self._http.trailing_data[0] else None
 
     async def _request(self) -> Request | None:
-        while True:  # bounded by request_bytes and request_s
+        while True:  # ends at the latest after request_bytes or request_s
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._has_body = event.method != b"HEAD"

@@ -42,7 +42,7 @@ class KeepHandlers:
     async def _on_keep(self, arguments: Message, report: Report) -> Message:
         name, at = arguments.get("name"), arguments.get("at")
         if not isinstance(name, str) or not (at is None or isinstance(at, str)):
-            raise UsageError("a kept point needs a name, and its time is text")
+            raise UsageError("the request to keep a point needs a name, and a time as text or none")
         wanted = None if at is None else point_in_time("--at", at)
 
         def progress(what: str, done: int, total: int) -> None:
@@ -58,7 +58,7 @@ class KeepHandlers:
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
         names = arguments.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UsageError("the names of kept points are texts")
+            raise UsageError("the names of kept points must be a list of texts")
         dropped = await self._keeper.drop(names)
         await self._changed()
         return {"objects": len(dropped)}

@@ -25,7 +25,7 @@ class Unshipped(NamedTuple):
 
     content_bytes: int
     blocks: int
-    has_changes: bool  # changed metadata: names, attributes, or block maps
+    has_changes: bool  # True if names, attributes or block maps changed
 
     @property
     def is_nothing(self) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 class Histogram:
     """The requests of one operation by the time that they took."""
 
-    bounds_s: tuple[float, ...]  # upper bounds of the buckets, ascending, inclusive
-    counts: tuple[int, ...]  # one for each bucket, and one for requests above the last bound
+    bounds_s: tuple[float, ...]  # inclusive upper bounds of the buckets, ascending
+    counts: tuple[int, ...]  # requests in each bucket; the last count is above all bounds
     total_s: float
 
     @property
@@ -33,7 +33,7 @@ class Histogram:
             return self
         counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
         if min(counts) < 0:
-            return self  # the daemon was restarted between the readings
+            return self  # a new daemon was started between the two readings
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
     def quantile_s(self, part: float) -> float | None:

@@ -26,9 +26,8 @@ async def listening(
     if address is None:
         yield None
         return
-    from s3fs_meta.mount.metrics_server import (
-        MetricsServer,
-    )  # mounts without the option need no HTTP
+    # Imported late, because mounts without the option need no HTTP server.
+    from s3fs_meta.mount.metrics_server import MetricsServer
 
     server = MetricsServer(mountpoint)
     await server.listen(address)

@@ -54,7 +54,7 @@ class MetricsServer:
         self._server = HttpServer(_BOUNDS, {})
         self._is_loopback = True
         self._making = trio.Lock()
-        self._pages: dict[bool, tuple[float, bytes]] = {}  # the time and text of a page, by format
+        self._pages: dict[bool, tuple[float, bytes]] = {}  # creation time and text, by page format
 
     async def listen(self, address: Address) -> None:
         """Listen on an address; clients wait until ``serve`` runs.

@@ -27,7 +27,7 @@ class Holder(NamedTuple):
 
     pid: int
     name: str
-    mountpoint: str  # path of the mountpoint in the mount namespace of the process
+    mountpoint: str  # path of the mountpoint, as the process sees it
 
 
 def is_mounted_here(wanted: Mounted) -> bool:

@@ -36,8 +36,8 @@ class Entry(NamedTuple):
     place: Target
     parent: Ino
     name: bytes
-    ino: Ino  # inode number found by the lookup; 0: the name did not exist
-    path: str  # absolute path; its parent directories are no symbolic links
+    ino: Ino  # inode number; 0 if the name does not exist
+    path: str  # absolute path; no parent directory is a symbolic link
 
 
 class Node(NamedTuple):
@@ -45,7 +45,7 @@ class Node(NamedTuple):
 
     place: Target
     ino: Ino
-    path: str  # absolute, without symbolic links
+    path: str  # absolute path without symbolic links
 
 
 def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
@@ -76,7 +76,7 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
         raise UsageError(f"{path}: {exc.strerror}") from exc
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(found.st_mode) else 0)
     if not os.access(absolute, wanted):
-        raise UsageError(f"{path}: you may not read it")
+        raise UsageError(f"{path}: no permission to read it")
     return Node(_place(mounts, absolute, found.st_dev, cachedir), Ino(found.st_ino), absolute)
 
 
@@ -121,10 +121,11 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     device = os.stat(parent)
     if device.st_dev != os.lstat(os.path.dirname(near.path)).st_dev:
         raise UsageError(
-            f"{path} is on another filesystem than {near.path}; cp -a copies between filesystems"
+            f"{path} is on another filesystem than {near.path}; use cp -a to copy between "
+            "filesystems"
         )
     if device.st_ino >= PAST_INO_MIN:
-        raise UsageError(f"{path} would be in a past point in time, which is read-only")
+        raise UsageError(f"cannot create {path}: past points in time are read-only")
     place = _place(mount_table.read(), parent, device.st_dev, cachedir)
     return Entry(place, Ino(device.st_ino), os.fsencode(name), Ino(0), absolute)
 
@@ -135,7 +136,7 @@ def hand_over(entry: Entry) -> None:
     Raises:
         OSError: some data could not be written back.
     """
-    import ctypes  # imported late, because rm does not need it
+    import ctypes  # imported late: slow, and rm does not need it
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -164,7 +165,8 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
             if time.monotonic() > deadline_s:
                 what = "created" if there else "removed"
                 raise ControlError(
-                    "ControlError", f"{entry.path} is {what}, but the kernel does not show it yet"
+                    "ControlError",
+                    f"{entry.path} was {what}, but the kernel does not show the change yet",
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S)

@@ -23,9 +23,9 @@ class Mounted(NamedTuple):
     """One mounted filesystem."""
 
     mountpoint: str
-    device: str  # major:minor, like st_dev
+    device: str  # device number of the filesystem as major:minor
     fs_type: str
-    source: str  # the URL, if the filesystem is s3fs-meta
+    source: str  # the source of the mount; for s3fs-meta the URL
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:

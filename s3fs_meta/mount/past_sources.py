@@ -59,7 +59,9 @@ class PastSources:
             return txg, lambda db: inodes.get(db, past_ino)
         top, names, at = (source.get(key) for key in ("top", "names", "at"))
         if not isinstance(top, int) or not isinstance(names, list):
-            raise UsageError("a source in the past needs ino, or top and names")
+            raise UsageError(
+                "a source in the past needs the field ino, or the fields top and names"
+            )
         path = [os.fsencode(name) for name in names]
         txg = await self._cut(report) if at is None else await self._retained(at)
         return txg, partial(_at_path, Ino(top), path)
@@ -80,7 +82,9 @@ class PastSources:
         try:
             wanted = PointInTime(**at)
         except TypeError as exc:
-            raise UsageError("the point in time of a copy is malformed") from exc
+            raise UsageError(
+                "the point in time for the copy has unknown or missing fields"
+            ) from exc
         link = await self._points.find(wanted)
         if link is None and wanted.kept is not None:
             raise SettingsError(kept_points.no_such_point(wanted.kept))

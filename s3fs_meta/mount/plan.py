@@ -32,10 +32,11 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # longest wait for the lock of a process that is ending
+LOCK_WAIT_S: Final = 10.0  # maximum wait for the lock of an ending process
 
-# Mount options with a command-line option of their own, and options that are not repeated.
+# Mount options that are also options of the command.
 _FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")
+# Mount options that a suggested command for the next mount leaves out.
 _ONCE: Final = frozenset({"force_takeover", "at_least", *WITHOUT_EFFECT})
 
 _VOLATILE: Final = (
@@ -103,7 +104,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         ),
         fuse=replace(
             FuseOptions(source=url, **_slice(options, KernelOptions)),
-            # If the kernel refused writes, a follower could not be promoted.
+            # A follower is writable for the kernel, because it may be promoted.
             read_only=options.read_only and not options.follow,
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
@@ -199,7 +200,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
-        return  # an s3fs-meta mount, which may hang; its daemon is queried later
+        return  # an s3fs-meta mount, which may hang; the caller queries its daemon later
     if not os.path.lexists(path):
         raise UsageError(f"mountpoint {path!r} does not exist; create it, or use --mkdir")
     if not os.path.isdir(path):
@@ -253,7 +254,7 @@ def _check_privileges(options: MountOptions) -> None:
         return
     for word, asked_for in (("dev", not options.nodev), ("suid", not options.nosuid)):
         if asked_for:
-            raise UsageError(f"option {word!r} is for root only")
+            raise UsageError(f"only root may use the mount option {word!r}")
 
 
 def _without_effect(options: MountOptions) -> tuple[str, ...]:

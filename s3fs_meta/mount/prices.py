@@ -22,7 +22,7 @@ from s3fs_meta.objects.billing import RequestClass
 from s3fs_meta.option_syntax import nearest, parse_size
 
 DEFAULT: Final = "aws-s3-standard.toml"
-_REQUESTS: Final = 1000  # prices in the table are for this number of requests
+_REQUESTS: Final = 1000  # the table has prices per 1000 requests
 _TEXTS: Final = ("name", "currency", "gb")
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "requests": tuple(kind.value for kind in RequestClass),
@@ -37,7 +37,7 @@ class PriceTable(NamedTuple):
     name: str
     as_of: date
     currency: str
-    requests: Mapping[str, float]  # price of one request, by class
+    requests: Mapping[str, float]  # price of one request by request class
     out_byte: float  # price of one byte that leaves the store
     stored_byte: float  # price of one byte stored for a month
 
@@ -58,7 +58,7 @@ def load(path: Path) -> PriceTable:
         with path.open("rb") as file:
             data = file.read(PRICE_TABLE_BYTES_MAX + 1)
     except OSError as exc:
-        raise UsageError(f"--prices {path}: {exc.strerror}") from exc
+        raise UsageError(f"cannot read --prices {path}: {exc.strerror}") from exc
     return parse(f"--prices {path}", data)
 
 
@@ -69,23 +69,25 @@ def parse(where: str, data: bytes) -> PriceTable:
         UsageError: a field is missing, unknown, or out of range.
     """
     if len(data) > PRICE_TABLE_BYTES_MAX:
-        raise UsageError(f"{where}: larger than {PRICE_TABLE_BYTES_MAX} bytes")
+        raise UsageError(f"{where}: the price table is larger than {PRICE_TABLE_BYTES_MAX} bytes")
     try:
         fields = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise UsageError(f"{where}: no TOML: {exc}") from exc
+        raise UsageError(f"{where}: the price table is not valid TOML: {exc}") from exc
     _require_names(where, fields, (*_TEXTS, "as_of", *_TABLES))
     for name in _TEXTS:
         if not isinstance(fields[name], str) or not fields[name].isprintable():
-            raise UsageError(f"{where}: {name} must be text of one line, in quotes")
+            raise UsageError(f"{where}: the field {name} must be text of one line, in quotes")
     if type(fields["as_of"]) is not date:
-        raise UsageError(f"{where}: as_of must be a date such as 2026-03-01, without quotes")
+        raise UsageError(
+            f"{where}: the field as_of must be a date such as 2026-03-01, without quotes"
+        )
     try:
         gb_bytes = parse_size("gb", fields["gb"], "1G")
     except UsageError as exc:
         raise UsageError(f"{where}: {exc.message}") from exc
     if not gb_bytes:
-        raise UsageError(f"{where}: gb must be more than 0")
+        raise UsageError(f"{where}: the field gb must be more than 0")
     prices = {name: _prices(where, name, fields[name]) for name in _TABLES}
     return PriceTable(
         fields["name"],
@@ -99,11 +101,11 @@ def parse(where: str, data: bytes) -> PriceTable:
 
 def _prices(where: str, table: str, fields: Any) -> dict[str, float]:
     if not isinstance(fields, dict):
-        raise UsageError(f"{where}: {table} must be a table: [{table}]")
+        raise UsageError(f"{where}: {table} must be a TOML table: [{table}]")
     _require_names(f"{where}: [{table}]", fields, _TABLES[table])
     for name, price in fields.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
-        if not is_number or not 0 <= price <= PRICE_MAX:  # the comparison is false for NaN
+        if not is_number or not 0 <= price <= PRICE_MAX:  # a comparison with NaN is false
             raise UsageError(
                 f"{where}: [{table}] {name} must be a price from 0 to {PRICE_MAX:g}, not {price!r}"
             )

@@ -40,8 +40,8 @@ class Reading(NamedTuple):
 class _Row(NamedTuple):
     """One metric for one figure; a figure that is missing or None has no sample."""
 
-    name: str  # with "_total" at the end it is a counter, otherwise a gauge
-    path: str  # path of the figure, as in docs/reference/metrics.md
+    name: str  # name of the metric; a counter if it ends with "_total", else a gauge
+    path: str  # path of the figure as docs/reference/metrics.md lists it
     help: str
     convert: Callable[[Any], float | None] = float
 

@@ -26,15 +26,13 @@ from s3fs_meta.settings import GivenOption, MountOptions, given_options, shown_v
 from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
-REMOUNT: Final = (
-    "remount"  # requests permission: {"read_only": bool or null, "given": …} → {"change": bool}
-)
-REMOUNTED: Final = "remounted"  # reports success: {"read_only": bool} → {}
+# Asks for permission: {"read_only": bool or null, "given": …}; the reply is {"change": bool}.
+REMOUNT: Final = "remount"
+REMOUNTED: Final = "remounted"  # reports success: {"read_only": bool}; the reply is {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32
-# Flags that mount(2) clears at a remount unless they are passed again. The flags for access times are
-# kept by the kernel.
+# mount(2) clears these flags at a remount unless the caller passes them again.
 _KEPT: Final[Mapping[str, int]] = {
     "nosuid": 2,
     "nodev": 4,
@@ -148,7 +146,7 @@ class RemountHandlers:
         """
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
-        if flags is not None:  # None: mounted only in another mount namespace
+        if flags is not None:  # flags are None if only another mount namespace has the mount
             status.remount(read_only="ro" in flags.filesystem)
         return status.kernel_read_only
 
@@ -157,13 +155,13 @@ class RemountHandlers:
         for field, one in arguments["given"].items():
             if field not in _FIELDS or shown_value(getattr(self._options, field)) != one["value"]:
                 raise UsageError(
-                    f"option {one['text']!r}: a remount changes only ro and rw; to change others"
+                    f"a remount can change only ro and rw; to change the option {one['text']!r},"
                     " unmount and mount again"
                 )
         wanted, session = arguments["read_only"], self._session
         if wanted is None:
             return {"change": False}
-        # The kernel's mount of a follower stays writable, because a follower may be promoted.
+        # A follower stays writable for the kernel, because it may be promoted.
         if wanted:
             return {"change": not (session.status.read_only and session.follower is not None)}
         if session.status.read_only and session.follower is not None:

@@ -92,9 +92,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LAST_WORDS_S_MAX: Final = 5.0  # time for clients to read the last response
+LAST_WORDS_S_MAX: Final = 5.0  # maximum wait for clients to read the last response
 CLOSE_S_MAX: Final = 60.0
-OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of optional steps
+OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
@@ -107,7 +107,7 @@ class Sides(NamedTuple):
     kernel: KernelSide
     watchers: Watchers
     throttles: Throttles
-    metrics: "MetricsServer | None"  # None without the mount option
+    metrics: "MetricsServer | None"  # None without the mount option metrics=
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
@@ -124,7 +124,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
-    # The state directory of a point in time is temporary, so its requests are counted elsewhere.
+    # The state directory of a past point is temporary: count requests in the permanent one.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
     try:
@@ -168,7 +168,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
         if present is not None:
             await _wait_for_end(present, plan, front)
         elif state_dir.is_locked_by_other:
-            return  # the process is fsck or is ending; open_filesystem waits for its lock
+            return  # fsck or an ending process holds the lock; open_filesystem waits for it
     await dead_mount.is_left(plan.mountpoint, plan.place.url)
 
 
@@ -197,7 +197,7 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
             f"processes, or run s3fs-meta umount --force {present['mountpoint']}"
         )
     if present["state"] != control_api.ENDING:
-        raise HeldError(f"already mounted on {present['mountpoint']}")
+        raise HeldError(f"the filesystem is already mounted on {present['mountpoint']}")
     front.notice("waiting for an earlier mount to finish its upload")
     async with UploadWatch(plan.place, front).running():
         await control_api.wait_finished(plan.place, front, trio.Event())
@@ -230,7 +230,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
     return session
 
 
-# Advice for messages of libfuse that contain none.
+# Messages of libfuse, and the advice that s3fs-meta adds to each.
 _LIBFUSE_ADVICE: Final = (
     ("/dev/fuse: Permission denied", "users need access to the device: chmod 666 /dev/fuse"),
     ("exec fusermount3", "install the package fuse3"),
@@ -249,7 +249,7 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
 
 def _advise_read_only(plan: MountPlan, front: Front) -> None:
     if not plan.open.read_only and StateDir(plan.place.state).database.exists():
-        front.notice("without the bucket: mount it with -o ro to read the local state of this host")
+        front.notice("to read the local state of this host without the bucket, mount it with -o ro")
 
 
 async def _learn_last_image(session: Session) -> None:
@@ -280,7 +280,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
-        self._keeps = trio.Event()  # set: end the last upload and keep the changes on this host
+        self._keeps = trio.Event()  # ends the last upload; its changes stay on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
@@ -345,7 +345,7 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            if self._plan.options.at is None:  # a point in time may be of an abandoned history
+            if self._plan.options.at is None:  # a past point may be part of an abandoned history
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
@@ -378,7 +378,7 @@ class Mount:
         """
         mountpoint = self._plan.mountpoint
         if await dead_mount.is_left(mountpoint, self._plan.place.url):
-            self._front.notice(f"detaching the mount of a killed daemon from {mountpoint}")
+            self._front.notice(f"detaching {mountpoint}, whose daemon was killed")
             await fuse.detach(mountpoint)
 
     def _ready(self) -> None:
@@ -389,7 +389,7 @@ class Mount:
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
-        if mounted is not None:  # None: it was unmounted immediately
+        if mounted is not None:  # None if another process has unmounted it already
             self._mounted = mounted
             self._is_kernel_read_only()
             self._note = targets.write_note(self._plan.place, mounted, self._plan.command)
@@ -493,7 +493,7 @@ class Mount:
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         found = self._figures()
-        found["extension"] = "used"  # constant; scripts may query this field
+        found["extension"] = "used"  # constant, for scripts that query this field
         found["requests"] = dict(self._requests)
         found["today"] = requests_today(self._request_log)
         found["metrics"] = None if self._metrics is None else self._metrics.address

@@ -26,8 +26,7 @@ from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
-# No other process reads the database, and after a crash the command is repeated. So WAL is not used,
-# because it does not work on every disk.
+# The database is temporary and has one reader, so it needs no WAL, which not every disk supports.
 _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -93,6 +92,6 @@ async def opened_snapshot(
             front.notice(with_options(notice, reading.place.url, reading.options))
         yield volume
     finally:
-        # Closing does not wait, because a point in time has no lease to release.
+        # Closing a past point in time is quick, because it has no lease to release.
         with trio.CancelScope(shield=True):
             await close_filesystem(volume, release=False)

@@ -23,9 +23,9 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import request_log
 
 _CLOSE_S_MAX = 10.0
-S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # in the order of S3Options
+S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # in the order of the fields of S3Options
 _NO_OPTIONS = S3Options()
-# The command with all its options, unless a URL follows.
+# Matches an fsck command with its options, unless a URL follows.
 _FSCK = re.compile(r"\bs3fs-meta fsck(?: -[a-z-]+(?:=[0-9]+)?)+(?![a-z0-9=-]| -| \S+://)")
 
 

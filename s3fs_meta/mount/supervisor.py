@@ -74,7 +74,7 @@ class Supervisor:
         self._figures = figures
         self._is_ending = False
         self._text = ""
-        self._owed: list[str] = []  # lines that could not be sent
+        self._owed: list[str] = []  # lines that could not be sent to systemd yet
 
     async def run(self) -> None:
         """Send messages after changes of the status, and as often as the watchdog expects.

@@ -38,17 +38,17 @@ from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
-_ZOMBIE: Final = b"Z"  # the process has exited, but its parent has not read the exit status yet
+_ZOMBIE: Final = b"Z"  # state of a process that has exited and was not waited for
 _PID: Final = re.compile("[0-9]+")
-_NEW: Final = ".new"  # suffix of incomplete notes
+_NEW: Final = ".new"  # suffix of a note that is being written
 _NAMESPACE: Final = "namespace-"
-_ENDED_S_MAX: Final = 3600.0  # the note of an ended mount is kept for this time
+_ENDED_S_MAX: Final = 3600.0  # maximum age of the note of an ended mount
 _SCHEMES: Final = frozenset({"s3", "local"})  # schemes of store URLs
-# The note of a killed daemon in another mount namespace is kept for this time after its mount.
+# Maximum age of the note of a killed daemon in another mount namespace.
 _ELSEWHERE_S_MAX: Final = 86_400.0
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
-# The fields of a note. Programs of several versions write notes, so each field is checked.
+# Fields of a note. Another version may have written the note, so each field is checked.
 _NOTE: Final[Mapping[str, tuple[type, ...]]] = {
     "url": (str,),
     "state": (str,),
@@ -63,13 +63,13 @@ class Target(NamedTuple):
     """One filesystem with its local state and, if it is or was mounted, its mount."""
 
     url: str
-    state: Path  # state directory, which may not exist
+    state: Path  # path of the state directory, which may not exist
     mountpoint: str | None = None
-    mounted: bool = False  # True if it is in the mount table; if not, the daemon may still upload
-    outcome: dict[str, Any] | None = None  # outcome of a mount that has ended
-    note: Path | None = None  # note of the daemon, if it could be written
-    started: int = 0  # start time of the daemon, from the note
-    again: str = ""  # the command that mounted it; "" if unknown
+    mounted: bool = False  # True if the mount table has the mount; a daemon may outlast it
+    outcome: dict[str, Any] | None = None  # outcome of an ended mount; None while it runs
+    note: Path | None = None  # path of the daemon's note; None if it could not be written
+    started: int = 0  # start time of the daemon as recorded in its note
+    again: str = ""  # command that mounts the filesystem again; "" if unknown
 
 
 def own_cachedir() -> Path:
@@ -226,7 +226,7 @@ def only_mounted(option: str) -> Target:
         return found[0]
     names = ", ".join(str(place.mountpoint or place.url) for place in found)
     raise UsageError(
-        f"{option} shows one mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
+        f"{option} needs a mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
     )
 
 
@@ -240,7 +240,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         mounted: its mount.
         again: the command that mounts it with the same options.
     """
-    _notes()  # removes outdated notes, which bounds their number
+    _notes()  # removes outdated notes
     path = _notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
@@ -256,10 +256,14 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, note)
     except OSError as exc:
-        import logging  # imported late, because most commands do not log
+        import logging  # imported late: slow, and most commands do not log
 
         log = logging.getLogger(__name__)
-        log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
+        log.warning(
+            "cannot write the note of the mount, so commands on %s will need --cachedir: %s",
+            mounted.mountpoint,
+            exc,
+        )
         return None
     return path
 
@@ -356,8 +360,7 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                # A running daemon of another version may have written a note that is unreadable
-                # here.
+                # A running daemon of another version can have a note that this version cannot read.
                 if _started(int(path.name)) == 0:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
@@ -389,7 +392,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         return None
     if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
         return None
-    # Programs of earlier versions do not write these two fields.
+    # Earlier versions do not write the fields again and mount_namespace.
     again, namespace = note.get("again"), note.get("mount_namespace")
     return {key: note[key] for key in _NOTE} | {
         "again": again if isinstance(again, str) else "",
@@ -407,9 +410,9 @@ def _note_paths() -> list[Path]:
 
 def remove_stale_notes() -> None:
     """Remove incomplete notes of killed processes, and notes of ended PID namespaces. Blocking."""
-    with contextlib.suppress(OSError):  # another command may remove them at the same time
+    with contextlib.suppress(OSError):  # another command may remove the same notes
         remove_incomplete(_notes_dir())
-    with contextlib.suppress(OSError):  # a process that cannot be inspected may be in any namespace
+    with contextlib.suppress(OSError):  # a process that cannot be inspected may use any namespace
         notes = runtime_dir(os.environ, os.geteuid())
         if _own_namespace() == _FIRST_PID_NAMESPACE and any(notes.glob(f"{_NAMESPACE}*")):
             remove_ended_namespaces(notes, inner_namespaces)
@@ -447,7 +450,9 @@ def inner_namespaces() -> set[int]:
     found = set()
     for process in Path("/proc").iterdir():
         if _PID.fullmatch(process.name):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            with contextlib.suppress(
+                FileNotFoundError, ProcessLookupError
+            ):  # the process has ended
                 if _is_in_inner_namespace(process):
                     found.add(os.stat(process / "ns" / "pid").st_ino)
     return found

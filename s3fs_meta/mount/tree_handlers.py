@@ -113,7 +113,7 @@ class TreeHandlers:
         self._require_kernel_writable()
         target = _target(arguments)
         if self._past is None:
-            raise UsageError("the mount does not serve its files yet; try again")
+            raise UsageError("the mount is starting and does not serve files yet; try again")
         txg, find = await self._past.find(_part(arguments, "source"), report)
         counted = _Counted(report)
         forgotten = await self._past.clone.clone(txg, find, target, counted.copied)
@@ -173,7 +173,7 @@ def _part(arguments: Message, name: str) -> Message:
     """Return the description of one of the two entries. Raises UsageError."""
     found = arguments.get(name)
     if not isinstance(found, dict):
-        raise UsageError("a copy needs source and target")
+        raise UsageError("the request for a copy needs a source and a target")
     return found
 
 
@@ -185,5 +185,5 @@ def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:
     """
     parent, name, ino = (arguments.get(key) for key in ("parent", "name", "ino"))
     if not isinstance(parent, int) or not isinstance(ino, int) or not isinstance(name, str):
-        raise UsageError("the name of an entry needs parent, name and ino")
+        raise UsageError("a directory entry in a request needs the fields parent, name and ino")
     return Ino(parent), os.fsencode(name), Ino(ino)

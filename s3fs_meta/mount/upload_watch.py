@@ -32,21 +32,21 @@ from s3fs_meta.mount_errors import NotMountedError
 class Left(NamedTuple):
     """The changes of a mount that are not in the bucket, and the state of the bucket."""
 
-    where: str  # URL and server of the bucket
+    where: str  # URL of the bucket, and its server
     content_bytes: int
     blocks: int
-    packs: int  # number of packs for the content without compression; 0: unknown
-    has_changes: bool  # metadata has changes that no changelog in the bucket contains
+    packs: int  # number of packs for the uncompressed content; 0 if unknown
+    has_changes: bool  # True if metadata has changes that are not uploaded
     rate: tuple[str, ...]  # speed and remaining time of the upload, as text
-    away_s: float  # time since the bucket began to fail; 0: it does not fail
-    silent_s: float  # time for which requests have been waiting without any answer
-    why: str  # last failure of the bucket or of an upload; "" if the last upload succeeded
+    away_s: float  # time since the bucket began to fail; 0 if it does not fail
+    silent_s: float  # time since the bucket last answered, while requests wait
+    why: str  # last error of the bucket or of an upload; "" after a successful upload
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "Left":
         """Select the figures of a mount that a waiting user needs."""
         upload, chain = figures["upload"], figures["chain"]
-        # A daemon of an older version does not report all figures.
+        # A daemon of an older version reports no outage and no endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
         return cls(
             where=f"{figures['url']} at {endpoint}" if endpoint else figures["url"],
@@ -110,7 +110,7 @@ class UploadWatch:
         self._place = place
         self._front = front
         self._remains = remains or Remains("")
-        self._left: Left | None = None  # None before the first poll
+        self._left: Left | None = None  # result of the last poll; None before the first poll
         self._is_announced = False
         self._is_away = False
         self._is_mute = False  # True if the daemon did not answer the last poll

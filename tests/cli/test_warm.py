@@ -94,7 +94,7 @@ def test_warm_refuses_missing_unmounted_and_too_many_paths(
     some = [mounted.mountpoint] * (PINS_MAX + 1)
     done = program.run("warm", *some)
     assert (done.returncode, done.stderr.count("\n")) == (ExitStatus.USAGE, 1)
-    assert "give their directory" in done.stderr
+    assert "name their directory" in done.stderr
 
 
 def test_warm_without_the_bucket_lists_the_missing_files(program: Program, mounted: Place) -> None:

@@ -78,7 +78,7 @@ async def test_silent_bucket_is_named_at_growing_intervals_until_it_answers(
         20,
     ]
     assert lines.seen[0][1] == (
-        f"no answer from {WHERE} since 5 s; the download continues when it answers; "
+        f"no answer from {WHERE} since 5 s; the download continues when the store answers; "
         "cached content is kept"
     )
     assert lines.seen[-1][1] == f"{WHERE} answers again"

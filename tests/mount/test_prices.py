@@ -71,9 +71,9 @@ def test_prices_are_converted_to_one_request_and_one_byte(tmp_path: Path) -> Non
         ("2026-11-01", "2026-11-01T00:00:00", "as_of must be a date"),
         ('"MinIO"', '"two\\nlines"', "name must be text of one line"),
         ("[transfer]\nout = 0.5", "", "the field 'transfer' is missing"),
-        ('name = "MinIO"', 'name = "MinIO"\ntransfer = 1', "no TOML: "),
-        ("[requests]", "[requests", "no TOML: "),
-        ('"MinIO"', "[" * 50_000, "no TOML: "),
+        ('name = "MinIO"', 'name = "MinIO"\ntransfer = 1', "is not valid TOML: "),
+        ("[requests]", "[requests", "is not valid TOML: "),
+        ('"MinIO"', "[" * 50_000, "is not valid TOML: "),
     ],
 )
 def test_wrong_field_of_a_price_table_is_named(

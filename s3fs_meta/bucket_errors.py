@@ -15,7 +15,7 @@ class BrokenChainError(FormatError):
     ) -> None:
         super().__init__(key, what)
         self.last_txg, self.end_txg = last_txg, end_txg
-        self.misfit = misfit  # True: the changelog is readable, but its changes do not fit the rows
+        self.misfit = misfit  # True if the changelog is readable but contradicts the database
         first = last_txg + 1
         lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
         self.message = (
@@ -100,4 +100,4 @@ class LostLeaseError(CorruptionError):
     def __init__(self, url: str, why: str, etag: str | None, advice: str = "") -> None:
         super().__init__(f"{url} has lost its lease ({why})" + (f"; {advice}" if advice else ""))
         self.url, self.why = url, why
-        self.etag = etag  # ETag of the damaged object; None if there is no object
+        self.etag = etag  # ETag of the damaged object; None if the object is missing

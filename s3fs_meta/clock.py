@@ -9,7 +9,7 @@ import functools
 import os
 from typing import Final, Protocol
 
-_MFD_NOEXEC_SEAL: Final = 8  # linux/memfd.h; a machine may forbid other kinds (vm.memfd_noexec)
+_MFD_NOEXEC_SEAL: Final = 8  # from linux/memfd.h; the sysctl vm.memfd_noexec may require this flag
 
 
 class Clock(Protocol):
@@ -62,4 +62,4 @@ def _memory_file() -> int:
     except OSError as exc:
         if exc.errno != errno.EINVAL:
             raise
-        return os.memfd_create("s3fs-meta-clock")  # Linux before 6.3
+        return os.memfd_create("s3fs-meta-clock")  # Linux before 6.3 does not know the flag

@@ -252,8 +252,8 @@ class TransientStoreError(StoreError):
     ) -> None:
         super().__init__(f"store failed for {_object(key)}: {code}")
         self.key, self.code = key, code
-        self.unresolved = unresolved  # the server's name cannot be resolved
-        self.unconnected = unconnected  # no server accepts a connection at the address
+        self.unresolved = unresolved  # True if the server's name cannot be resolved
+        self.unconnected = unconnected  # True if no server accepts connections at the address
 
 
 class PermanentStoreError(StoreError):
@@ -346,7 +346,7 @@ class ObjectTooLargeError(FormatError):
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
         super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
         self.size_bytes, self.max_bytes = size_bytes, max_bytes
-        self.etag = etag  # for a caller that replaces the object
+        self.etag = etag  # ETag of the object, with which a caller can replace it
 
 
 class NewerFormatError(FormatError):
@@ -373,7 +373,7 @@ class BadRowError(CorruptionError):
     def __init__(self, what: str, ino: int) -> None:
         super().__init__(f"{what} of inode {ino} has values of another type; run s3fs-meta fsck -y")
         self.what, self.ino = what, ino
-        self.changed_nothing = False  # set to True if the error was raised before any row changed
+        self.changed_nothing = False  # True if the error was raised before any row changed
 
 
 class LostBlockError(CorruptionError):
@@ -482,4 +482,4 @@ class ControlError(S3fsError):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind  # class name of the error in the daemon
+        self.kind = kind  # class name of the error that the daemon raised

@@ -27,7 +27,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_ANY: Final = "xxx"  # replaces the last three digits of a number, so a directory has 4,096 files
+_ANY: Final = "xxx"  # stands for the last three digits in a directory's name: 4,096 files each
 _DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
@@ -150,7 +150,9 @@ class PrunedTree:
         if not places:
             return
         above = {directory for place in places for directory in self._directories_above(place)}
-        for directory in sorted(above, key=len, reverse=True):  # each directory before its parent
+        for directory in sorted(
+            above, key=len, reverse=True
+        ):  # sync each directory before its parent
             with contextlib.suppress(FileNotFoundError):
                 sync_path(directory)
         self._sync_root()
@@ -183,7 +185,7 @@ class PrunedTree:
             try:
                 return action()
             except FileNotFoundError:
-                # A directory is missing: it was never created, or another thread pruned it.
+                # A parent directory does not exist yet, or another thread has pruned it.
                 if source is not None and not os.path.lexists(source):
                     self._prune_above(place)
                     raise
@@ -191,7 +193,9 @@ class PrunedTree:
                 self._prune_above(place)
                 raise
             self._make_parents(place)
-        raise FileNotFoundError(errno.ENOENT, "another thread keeps removing its directory", place)
+        raise FileNotFoundError(
+            errno.ENOENT, "another thread repeatedly removed the parent directory", place
+        )
 
     def _make_parents(self, place: str) -> None:
         """Create the missing directories above *place*; the caller repeats if one vanishes."""
@@ -205,8 +209,8 @@ class PrunedTree:
                 continue
             except FileNotFoundError:
                 if directory == directories[-1]:
-                    raise  # root itself does not exist
-                return  # the parent was pruned again
+                    raise  # the root directory does not exist
+                return  # another thread has pruned the parent again
             except OSError:
                 self._prune_above(place)
                 raise
@@ -236,8 +240,8 @@ class NumberedDir(PrunedTree):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._making = threading.Lock()  # held while a directory is created and counted
-        self._made = 1  # number of created directories; 1 stands for those of an earlier process
+        self._making = threading.Lock()  # guards the creation and the count of directories
+        self._made = 1  # number of created directories, plus 1 for those of earlier processes
         self._made_synced = 0  # number of created directories whose names are durable
 
     @override
@@ -393,12 +397,14 @@ def write_again(
             size_bytes = os.fstat(source).st_size if keep_bytes is None else keep_bytes
             for start, stop in _data_ranges(source, size_bytes):
                 offset = start
-                while offset < stop:  # bounded: each iteration writes at least one byte or raises
+                while (
+                    offset < stop
+                ):  # ends, because each iteration writes at least one byte or raises
                     data = os.pread(source, min(WRITTEN_AGAIN_BYTES, stop - offset), offset)
                     offset += os.pwrite(target, data, offset)
             os.ftruncate(target, size_bytes)
             os.fsync(target)
-        except BaseException:  # it would take the room that is missing
+        except BaseException:  # a partial copy would waste space on a disk that may be full
             copy.unlink(missing_ok=True)
             raise
         finally:
@@ -415,7 +421,7 @@ def _data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
         try:
             start = os.lseek(fd, stop, os.SEEK_DATA)
         except OSError as exc:
-            if exc.errno == errno.ENXIO:  # the rest of the file is a hole
+            if exc.errno == errno.ENXIO:  # the file has only a hole after this offset
                 return
             raise
         stop = os.lseek(fd, start, os.SEEK_HOLE)

@@ -14,11 +14,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-# Only tests change these constants.
-MACHINE_ID = Path("/etc/machine-id")  # an identifier in a file; a copied disk has the same
-PRODUCT_UUID = Path(
-    "/sys/class/dmi/id/product_uuid"
-)  # identifier of the (virtual) hardware; only root can read it
+# Paths of the identifiers; only tests change these constants.
+MACHINE_ID = Path("/etc/machine-id")  # a copy of the disk has the same machine-id
+# The identifier of the (virtual) hardware; only root can read it.
+PRODUCT_UUID = Path("/sys/class/dmi/id/product_uuid")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 BLOCK_DEVICES = Path("/sys/dev/block")
 CONTAINER_MARKS = (
@@ -27,7 +26,7 @@ CONTAINER_MARKS = (
     Path("/run/systemd/container"),
 )
 _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
-_BYTES_MAX = 128  # maximum size of a file with an identifier; each has about 36 bytes
+_BYTES_MAX = 128  # maximum size of an identifier; real ones have about 36 bytes
 
 
 class Machine(NamedTuple):
@@ -57,7 +56,7 @@ def _read(path: Path) -> str | None:
     except (OSError, UnicodeDecodeError):
         return None
     digits = value.replace("-", "")
-    # machine-id(5): "uninitialized" during the first boot. SMBIOS: all 0 or all f is no UUID.
+    # Not unique: "uninitialized", see machine-id(5), and UUIDs of only 0 or f (SMBIOS).
     if not digits or value == "uninitialized" or set(digits) in ({"0"}, {"f"}):
         return None
     return value
@@ -100,7 +99,10 @@ def _disk_sequence(device: int) -> str:
     filesystems and Btrfs have no single disk.
     """
     entry = BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
-    for path in (entry / "diskseq", entry / ".." / "diskseq"):  # that of a partition's disk
+    for path in (
+        entry / "diskseq",
+        entry / ".." / "diskseq",
+    ):  # a partition has the diskseq of its disk
         with contextlib.suppress(OSError):
             return path.read_text("ascii").strip()
     return ""

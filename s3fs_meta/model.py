@@ -15,13 +15,13 @@ from typing_extensions import override
 from s3fs_meta.limits import KEPT_NAME_CHARS_MAX
 
 Ino = NewType("Ino", int)
-BlockId = NewType("BlockId", int)  # number of a block, never reused
+BlockId = NewType("BlockId", int)  # number of a block; never reused
 BlockIndex = NewType("BlockIndex", int)  # position of a block in its file, counted from 0
 PackId = NewType("PackId", int)
 Txg = NewType("Txg", int)  # transaction group
-Epoch = NewType("Epoch", int)  # incremented by every read-write mount
-Cookie = NewType("Cookie", int)  # position of a dentry in its directory, for readdir
-ObjectKey = NewType("ObjectKey", str)  # key below the bucket prefix, such as pack/3f/7-9a...
+Epoch = NewType("Epoch", int)  # number in the lease that every read-write mount increments
+Cookie = NewType("Cookie", int)  # position of a dentry in its directory, as readdir reports it
+ObjectKey = NewType("ObjectKey", str)  # key relative to the prefix, such as pack/3f/7-9a...
 
 ROOT_INO: Final = Ino(1)
 
@@ -35,24 +35,24 @@ class Attributes(NamedTuple):
     uid: int
     gid: int
     size_bytes: int
-    mapped_blocks: int  # number of rows in the block map: blocks that are not holes
+    mapped_blocks: int  # number of blocks in the block map; holes are not counted
     ctime_ns: int
     mtime_ns: int
     atime_ns: int
     rdev: int
-    parent: Ino  # exact for directories; for other inodes a directory with one of its names
+    parent: Ino  # the parent directory; for a file with hard links, one of the parents
     flags: int  # InodeFlag
-    btime_ns: int  # creation time; never changes
+    btime_ns: int  # creation time of the inode; never changes
 
 
 class InodeFlag:
     """Bits of ``inodes.flags``: integers, because testing an enumeration takes a microsecond."""
 
-    HAS_XATTRS: Final = 1  # the inode has rows in xattrs
-    REMOVED: Final = 2  # a directory without a name, emptied in the background; nlink is 0
-    LOCKED: Final = 4  # the inode, and the names in it, can never be changed
-    HOLDS_LOCKED: Final = 8  # a directory that has or had a protected inode below it
-    IMMUTABLE: Final = 16  # the inode and its names cannot change until chattr -i
+    HAS_XATTRS: Final = 1  # the inode has extended attributes
+    REMOVED: Final = 2  # the directory has no name (nlink 0) and is emptied in the background
+    LOCKED: Final = 4  # the inode and its directory entries can never be changed
+    HOLDS_LOCKED: Final = 8  # the directory has or had a protected inode below it
+    IMMUTABLE: Final = 16  # the inode cannot be changed until chattr -i
     APPEND_ONLY: Final = 32  # the file can only grow, until chattr -a
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
@@ -60,16 +60,16 @@ class InodeFlag:
 class PointInTime(NamedTuple):
     """A point in time from the user: a clock time, a txg, a name, or the newest txg."""
 
-    text: str  # the user's text
-    time_ns: int | None = None  # the time, if the user gave a time
-    txg: Txg | None = None  # the number, if the user gave a txg
-    is_ago: bool = False  # the user gave an age, from which this host's clock computed the time
-    kept: str | None = None  # the name of a kept point, if the user gave a name
+    text: str  # the point in time as the user typed it
+    time_ns: int | None = None  # clock time; None if the user typed a txg or a name
+    txg: Txg | None = None  # txg number; None if the user typed something else
+    is_ago: bool = False  # True if time_ns was computed from an age such as 10m
+    kept: str | None = None  # name of a kept point; None if the user typed something else
 
 
 NEWEST: Final = PointInTime("newest")
 
-# A name begins with a letter, so it is never a time, an age or txg=N.
+# The name of a kept point begins with a letter: it is never mistaken for a time or an age.
 _KEPT_NAME: Final = re.compile(r"[^\W\d_][\w.+:@-]*")
 _OTHER_POINTS: Final = frozenset({NEWEST.text, "now"})
 
@@ -88,7 +88,7 @@ class Address(NamedTuple):
     """An IP address and a TCP port to listen on."""
 
     host: str
-    port: int  # 0: any free port
+    port: int  # TCP port; 0 selects any free port
 
     @property
     def is_loopback(self) -> bool:
@@ -120,19 +120,19 @@ class Caller(NamedTuple):
 class BlockState(enum.IntEnum):
     """The state of a cached block."""
 
-    DIRTY = 1  # not yet in the bucket, writable in place
-    SEALED = 2  # not yet in the bucket, frozen until its pack is uploaded
-    UPLOADED = 3  # in the bucket, but the local row that records this is not yet synced
-    CLEAN = 4  # in the bucket and evictable
-    DOOMED = 5  # no row references the block; its file is deleted after the next background sync
+    DIRTY = 1  # the block is not in the bucket, and can be overwritten in place
+    SEALED = 2  # the block is not in the bucket, and is frozen until its pack is uploaded
+    UPLOADED = 3  # the block is in the bucket, but the row that records this is not durable
+    CLEAN = 4  # the block is in the bucket and can be evicted
+    DOOMED = 5  # no row refers to the block; the next background sync deletes its file
 
 
 class PackState(enum.IntEnum):
     """The state of a pack object."""
 
-    UPLOADING = 1  # recorded before the PUT, so the object may or may not exist
-    STORED = 2  # confirmed by the store
-    CONDEMNED = 3  # deletion decided; no new references; deleted when no retained image needs it
+    UPLOADING = 1  # the upload was recorded but not confirmed; the object may or may not exist
+    STORED = 2  # the store has confirmed the object
+    CONDEMNED = 3  # gets no new references; deleted when no retained image needs the pack
 
 
 class BlockRow(NamedTuple):

@@ -67,11 +67,11 @@ class MountStatus:
         """
         self._state = MountState.STARTING
         self.read_only = read_only
-        self.kernel_read_only = False  # remounted read-only, so the kernel refuses changes
+        self.kernel_read_only = False  # True after a remount with ro: the kernel refuses changes
         self.why = ""
         self._writable = False
         self._troubled = False
-        self.changes_begun = 0  # number of started changes
+        self.changes_begun = 0  # number of changes that were started since the mount
         self._rows_changed = rows_changed or (lambda: self.changes_begun)
         self._undo = undo or _nothing
 
@@ -96,7 +96,7 @@ class MountStatus:
             return
         assert state in NEXT[self._state], f"{self._state} cannot become {state}"
         if state in {MountState.DEGRADED, MountState.FENCED}:
-            _log.error("mount is %s and read-only: %s", state.value, why)
+            _log.error("the mount is %s and read-only: %s", state.value, why)
             self._troubled = True
         self._state, self.why = state, why or self.why
         self._writable = state is MountState.SERVING and not self.read_only

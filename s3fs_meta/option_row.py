@@ -14,10 +14,10 @@ class Option(NamedTuple):
     """One option of ``-o``, with its complete documentation."""
 
     word: str
-    field: str  # field of MountOptions
-    takes: str  # metavar after "=", empty for a flag
-    parse: Callable[[str, str], object]  # (name, text) to value; raises UsageError
-    default: str  # default value as text; if empty, the parser is not called
+    field: str  # name of the field in MountOptions
+    takes: str  # placeholder of the value, such as SIZE; empty for a flag
+    parse: Callable[[str, str], object]  # parses (name, text) to a value; raises UsageError
+    default: str  # default value as text; an empty text is not parsed
     does: str
     costs: str
     crash: str

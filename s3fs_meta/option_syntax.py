@@ -29,12 +29,12 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg, is_kept_name
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
-SIZE_BYTES_MAX: Final = 1 << 62  # the sum of two such sizes still fits into 64 bits
+SIZE_BYTES_MAX: Final = 1 << 62  # the sum of two sizes fits into 64 bits
 MODE_BITS_MAX: Final = 0o777
 PORT_MAX: Final = 65_535
 TXG_MAX: Final = (1 << 63) - 2
 
-# Minimum similarity of a suggested word: "commit" for "comit", not "read_timeout" for "remount".
+# Minimum similarity of a suggestion: suggests "commit" for "comit", nothing for "remount".
 _LIKENESS: Final = 0.7
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
@@ -130,7 +130,7 @@ def point_in_time(word: str, text: str) -> PointInTime:
 def entry_name(word: str, text: str) -> str:
     """Return a name that a directory can have."""
     if not 0 < len(os.fsencode(text)) <= NAME_BYTES_MAX or text in {".", ".."} or "/" in text:
-        raise UsageError(f"{word}={text} is not a name of a directory entry")
+        raise UsageError(f"{word}={text} is not a valid file name")
     return text
 
 
@@ -189,7 +189,7 @@ def listen_address(word: str, text: str) -> Address:
     except ValueError:
         port = ""
     if not re.fullmatch("[0-9]{1,5}", port) or int(port) > PORT_MAX:
-        raise UsageError(f"{word}={text} must be an IP address and a port, or a port of 127.0.0.1")
+        raise UsageError(f"{word}={text} must be an IP address and a port, or a port on 127.0.0.1")
     return Address(host, int(port))
 
 
@@ -201,7 +201,7 @@ def retention(word: str, text: str) -> int:
         seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
     if not 0 <= seconds <= RETENTION_S_MAX:
         raise UsageError(
-            f"{word}={text} is not a time up to 100 years; write for example {word}=7d, or 0"
+            f"{word}={text} is not a time from 0 to 100 years; write for example {word}=7d"
         )
     return int(seconds)
 
@@ -219,7 +219,7 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
 
     def parse(word: str, text: str) -> int:
         if not re.fullmatch(r"-?[0-9]+", text) or not minimum <= int(text) <= maximum:
-            raise UsageError(f"{word}={text} is not a number from {minimum} to {maximum}")
+            raise UsageError(f"{word}={text} is not an integer from {minimum} to {maximum}")
         return int(text)
 
     return parse
@@ -235,7 +235,7 @@ class OneOf:
         """Return the word; raise UsageError if it is not accepted."""
         if text.lower() not in self.words:
             raise UsageError(
-                f"{word}={text} is none of {', '.join(self.words)}{nearest(text, self.words)}"
+                f"{word}={text} is not one of {', '.join(self.words)}{nearest(text, self.words)}"
             )
         return text.lower()
 
@@ -243,7 +243,7 @@ class OneOf:
 def text_value(word: str, text: str) -> str:
     """Return any text that is not empty."""
     if not text:
-        raise UsageError(f"{word} needs a value")
+        raise UsageError(f"the option {word} needs a value")
     return text
 
 
@@ -257,7 +257,7 @@ def page_size(word: str, text: str) -> int:
     size = parse_size(word, text, "8K")
     if not PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX or size & (size - 1):
         raise UsageError(
-            f"{word}={text} is no power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX}"
+            f"{word}={text} is not a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX}"
         )
     return size
 

@@ -28,9 +28,9 @@ from s3fs_meta.option_syntax import (
 )
 from s3fs_meta.transfer_options import TRANSFER_OPTIONS
 
-ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "unchanged" for chown(2)
+ID_MAX: Final = (1 << 32) - 2  # excludes (uid_t) -1, which means "unchanged" for chown(2)
 
-# Options that are accepted for one release, with a warning.
+# Options without effect, which this release still accepts with a warning.
 WITHOUT_EFFECT: Final = ("request_loop", "extension")
 
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -40,7 +40,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "MODE",
         OneOf("wal", "delete", "truncate", "persist", "memory", "off"),
         "wal",
-        "How SQLite keeps the metadata database consistent.",
+        "How SQLite protects the metadata database against crashes.",
         "Under `wal`, reads, checkpoints and images run beside writes. Under the other modes an "
         "image stops the mount while the database is copied, and a commit costs one or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "
@@ -53,9 +53,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "LEVEL",
         OneOf("off", "normal", "full", "extra"),
         "normal",
-        "How often SQLite syncs on its own. At every level but `off`, `fsync` makes a file durable.",
-        "`full` and `extra` sync at every group commit, 20 to 200 times a second on a disk that "
-        "takes 5 ms; `normal` and `off` do not.",
+        "How often SQLite syncs on its own. At every level except `off`, `fsync` makes a file "
+        "durable.",
+        "`full` and `extra` sync at every group commit, 20 to 200 times per second on a disk that "
+        "needs 5 ms for a sync; `normal` and `off` do not.",
         "`normal` and above: power loss costs at most `commit=` seconds of changes that were not "
         "fsynced. `off`: after power loss the local state is quarantined and the state in the "
         "bucket restored; even fsynced changes may be lost.",
@@ -68,10 +69,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Page size of the database; default: unchanged. Another size converts the database before "
         "the mount begins.",
-        "With larger pages sequential reads are faster, and each change writes more. A conversion "
-        "needs twice the space of the database, time in proportion to its size, and the upload of "
-        "a complete new image.",
-        "A crash during the conversion leaves the old size.",
+        "Larger pages make sequential reads faster and each change more expensive. A conversion "
+        "needs twice the space of the database, time in proportion to its size, and uploads a "
+        "complete new image.",
+        "After a crash during the conversion the database has the old page size.",
     ),
     Option(
         "cache_size",
@@ -81,7 +82,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
         "`256M`; default: a share of the machine's memory.",
-        "Memory of the daemon. Too small a cache makes metadata operations read the disk.",
+        "The page cache uses memory of the daemon. With a small cache, metadata operations read "
+        "the "
+        "disk.",
         NO_EFFECT,
     ),
     Option(
@@ -90,8 +93,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SIZE",
         parse_size,
         "0",
-        "How much of the database SQLite reads through a memory map.",
-        "Address space; an I/O error of the disk then kills the daemon instead of giving EIO.",
+        "Number of bytes of the database that SQLite reads through a memory map.",
+        "The map uses address space. An I/O error of the disk kills the daemon instead of "
+        "returning "
+        "EIO.",
         NO_EFFECT,
     ),
     Option(
@@ -100,10 +105,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "PAGES",
         integer(0, 1 << 31),
         "0",
-        "Number of pages in the WAL from which a commit checkpoints it; with 0 the mount "
-        "checkpoints in the background.",
-        "Above 0 a commit sometimes waits for a checkpoint, tens of milliseconds in which no "
-        "request is answered.",
+        "Size of the WAL, in pages, at which a commit checkpoints it. With 0 the mount checkpoints "
+        "in the background.",
+        "With a value above 0, some commits wait for a checkpoint, which delays all requests by "
+        "tens "
+        "of milliseconds.",
         NO_EFFECT,
     ),
     Option(
@@ -112,8 +118,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SIZE",
         parse_size,
         "",
-        "Size to which a WAL or journal file is cut back when it is reset; default: 64M.",
-        "A small limit grows the file repeatedly; a large one keeps disk space.",
+        "Size to which SQLite truncates a WAL or journal file when it resets the file; default: "
+        "64M.",
+        "With a small limit the file often grows again; with a large limit it occupies disk space.",
         NO_EFFECT,
     ),
     Option(
@@ -122,9 +129,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "PLACE",
         OneOf("default", "file", "memory"),
         "memory",
-        "Where SQLite sorts and keeps temporary tables.",
-        "`file` needs disk accesses for large sorts, and a mount does no large sorts. fsck takes "
-        "no mount options and always keeps its large tables in files.",
+        "Where SQLite sorts rows and keeps temporary tables.",
+        "With `file`, large sorts access the disk; a mount does no large sorts. fsck accepts no "
+        "mount "
+        "options and always keeps its large tables in files.",
         NO_EFFECT,
     ),
     Option(
@@ -133,10 +141,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "DIR",
         path_value,
         "",
-        "Directory under which this host keeps its state, one folder per filesystem: database, "
+        "Directory in which this host keeps its state, one folder per filesystem: database, "
         "cache, control socket, log. Default: `$XDG_STATE_HOME/s3fs-meta`, else "
-        "`~/.local/state/s3fs-meta`; `/var/lib/s3fs-meta` for root.",
-        "Disk space: `cachesize` plus the metadata.",
+        "`~/.local/state/s3fs-meta`; for root `/var/lib/s3fs-meta`.",
+        "The directory needs disk space for `cachesize` and the metadata.",
         "The directory has the only copy of data that is not uploaded yet. A mount with another "
         "directory starts from the state in the bucket.",
     ),
@@ -147,8 +155,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         text_value,
         "zstd-1",
         "How new blocks are compressed: `none`, or `zstd-1` (fast) to `zstd-19` (small).",
-        "Processor time of the upload; reads decompress at about the same speed at every level. "
-        "Blocks that do not shrink are stored as they are.",
+        "Higher levels need more processor time for uploads; the speed of reads is about the same "
+        "at "
+        "every level. Blocks that do not shrink are stored uncompressed.",
         NO_EFFECT,
     ),
     Option(
@@ -157,10 +166,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SIZE",
         parse_size,
         "",
-        "Maximum size of the filesystem, which `df` shows; writing more gives ENOSPC. Content "
-        "counts after deduplication, extended attributes count, names and inodes do not. 0: "
+        "Maximum size of the filesystem, which `df` shows; writes beyond it fail with ENOSPC. "
+        "Deduplicated content and extended attributes count, names and inodes do not. 0 means "
         "unlimited; default: the value of the last mount, which the filesystem stores.",
-        "Each mount sums up the extended attributes, which takes 0.25 s for a million of them.",
+        "Each mount sums up the sizes of all extended attributes: 0.25 s for a million.",
         NO_EFFECT,
     ),
     Option(
@@ -169,8 +178,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Mount read-only: no change is accepted and the lease is not touched.",
-        "Changes by another host appear at the next mount, or with `follow` after seconds.",
+        "Mount read-only: the mount accepts no changes and leaves the lease alone.",
+        "Changes by another host appear at the next mount, or after seconds with `follow`.",
         NO_EFFECT,
     ),
     Option(
@@ -179,11 +188,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "With `ro`: show the changes of the writer on another host, a few seconds later; on any "
-        "number of hosts. `s3fs-meta promote` makes such a mount the writer. Needs "
+        "With `ro`: show the changes of the writer on another host after a few seconds. Any number "
+        "of hosts can follow. `s3fs-meta promote` makes a follower the writer. Needs "
         "`journal_mode=wal`.",
-        "One small request every `poll=` seconds. The mount table says `rw`; writing is refused "
-        "with EROFS.",
+        "The mount sends one small request every `poll=` seconds. The mount table shows `rw`, but "
+        "writes fail with EROFS.",
         NO_EFFECT,
     ),
     Option(
@@ -195,10 +204,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Allow access by other users, as permission bits specify; without the option, only the "
-        "user who mounted has access, and root has none. Users other than root need "
-        "`user_allow_other` in `/etc/fuse.conf`.",
-        "Other users can put load on the daemon.",
+        "Allow access by other users, according to the permission bits. Without the option only "
+        "the "
+        "user who mounted has access, not even root. Users other than root need `user_allow_other` "
+        "in `/etc/fuse.conf`.",
+        "Requests of other users load the daemon.",
         NO_EFFECT,
     ),
     Option(
@@ -208,7 +218,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(AccessTime.NEVER),
         "",
         "Reading never writes an access time.",
-        "Programs that read access times (old mail readers, tmp cleaners) are misled.",
+        "Programs that rely on access times (old mail readers, tmp cleaners) can misbehave.",
         NO_EFFECT,
     ),
     Option(
@@ -219,7 +229,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Listing a directory never writes its access time; `relatime`, `noatime` and "
         "`strictatime` then apply to files only.",
-        "As `noatime`, for directories.",
+        "Programs that rely on access times of directories can misbehave.",
         NO_EFFECT,
     ),
     Option(
@@ -228,7 +238,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "diratime",
-        "Listing a directory writes its access time, as the options for files specify.",
+        "Listing a directory writes its access time under the same rules as reading a file.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -239,8 +249,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(AccessTime.RELATIVE),
         "relatime",
         "Reading writes the access time if it is a day old, or not later than the last change.",
-        "A metadata change on some reads.",
-        "Access times of the last `commit=` seconds.",
+        "Some reads also change metadata.",
+        "A crash can lose the access times of the last `commit=` seconds.",
     ),
     Option(
         "atime",
@@ -248,7 +258,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(AccessTime.RELATIVE),
         "relatime",
-        "As `relatime`, the default; overrides an earlier `noatime`.",
+        "The same as `relatime`, the default; overrides an earlier `noatime`.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -260,8 +270,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Every read that reaches the daemon writes the access time; a read that the kernel "
         "answers from its page cache does not.",
-        "A metadata change on every such read.",
-        "Access times of the last `commit=` seconds.",
+        "Every read that reaches the daemon also changes metadata.",
+        "A crash can lose the access times of the last `commit=` seconds.",
     ),
     Option(
         "nodev",
@@ -280,8 +290,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=False),
         "",
-        "Device files work; root only.",
-        "Anyone who can write the bucket can plant a device.",
+        "Device files work; only root may use the option.",
+        "Anyone who can write to the bucket can create a device file on this host.",
         NO_EFFECT,
     ),
     Option(
@@ -302,8 +312,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=False),
         "",
-        "Set-user-ID bits and file capabilities work; root only.",
-        "Anyone who can write the bucket can become root.",
+        "Set-user-ID bits and file capabilities work; only root may use the option.",
+        "Anyone who can write to the bucket can become root on this host.",
         NO_EFFECT,
     ),
     Option(
@@ -312,7 +322,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Programs cannot be run.",
+        "Programs on the filesystem cannot be run.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -322,7 +332,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=False),
         "exec",
-        "Programs can be run.",
+        "Programs on the filesystem can be run.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -334,9 +344,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Mount an older state of the filesystem, read-only: a time in ISO 8601 (local unless it "
         "has a zone; up to nanoseconds), or an age such as `10m` or `1h30m ago`.",
-        "A state directory of its own, which is downloaded at the mount and removed at unmount. "
-        "The present state and other points in time can be mounted at the same time, on other "
-        "mountpoints.",
+        "The mount downloads the metadata into its own state directory, which the unmount removes. "
+        "The present state and other points in time can be mounted on other mountpoints at the "
+        "same "
+        "time.",
         NO_EFFECT,
     ),
     Option(
@@ -355,11 +366,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NAME",
         entry_name,
         ".snapshots",
-        "Name in the root directory under which past points in time are directories: "
+        "Name of a directory in the root directory that contains all past points in time: "
         "`.snapshots/2026-05-09T14:30`, `.snapshots/1h-ago`, `.snapshots/txg=42`. No listing shows "
-        "it; a file that has the name already hides it.",
-        "Each point in time that programs use is restored into a temporary database; four are kept, "
-        "for ten minutes after their last use.",
+        "the directory; a file of the same name hides it.",
+        "Each point in time that programs use is restored into a temporary database. Four "
+        "databases "
+        "are kept, for ten minutes after the last use.",
         NO_EFFECT,
     ),
     Option(
@@ -368,10 +380,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TXG:HASH",
         mark,
         "",
-        "Refuse a bucket that is older than the state that an earlier mount printed, or that has "
-        "another history since: the bucket may have been replaced by an old copy. The mount "
-        "compares the state that it serves; with `at`, the chain that contains the point in time.",
-        "Up to three requests.",
+        "Refuse a bucket that lacks the state that an earlier mount printed as TXG:HASH, because "
+        "the "
+        "bucket may have been replaced by an old copy. The mount checks the state that it serves; "
+        "with `at`, the chain that contains the point in time.",
+        "The check takes up to three requests.",
         NO_EFFECT,
     ),
     Option(
@@ -380,8 +393,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "UID",
         integer(0, ID_MAX),
         "",
-        "Show every file as owned by this user; default: the owner that is stored.",
-        "Stored owners are not visible; chown still changes them.",
+        "Show every file as owned by this user; default: the stored owner.",
+        "The stored owners are invisible, but chown changes them.",
         NO_EFFECT,
     ),
     Option(
@@ -390,8 +403,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "GID",
         integer(0, ID_MAX),
         "",
-        "Show every file as owned by this group; default: the group that is stored.",
-        "Stored groups are not visible; chgrp still changes them.",
+        "Show every file as owned by this group; default: the stored group.",
+        "The stored groups are invisible, but chgrp changes them.",
         NO_EFFECT,
     ),
     Option(
@@ -400,9 +413,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "MASK",
         mode_mask,
         "",
-        "Show every file with permission bits 0777 minus this octal mask; default: the bits that "
-        "are stored.",
-        "Stored bits are not visible; chmod still changes them.",
+        "Show every file with permission bits 0777 minus this octal mask; default: the stored "
+        "bits.",
+        "The stored permission bits are invisible, but chmod changes them.",
         NO_EFFECT,
     ),
     Option(
@@ -411,8 +424,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "WAY",
         OneOf("direct", "scheduled"),
         "",
-        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
-        "warning. Requests of the kernel are always taken as under `direct`.",
+        "This release still accepts the option, without effect, so that fstab(5) lines work; the "
+        "mount prints a warning. Kernel requests are always handled as with `direct`.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -422,8 +435,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "WHETHER",
         OneOf("used", "off"),
         "",
-        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a "
-        "warning. Every mount uses the compiled extension.",
+        "This release still accepts the option, without effect, so that fstab(5) lines work; the "
+        "mount prints a warning. Every mount uses the compiled extension.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -434,10 +447,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "[ADDR:]PORT",
         listen_address,
         "",
-        "Serve the figures over HTTP at `/metrics`, for Prometheus; on 127.0.0.1 unless an IP "
-        "address is given. Each mount needs a port of its own.",
-        "A few ms per request. Every user of this host can read the figures, and with another "
-        "address than loopback every host that reaches the port.",
+        "Serve the figures of the mount to Prometheus over HTTP at `/metrics`, on 127.0.0.1 unless "
+        "an IP address is given. Each mount needs its own port.",
+        "A request takes a few ms. Every user of this host can read the figures; unless the "
+        "address "
+        "is a loopback address, every host that reaches the port can.",
         NO_EFFECT,
     ),
     Option(
@@ -446,7 +460,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "URL",
         text_value,
         "",
-        "S3 server other than AWS. Default: `$AWS_ENDPOINT_URL`, else AWS.",
+        "URL of an S3 server other than AWS; default: `$AWS_ENDPOINT_URL`, else AWS.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -466,7 +480,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NAME",
         text_value,
         "",
-        "Profile of the AWS configuration files; default: `$AWS_PROFILE`.",
+        "Profile in the AWS configuration; default: `$AWS_PROFILE`.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -478,7 +492,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "File whose first line is the passphrase; default: `$S3FS_META_PASSPHRASE`, else a prompt "
         "on the terminal.",
-        "Anyone who reads the file can read the filesystem.",
+        "Anyone who can read the passphrase file can read the filesystem.",
         NO_EFFECT,
     ),
     Option(
@@ -487,9 +501,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Mount on a store that ignores conditional writes.",
-        "A second writer is not prevented.",
-        "Two hosts that write at once destroy the filesystem.",
+        "Mount a filesystem whose store ignores conditional writes.",
+        "The lease cannot keep a second host from writing.",
+        "Two hosts that write at the same time destroy the filesystem.",
     ),
     Option(
         "takeover",
@@ -497,8 +511,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Take the lease from the host that holds it; its mount turns read-only.",
-        "Changes that the other host had not uploaded stay on that host.",
+        "Take the lease from the host that holds it; the mount of that host turns read-only.",
+        "Changes that the other host has not uploaded stay on that host.",
         NO_EFFECT,
     ),
 )

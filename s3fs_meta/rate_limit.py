@@ -19,9 +19,9 @@ from s3fs_meta.option_syntax import parse_size
 UNLIMITED: Final = "off"
 _STRICT: Final = "strict"
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_DAY_CHARS: Final = 3  # "mon" is Monday
+_DAY_CHARS: Final = 3  # length of an abbreviated weekday, such as "mon"
 _MINUTES_PER_DAY: Final = 24 * 60
-# "08:00,512K" or "Mon-08:00,512K"; "=" in place of the comma, which separates options after -o
+# Matches "08:00,512K" or "Mon-08:00=512K"; after -o only "=" works, as a comma ends an option.
 _SLOT: Final = re.compile(r"(?:([a-z]+)-)?(\d\d):(\d\d)[,=](\S+)", re.IGNORECASE)
 _SEPARATORS: Final = re.compile(r"[\s;]+")
 _EXAMPLE: Final = "08:00,512K 23:00,off"
@@ -30,17 +30,17 @@ _EXAMPLE: Final = "08:00,512K 23:00,off"
 class Slot(NamedTuple):
     """One entry of a timetable: from this minute of the week on the rate applies."""
 
-    minute: int  # from Monday 00:00, local time
-    bytes_per_s: int | None  # None: unlimited
+    minute: int  # minutes since Monday 00:00, local time
+    bytes_per_s: int | None  # maximum rate; None means unlimited
 
 
 @dataclass(frozen=True)
 class RateLimit:
     """A limit of the transfer rate in one direction."""
 
-    text: str  # the user's text, with single spaces
-    slots: tuple[Slot, ...]  # sorted, at least one; each lasts until the next one
-    strict: bool = False  # the limit applies also to transfers for which a program waits
+    text: str  # the limit as the user typed it, with single spaces
+    slots: tuple[Slot, ...]  # one or more slots by time; each lasts until the next slot begins
+    strict: bool = False  # limit even transfers for which a program waits
 
     @override
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def _rate(word: str, text: str, rate: str) -> int | None:
     if found < RATE_BYTES_PER_S_MIN:
         raise UsageError(
             f"{word}={text}: {rate} is below the minimum, {RATE_BYTES_PER_S_MIN >> 10}K bytes per"
-            " second; write off for no limit"
+            " second; write off for an unlimited rate"
         )
     return found
 

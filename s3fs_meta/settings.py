@@ -20,7 +20,7 @@ from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, default_of
 from s3fs_meta.rate_limit import RateLimit
 
-# Options of fstab(5) and mount(8) for other programs, or for the only behaviour that there is.
+# Ignored options of fstab(5) and mount(8): s3fs-meta always behaves so, or others read them.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -46,7 +46,7 @@ IGNORED_WORDS: Final = frozenset(
 )
 IGNORED_PREFIXES: Final = ("x-", "X-", "comment=")
 
-# Options of other filesystems that are refused with a specific reason.
+# Options of other filesystems that are refused, with the reason.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
     " changed by unmounting and mounting again",
@@ -63,8 +63,7 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-# MountOptions has every field of the slices below, so it is passed to components that take a slice.
-# A component that needs more fields extends its slice.
+# MountOptions inherits all slices below, so it can be passed to a component that takes a slice.
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class SessionOptions(CacheOptions):
     sync_interval_s: float = default_of("sync_interval_s")
     image_interval_s: float = default_of("image_interval_s")
     poll_interval_s: float = default_of("poll_interval_s")
-    fsync: str = default_of("fsync")  # "remote": fsync(2) waits for the bucket
+    fsync: str = default_of("fsync")  # with "remote", fsync(2) waits for the bucket
     follow: bool = default_of("follow")
 
 
@@ -97,7 +96,7 @@ class FilesystemOptions:
 
     access_time: AccessTime = default_of("access_time")
     directory_times: bool = default_of("directory_times")
-    allow_other: bool = default_of("allow_other")  # other users may access the mount
+    allow_other: bool = default_of("allow_other")  # True if other users may access the mount
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class SqliteOptions:
 
     journal_mode: str = default_of("journal_mode")
     synchronous: str = default_of("synchronous")
-    cache_size: int | None = default_of("cache_size")  # as SQLite's pragma: pages, or -KiB
+    cache_size: int | None = default_of("cache_size")  # pages; a negative number means KiB
     mmap_size: int = default_of("mmap_size")
     wal_autocheckpoint: int = default_of("wal_autocheckpoint")  # pages
     temp_store: str = default_of("temp_store")
@@ -158,7 +157,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
 class GivenOption(NamedTuple):
     """One option of a ``-o`` string."""
 
-    text: str  # the user's text
+    text: str  # the option as the user typed it
     value: Any
 
 
@@ -247,20 +246,22 @@ def _find(word: str) -> Option:
 
 def _check_together(options: MountOptions) -> None:
     if options.at is not None and options.force_takeover:
-        raise UsageError("at and takeover contradict each other: an older state has no writer")
+        raise UsageError("at and takeover cannot be combined: a past point in time has no writer")
     if options.at is not None and options.follow:
-        raise UsageError("at and follow contradict each other: an older state never changes")
+        raise UsageError("at and follow cannot be combined: a past point in time never changes")
     if options.at is not None and options.page_size is not None:
         raise UsageError(
-            "at and page_size contradict each other: an older state cannot be converted"
+            "at and page_size cannot be combined: a past point in time cannot be converted"
         )
     if options.read_only and options.force_takeover:
-        raise UsageError("ro and takeover contradict each other: a reader needs no lease")
+        raise UsageError("ro and takeover cannot be combined: a read-only mount needs no lease")
     if options.follow and not options.read_only:
-        raise UsageError("follow needs ro: a follower does not write")
+        raise UsageError("follow needs the option ro, because a follower does not write")
     if options.follow and options.journal_mode != "wal":
-        raise UsageError(f"follow needs journal_mode=wal, not {options.journal_mode}")
+        raise UsageError(f"the option follow needs journal_mode=wal, not {options.journal_mode}")
     if options.read_only and options.page_size is not None:
-        raise UsageError("ro and page_size contradict each other: a conversion writes")
+        raise UsageError("ro and page_size cannot be combined: a conversion writes to the database")
     if options.wal_autocheckpoint and options.journal_mode != "wal":
-        raise UsageError(f"wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}")
+        raise UsageError(
+            f"the option wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}"
+        )

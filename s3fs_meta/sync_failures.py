@@ -30,7 +30,9 @@ def prepare(state: Path) -> None:
         if not (state / NAME).exists():
             _write(state, _NOTHING)
     except OSError as exc:
-        _log.info("cannot make %s: %s", state / NAME, exc.strerror)
+        _log.info(
+            "cannot create the file %s, which records a failed sync: %s", state / NAME, exc.strerror
+        )
 
 
 def note(state: Path) -> None:
@@ -39,7 +41,7 @@ def note(state: Path) -> None:
         _write(state, machine.memory_of(state).encode().ljust(_RECORD_BYTES, b"\0"))
     except OSError as exc:
         _log.error(
-            "cannot record in %s that a sync failed: %s; reboot before the next mount",
+            "a sync to disk failed, and %s cannot record this (%s); reboot before the next mount",
             state / NAME,
             exc.strerror,
         )

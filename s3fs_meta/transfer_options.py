@@ -22,8 +22,9 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         cache_bytes,
         "10G",
         "Maximum size of the cached file blocks.",
-        "Disk space. When the cache is full of blocks that are not uploaded yet, writers wait.",
-        "A larger cache can hold more blocks that are not uploaded yet.",
+        "The cache uses disk space. When it is full of blocks that are not uploaded yet, writers "
+        "wait.",
+        "A larger cache can contain more blocks that are not uploaded yet.",
     ),
     Option(
         "upload_limit",
@@ -32,13 +33,14 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         rate_limit,
         "off",
         "Maximum rate of background uploads of file content and metadata images, in bytes per "
-        "second: `512K`, `off`, or a timetable by local time as of rclone's `--bwlimit`: "
+        "second: `512K`, `off`, or a timetable in local time like rclone's `--bwlimit`: "
         "`08:00=512K;19:00=10M;23:00=off`, with weekdays `Mon-08:00=512K;Sat-00:00=off`. `flush`, "
-        "`umount`, `reclaim`, `fsync=remote` and writers that wait for room in the cache lift the "
-        "limit; with `1M;strict` they do not. Changelogs and the lease are never delayed.",
-        "Changes reach the bucket later. A pack of up to 16 MiB waits until the rate allows all of "
-        "it, and is then sent at full speed.",
-        "Loss of this machine costs what waits for its upload.",
+        "`umount`, `reclaim`, `fsync=remote` and writers that wait for space in the cache lift the "
+        "limit, but not a strict limit such as `1M;strict`. Changelogs and the lease are never "
+        "delayed.",
+        "Changes reach the bucket later. A pack of up to 16 MiB waits until the rate allows the "
+        "complete pack, which is then sent at full speed.",
+        "If this machine is lost, changes that wait for their upload are lost.",
     ),
     Option(
         "download_limit",
@@ -47,10 +49,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         rate_limit,
         "off",
         "Maximum rate of downloads of file content: reads of programs, read-ahead, `warm` and "
-        "compaction. Syntax as of `upload_limit`. Reads come before read-ahead and `warm`. "
+        "compaction. The syntax is that of `upload_limit`. Reads precede read-ahead and `warm`. "
         "Changelogs, images and the lease are never delayed.",
-        "Reads of content that is not cached wait as long as the rate requires; `read_timeout` "
-        "begins after that wait.",
+        "Reads of uncached content wait as long as the rate requires; `read_timeout` begins after "
+        "the wait.",
         NO_EFFECT,
     ),
     Option(
@@ -60,9 +62,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(COMMIT_INTERVAL_S_MIN),
         "5",
         "How often all changes are synced to the local disk, file blocks before metadata.",
-        "A shorter interval syncs more often.",
-        "Power loss loses at most this many seconds of unsynced data. A killed daemon loses the "
-        "last 5 ms of changes, or up to 50 ms if changes follow each other without a pause.",
+        "With a shorter interval the disk syncs more often.",
+        "Power loss loses at most the last SECONDS of data without fsync. A killed daemon loses "
+        "the "
+        "changes of the last 5 ms, or up to 50 ms if changes follow each other without a pause.",
     ),
     Option(
         "sync_interval",
@@ -70,9 +73,9 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(SYNC_INTERVAL_S_MIN),
         "5",
-        "How often changes are uploaded: new content, then one changelog.",
-        "After each interval with changes, uploads of one or more packs and one small object.",
-        "Loss of this machine costs the changes of the last one or two intervals.",
+        "How often changes are uploaded: first new content, then one changelog.",
+        "Each interval with changes uploads one or more packs and one small object.",
+        "If this machine is lost, the changes of the last one or two intervals are lost.",
     ),
     Option(
         "fsync",
@@ -80,11 +83,11 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "WHERE",
         OneOf("local", "remote"),
         "local",
-        "What fsync(2) waits for: the local disk, or also the bucket.",
-        "With `remote` each fsync takes as long as the uploads of a pack and a changelog; fsyncs "
-        "that are called meanwhile share the next uploads. After `write_timeout` fsync fails with "
-        "EIO, and the upload continues.",
-        "With `remote` loss of this machine costs no fsynced changes.",
+        "Where fsync(2) makes changes durable: on the local disk, or also in the bucket.",
+        "With `remote` each fsync waits for the upload of a pack and a changelog; concurrent "
+        "fsyncs "
+        "share uploads. After `write_timeout` fsync fails with EIO, and the upload continues.",
+        "With `remote`, fsynced changes survive the loss of this machine.",
     ),
     Option(
         "image_interval",
@@ -92,10 +95,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(1.0),
         "1d",
-        "Longest time between two uploads of a complete metadata image while changes are made; "
-        "many changes shorten it.",
-        "Uploads of the image pieces that changed.",
-        "None; a restore also reads the changes since the last image.",
+        "Maximum time between two uploads of a complete metadata image while changes are made; "
+        "many changes shorten this time.",
+        "Each image uploads the pieces that changed.",
+        "Nothing is lost: a restore also reads the changes since the last image.",
     ),
     Option(
         "poll",
@@ -104,7 +107,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(POLL_INTERVAL_S_MIN),
         "2",
         "How often a mount with `follow` polls for new transaction groups.",
-        "One request per poll.",
+        "Each poll is one request to the bucket.",
         NO_EFFECT,
     ),
     Option(
@@ -113,9 +116,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "SECONDS",
         seconds(1.0),
         "60",
-        "How long a read of a block that is not cached waits for the bucket before EIO.",
-        "Programs wait this long in an outage, or twice as long, because the kernel repeats a read "
-        "that failed.",
+        "How long a read of an uncached block waits for the bucket before it fails with EIO.",
+        "In an outage, a read waits for this time, or for twice as long, because the kernel "
+        "repeats "
+        "a failed read.",
         NO_EFFECT,
     ),
     Option(
@@ -126,7 +130,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
         "it fails with ENOSPC.",
-        "Programs wait this long in an outage.",
+        "In an outage of the bucket, programs wait this long.",
         NO_EFFECT,
     ),
 )

@@ -43,7 +43,7 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         return _usage(program, exc)
     except BaseException as exc:  # noqa: ASYNC103  # the outermost frame
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
-            # A nursery wraps KeyboardInterrupt in an exception group.
+            # A trio nursery has wrapped KeyboardInterrupt in an exception group.
             print_line(program, "interrupted")
             return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
         if not isinstance(exc, Exception):
@@ -59,17 +59,16 @@ def _status(body: Body) -> ExitStatus | int:
     """
     try:
         status = body() or ExitStatus.DONE
-        if sys.stdout is not None:  # None if the caller closed it
-            sys.stdout.flush()  # a failure at the exit of the interpreter would have another status
+        if sys.stdout is not None:  # stdout is None if the caller closed it
+            sys.stdout.flush()  # fails here instead of at the exit, which has another status
     except (BrokenPipeError, SystemExit) as exc:
-        # The parser, and the library that prints help and tables, raise SystemExit after EPIPE.
+        # After EPIPE, typer and rich raise SystemExit.
         if isinstance(exc, SystemExit) and not isinstance(exc.__context__, BrokenPipeError):
             raise
-        # The reader (head, a pager) closed the pipe. /dev/null prevents a message, also at the
-        # exit.
+        # The reader, such as head, closed the pipe; /dev/null prevents an error at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.DONE
-    if status == ExitStatus.INTERRUPTED:  # the command-line parser returns this status after ^C
+    if status == ExitStatus.INTERRUPTED:  # typer returns this status after Ctrl-C
         raise KeyboardInterrupt
     return status
 

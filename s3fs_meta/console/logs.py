@@ -13,9 +13,9 @@ from typing import Final
 
 from typing_extensions import override
 
-LOG_BYTES_MAX: Final = 10 << 20  # maximum size of a log file; one older file is kept
+LOG_BYTES_MAX: Final = 10 << 20  # size at which the log file replaces the previous log file
 
-# Prefixes by which journald recognises the priority of a line on standard error: sd-daemon(3).
+# Prefixes that give a line on standard error its priority in the journal: sd-daemon(3).
 _PRIORITIES: Final = {
     logging.CRITICAL: "<2>",
     logging.ERROR: "<3>",
@@ -25,7 +25,7 @@ _PRIORITIES: Final = {
 }
 
 
-# Returns a message whose commands are complete.
+# Completes the commands in a message with their options.
 Complete = Callable[[str], str]
 
 

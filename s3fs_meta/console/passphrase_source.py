@@ -15,7 +15,7 @@ from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-PASSPHRASE_BYTES_MAX: Final = 64 << 10  # bounds memory if the user gives a disk image by mistake
+PASSPHRASE_BYTES_MAX: Final = 64 << 10  # bounds memory if the file is, say, a disk image
 
 Ask = Callable[[str], str]
 """Shows a prompt and returns the typed line; raises PassphraseError without a terminal."""
@@ -40,7 +40,7 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
         with open("/dev/tty", "rb"):
             pass
     except OSError as exc:
-        raise PassphraseError(f"there is no terminal to ask on; use {instead}") from exc
+        raise PassphraseError(f"there is no terminal for a prompt; use {instead}") from exc
     return getpass.getpass(prompt, stream=sys.stderr)
 
 
@@ -82,7 +82,7 @@ def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> 
         return _not_empty(environment)
     typed = _not_empty(ask("New passphrase: "))
     if _not_empty(ask("Again: ")) != typed:
-        raise PassphraseError("the two passphrases differ")
+        raise PassphraseError("the passphrase and its repetition differ")
     return typed
 
 
@@ -97,10 +97,10 @@ def from_file(file: Path) -> bytes:
         with file.open("rb") as lines:
             line = lines.readline(PASSPHRASE_BYTES_MAX)
     except OSError as exc:
-        raise UsageError(f"passphrase file {str(file)!r}: {exc.strerror}") from exc
+        raise UsageError(f"cannot read the passphrase file {str(file)!r}: {exc.strerror}") from exc
     passphrase = line.rstrip(b"\r\n")
     if not passphrase:
-        raise PassphraseError(f"the first line of {str(file)!r} is empty")
+        raise PassphraseError(f"the first line of the passphrase file {str(file)!r} is empty")
     return passphrase
 
 
@@ -109,12 +109,14 @@ def readable_by_others(file: Path | None) -> str:
     try:
         mode = 0 if file is None else file.stat().st_mode
     except OSError:
-        return ""  # the error is reported when the file is read
+        return ""  # reading the file reports the error later
     is_open = bool(mode & stat.S_IROTH)
     return f"other users can read the passphrase file {str(file)!r}: chmod 600" if is_open else ""
 
 
 def _not_empty(text: str) -> bytes:
     if not text:
-        raise PassphraseError("the passphrase is empty; use mkfs --plain to do without encryption")
+        raise PassphraseError(
+            "the passphrase is empty; mkfs --plain creates a filesystem without encryption"
+        )
     return text.encode(errors="surrogateescape")

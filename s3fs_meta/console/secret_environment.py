@@ -14,11 +14,11 @@ from typing import Final
 
 VARIABLE: Final = "S3FS_META_PASSPHRASE"
 
-_FIELDS_BEFORE: Final = 3  # number of the field after the program's name in proc_pid_stat(5)
+_FIELDS_BEFORE: Final = 3  # number of the first field after the name in proc_pid_stat(5)
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
-_taken: dict[str, str] = {}  # copied by fork, but not visible to executed programs
+_taken: dict[str, str] = {}  # values that forked children see, and executed programs do not
 
 
 def take() -> None:
@@ -39,7 +39,7 @@ def _overwrite(name: bytes) -> None:
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:
-        return  # without /proc, no program can read the environment there
+        return  # without /proc, no other program can read the environment
     fields = status.rpartition(b")")[2].split()
     start, end = (int(fields[number - _FIELDS_BEFORE]) for number in (_ENV_START, _ENV_END))
     position = start

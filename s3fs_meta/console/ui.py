@@ -69,7 +69,7 @@ class TerminalFront:
     def notice(self, text: str) -> None:
         """Print a line to standard error, above the progress bars."""
         if self._bars is not None:
-            # The terminal wraps the line, so that a copied URL or command has no line break.
+            # Lines are not broken: the terminal wraps them, so a copied URL has no line break.
             self._bars.console.print(
                 f"{PROGRAM}: {printable(text)}", markup=False, highlight=False, soft_wrap=True
             )
@@ -91,7 +91,7 @@ class TerminalFront:
             self._bars.start()
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
-        if total == 0:  # without work the activity is complete
+        if total == 0:  # an activity without work is complete
             done = total = 1
         self._bars.update(self._tasks[what], completed=done, total=total)
 

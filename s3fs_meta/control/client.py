@@ -53,12 +53,12 @@ async def _connect(directory: Path) -> trio.SocketStream:
         if abandoned.is_set():
             made[0].close()
 
-    # A thread connects. If the queue of connections is full, a non-blocking connect(2) fails with
-    # EAGAIN instead of waiting (unix(7)), and trio would treat this as success.
+    # A thread connects, because a non-blocking connect(2) does not wait if the queue is full.
+    # It then fails with EAGAIN (unix(7)), which trio would treat as success.
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # this task or the thread, whichever is later, closes the connection
+        abandoned.set()  # the task closes the connection, or the thread if it is later
         for connection in made:
             connection.close()
         raise

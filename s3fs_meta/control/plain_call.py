@@ -65,7 +65,8 @@ def connect(directory: Path) -> socket.socket:
         except PermissionError as exc:
             raise ControlError(
                 "NotPermittedError",
-                f"{directory} belongs to another user; only its owner may send requests",
+                f"{directory} belongs to another user; only the user of the mount may send "
+                "requests",
             ) from exc
         undo.pop_all()
     return connection
@@ -87,4 +88,6 @@ def result_of(message: Message, report: Report) -> dict[str, Any] | None:
 
 def gone() -> ControlError:
     """Return the error after a mount closed the connection without an answer."""
-    return ControlError("ControlError", "the mount ended before it answered; see its log")
+    return ControlError(
+        "ControlError", "the mount ended before it answered the request; see its log"
+    )

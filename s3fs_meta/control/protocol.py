@@ -45,7 +45,7 @@ def encode(message: Message) -> bytes:
     """
     line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     if len(line) > CONTROL_MESSAGE_BYTES_MAX:
-        raise ControlError("ControlError", f"control message of {len(line)} bytes is too long")
+        raise ControlError("ControlError", f"a control message of {len(line)} bytes is too long")
     return line
 
 
@@ -73,7 +73,7 @@ def decode_request(line: bytes) -> Request:
     message = decode(line)
     command, arguments = message.get("command"), message.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, dict):
-        raise ControlError("ControlError", "the control message is not a request")
+        raise ControlError("ControlError", "the control message has no command and arguments")
     return Request(command, arguments)
 
 

@@ -38,7 +38,7 @@ from s3fs_meta.limits import (
 
 _log = logging.getLogger(__name__)
 
-_UCRED = struct.Struct("3i")  # pid, uid, gid; unix(7), SO_PEERCRED
+_UCRED = struct.Struct("3i")  # pid, uid and gid as SO_PEERCRED returns them: unix(7)
 _ACCEPT_RETRY_S = 1.0
 
 
@@ -97,7 +97,7 @@ class ControlServer:
                 if _may_ask(stream):
                     await self._answer_all(stream)
         except trio.BrokenResourceError:
-            return  # the client disconnected; its request is done (or cancelled, if bound)
+            return  # the client disconnected; its request has ended, or was cancelled
         except Exception:  # noqa: BLE001  # a bug here must not end the mount
             _log.exception("a control connection failed because of a bug")
         finally:
@@ -126,7 +126,7 @@ class ControlServer:
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
         def report(event: Message) -> None:
-            # A slow client may miss progress events, but never the result.
+            # A slow client may miss progress messages, but never the result.
             with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
                 send.send_nowait({"progress": event})
 
@@ -158,7 +158,7 @@ class ControlServer:
 def _listen(directory: Path) -> trio.socket.SocketType:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # bind(2) gives this mode to the socket's file, so other users can never open it.
+        # bind(2) creates the file with the socket's mode, so other users can never open it.
         os.fchmod(listener.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         with socket_path(directory) as path:
             with contextlib.suppress(FileNotFoundError):
@@ -180,7 +180,7 @@ async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
         except OSError as exc:
             if exc.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED}:
                 raise
-            _log.warning("cannot accept a control connection, trying again: %s", exc)
+            _log.warning("cannot accept a control connection, will retry: %s", exc)
             await trio.sleep(_ACCEPT_RETRY_S)
 
 
@@ -191,7 +191,7 @@ def _may_ask(stream: trio.SocketStream) -> bool:
     if uid in {0, os.geteuid()}:
         return True
     _log.warning(
-        "refused a control connection of user %d: it is not root or the user of the mount",
+        "refused a control connection of user %d, who is neither root nor the user of the mount",
         uid,
     )
     return False
@@ -211,7 +211,7 @@ async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.Soc
         async for event in receive:
             await stream.send_all(encode(event))
     except trio.BrokenResourceError:
-        receive.close()  # the connection is lost; sending the answer reports it
+        receive.close()  # the connection is lost; sending the reply raises the error
 
 
 async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:

@@ -22,12 +22,12 @@ from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, Reply, Request
 
 _TOKEN_BYTES: Final = 32
 _PATH_BYTES: Final = 16
-_HTTP_PORT: Final = 80  # browsers leave it out of the Host header
-# The origin of a request, by browsers since 2023: none for a typed URL or a bookmark.
+_HTTP_PORT: Final = 80  # browsers omit this port in the Host header
+# Accepted values of Sec-Fetch-Site; "none" means a typed URL or a bookmark.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 
-# A redirect would continue the navigation of another program or page, and browsers then leave out a
-# strict cookie. So the browser begins a new navigation from this page.
+# From this page the browser begins a new navigation, which sends the strict cookie.
+# After a redirect, browsers omit the cookie if another program or page opened the URL.
 _ENTRANCE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>s3fs-meta</title>
 <meta http-equiv="refresh" content="0; url={url}"></head>
@@ -60,7 +60,7 @@ class Access:
         self.root = root
         self._token: str | None = secrets.token_urlsafe(_TOKEN_BYTES)
         self._cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        # Several servers need different names, because a browser has one cookie of a name and path.
+        # The port makes the cookie's name unique among the servers of this host.
         self._name = f"s3fs-meta-{address.port}"
         names = {"localhost", "127.0.0.1", "[::1]", str(Address(address.host, 0))[:-2]}
         self._hosts = {f"{name}:{address.port}" for name in names}

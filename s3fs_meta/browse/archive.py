@@ -18,7 +18,7 @@ from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.model import Attributes
 
-_PAUSE: Final = 256  # entries after which other requests are served
+_PAUSE: Final = 256  # number of entries after which other requests are served
 
 
 async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenerator[Step, None]:

@@ -27,7 +27,7 @@ _ONE: Final = trio.CapacityLimiter(1)
 class Row(NamedTuple):
     """One row of two texts side by side; a number is None beside a line that only one text has."""
 
-    kind: str  # equal, changed, removed, added or skipped
+    kind: str  # kind of the row: equal, changed, removed, added or skipped
     old_number: int | None
     old: str
     new_number: int | None

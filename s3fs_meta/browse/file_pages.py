@@ -23,7 +23,7 @@ from s3fs_meta.mount.http_server import Reply, Send
 _ANY: Final = "application/octet-stream"
 _MAGIC_BYTES: Final = 1 * KIB
 _INODE: Final = re.compile(rb"[0-9]{1,18}")
-# Not even a script that the browser took for a page could do anything.
+# The sandbox disables scripts, even if a browser takes a file for a page.
 _SANDBOX: Final = "default-src 'none'; sandbox"
 
 
@@ -31,7 +31,7 @@ class Preview(NamedTuple):
     """The preview of a file."""
 
     text: str | None = None
-    is_cut: bool = False  # the text is longer
+    is_cut: bool = False  # True if the preview shows only the beginning of the text
     is_picture: bool = False
 
 
@@ -49,7 +49,7 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
 async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return the way to the path that an inode had, for versions from before a rename."""
     if len(wanted.names) != 1 or not _INODE.fullmatch(wanted.names[0]):
-        raise WrongAddressError("an inode is a number")
+        raise WrongAddressError("the address needs the number of an inode")
     async with site.used(wanted.txg) as point:
         names = source.path_of(point, Ino(int(wanted.names[0])))
     location = f"/at/{wanted.txg}/{to_url(b'/'.join(names))}"
@@ -73,7 +73,7 @@ async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
         begin = await source.beginning(point, attributes, _MAGIC_BYTES)
     content_type = preview.picture_type(begin)
     if content_type is None or attributes.size_bytes > BROWSE_PICTURE_BYTES_MAX:
-        raise WrongAddressError("this file is not shown as a picture")
+        raise WrongAddressError("this file is not a picture, or is too large for a preview")
     headers = {"content-disposition": "inline", "content-security-policy": _SANDBOX}
     stream = _stream(site, wanted)
     return Reply(http_server.OK, b"", content_type, headers, stream, attributes.size_bytes)
@@ -83,7 +83,7 @@ async def _file(site: Source, wanted: Wanted) -> Attributes:
     async with site.used(wanted.txg) as point:
         found = source.find(point, wanted.names)
     if not stat.S_ISREG(found.mode):
-        raise WrongAddressError("this is not a file with content")
+        raise WrongAddressError("this path is not a regular file")
     return found
 
 

@@ -28,11 +28,11 @@ async def find(site: Source, render: Render, wanted: Wanted) -> Reply:
     """Return the page with the entries below a folder whose names match."""
     text = wanted.query.get("name", "")
     if not text or len(text) > NAME_BYTES_MAX:
-        raise WrongAddressError("write a part of the name of a file")
+        raise WrongAddressError("type a part of a file name to search for")
     async with site.used(wanted.txg) as point:
         top = source.find(point, wanted.names)
         if not stat.S_ISDIR(top.mode):
-            raise WrongAddressError("only folders are searched")
+            raise WrongAddressError("this path is not a folder, so it cannot be searched")
         search = NameSearch(point.db, top.ino, _like(text), BROWSE_FOUND_MAX)
         for _ in search.read():
             await trio.lowlevel.checkpoint()

@@ -36,7 +36,7 @@ _KINDS: Final = {
 class Entry(NamedTuple):
     """One name in a directory."""
 
-    path: bytes  # from the root
+    path: bytes  # path relative to the root
     name: bytes
     kind: str
     mode: str
@@ -86,7 +86,7 @@ def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[st
     else:
         after = Cookie(wanted.number("after", 0))
         if after >= 1 << 63:
-            raise WrongAddressError("after is not a position in a folder")
+            raise WrongAddressError("the parameter after is not a position in a folder")
         rows = dentries.page(point.db, ino, after, BROWSE_PAGE_NAMES + 1)
         shown = rows[:BROWSE_PAGE_NAMES]
         following = f"?after={shown[-1][1]}" if len(rows) > BROWSE_PAGE_NAMES else None
@@ -131,7 +131,9 @@ async def zip_archive(site: Source, _render: Render, wanted: Wanted) -> Reply:
 def _require_directory(point: OpenPoint, wanted: Wanted) -> Attributes:
     found = source.find(point, wanted.names)
     if not stat.S_ISDIR(found.mode):
-        raise WrongAddressError("only a folder is sent as an archive")
+        raise WrongAddressError(
+            "this path is not a folder, so it cannot be downloaded as an archive"
+        )
     return found
 
 

@@ -27,7 +27,7 @@ from s3fs_meta.mount.http_server import Reply
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.path_versions import PathVersions, Version
 
-_BAR: Final = 100  # length of the longest bar
+_BAR: Final = 100  # length of the longest bar of a plot
 _VERSION: Final = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
@@ -37,7 +37,7 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
     first = Txg(max(wanted.number("first", bounds.oldest.txg), bounds.oldest.txg))
     last = Txg(min(wanted.number("last", bounds.newest.txg), bounds.newest.txg))
     if first > last:
-        raise WrongAddressError("these transaction groups are not retained")
+        raise WrongAddressError("the transaction groups in the address are not retained")
     found = await runs.runs_of(site, first, last)
     kept = await site.kept.all()
     kept_in = runs.kept_in(found, kept.points)
@@ -89,8 +89,8 @@ class _Side(NamedTuple):
     """One of two compared versions."""
 
     link: Link
-    path: bytes  # at that point in time; a rename may have changed it since
-    text: str | None  # the beginning; None: it is not a text
+    path: bytes  # path of the file in this version
+    text: str | None  # beginning of the content; None if the content is not text
     is_cut: bool
 
 
@@ -109,7 +109,7 @@ def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
     """Return the txg and the inode in a field such as 42-7; without an inode the path counts."""
     found = _VERSION.fullmatch(wanted.query.get(field, ""))
     if found is None:
-        raise WrongAddressError(f"{field} is not a version")
+        raise WrongAddressError(f"the parameter {field} is not a version")
     return Txg(int(found[1])), Ino(int(found[2] or 0))
 
 
@@ -118,7 +118,7 @@ async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
         names = source.path_of(point, ino) if ino else wanted.names
         found = inodes.get(point.db, ino) if ino else source.find(point, names)
         if not stat.S_ISREG(found.mode):
-            raise WrongAddressError("only files are compared")
+            raise WrongAddressError("only regular files can be compared")
         begin = await source.beginning(point, found, BROWSE_TEXT_BYTES_MAX)
         is_cut = found.size_bytes > BROWSE_TEXT_BYTES_MAX
         return _Side(point.volume.link, b"/".join(names), preview.text_of(begin), is_cut)

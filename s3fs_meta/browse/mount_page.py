@@ -15,7 +15,7 @@ from s3fs_meta.mount.http_server import Reply
 
 WIDTH: Final = 300.0
 HEIGHT: Final = 60.0
-_MARGIN: Final = 2.0  # above and below a line, which has a width
+_MARGIN: Final = 2.0  # space above and below a plotted line for the width of the line
 
 
 class Series(NamedTuple):
@@ -32,7 +32,7 @@ class Line(NamedTuple):
     title: str
     now: str
     most: str
-    parts: list[str]  # points of each part without a gap, as in an SVG polyline
+    parts: list[str]  # parts of the line between gaps, as points of an SVG polyline
 
 
 def _bytes_per_s(value: float) -> str:

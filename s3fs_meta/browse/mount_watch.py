@@ -30,8 +30,8 @@ class Sample(NamedTuple):
     """The figures at one point in time."""
 
     time_ns: int
-    state: str  # of the mount, or why it is unknown
-    values: Mapping[str, float]  # without those that are unknown
+    state: str  # state of the mount, or the reason why the state is unknown
+    values: Mapping[str, float]  # all figures with a known value
 
 
 class MountWatch:
@@ -42,7 +42,7 @@ class MountWatch:
         self.prices = prices.default()
         self._place = place
         self._earlier: Mapping[str, Any] | None = None  # the figures of the last sample
-        self._read_s = 0.0  # when they were read
+        self._read_s = 0.0  # time of the last sample
 
     async def run(self) -> None:
         """Read the figures until cancelled."""

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_./:=@%+,-]+")
 _PRINTABLE: Final = range(0x20, 0x7F)
-# Characters that have no shape, or show the text around them in another direction.
+# Characters that are invisible, or that change the direction of the text around them.
 _CONTROLS: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
 )

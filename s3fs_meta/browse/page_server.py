@@ -28,7 +28,7 @@ _POLICY: Final = (
     f"default-src 'none'; script-src '{SCRIPT.hash}'; style-src 'self'; img-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-# A browser must not keep pages about files, nor treat their content as a page.
+# Browsers must neither cache the pages nor interpret the content of files as pages.
 HEADERS: Final = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
@@ -48,8 +48,8 @@ async def listening(address: Address) -> HttpServer:
     """
     if not address.is_loopback:
         raise SettingsError(
-            f"the pages are for this host only: {address} is no loopback address;"
-            " use ssh -L to see them from another host"
+            f"the pages are for this host only: {address} is not a loopback address;"
+            " use ssh -L to reach them from another host"
         )
     server = HttpServer(_BOUNDS, HEADERS)
     await server.listen(address)

@@ -8,7 +8,7 @@ in SVG is a program, so it is shown as text.
 import codecs
 from typing import Final
 
-# Source: the first bytes in https://mimesniff.spec.whatwg.org/#image-type-pattern-matching-algorithm.
+# First bytes of pictures: mimesniff.spec.whatwg.org/#image-type-pattern-matching-algorithm.
 _PICTURES: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),

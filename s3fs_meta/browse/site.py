@@ -64,7 +64,7 @@ from s3fs_meta.mount.http_server import Reply, Request
 _log = logging.getLogger(__name__)
 
 _TXG: Final = re.compile(rb"[0-9]{1,18}")
-_POLL_S: Final = 1.0  # how often a waiting page checks whether the bucket answers
+_POLL_S: Final = 1.0  # interval at which a waiting page checks whether the bucket answers
 _Page = Callable[[Source, Render, Wanted], Awaitable[Reply]]
 
 _OF_TXG: Final[dict[bytes, _Page]] = {
@@ -148,7 +148,7 @@ class Site:
         try:
             return await self._in_time(target)
         except Exception as exc:  # noqa: BLE001  # a bug in one page must not end the others
-            # Requests to the bucket at the same time raise an exception group.
+            # Concurrent requests to the bucket raise an exception group.
             reasons = list(exits.leaves(exc))
             if all(isinstance(one, (WrongAddressError, S3fsError)) for one in reasons):
                 reason = reasons[0]
@@ -203,13 +203,13 @@ class Site:
         if first in _OF_TXG:
             number, _, rest = rest.partition(b"/")
             if not _TXG.fullmatch(number):
-                raise WrongAddressError("a transaction group is a number")
+                raise WrongAddressError("the address needs the number of a transaction group")
             wanted = Wanted(Txg(int(number)), _names(rest), query)
             return await _OF_TXG[first](self._source, self._render, wanted)
         if first in _OF_PATH and (first or not rest):
             wanted = Wanted(Txg(0), _names(rest), query)
             return await _OF_PATH[first](self._source, self._render, wanted)
-        raise WrongAddressError("there is no such page")
+        raise WrongAddressError("no page has this address")
 
     async def _go(self, query: dict[str, str]) -> Reply:
         """Return the way to a point in time that the user typed."""
@@ -225,5 +225,5 @@ class Site:
 def _names(path: bytes) -> list[bytes]:
     found = from_url(path)
     if found is None:
-        raise WrongAddressError("this is not the path of a file")
+        raise WrongAddressError("the address contains an invalid path")
     return found

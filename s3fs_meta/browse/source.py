@@ -40,7 +40,7 @@ from s3fs_meta.sync.volume import Volume
 
 Send = Callable[[bytes], Awaitable[None]]
 
-_RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # 200 bytes for each
+_RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs, of 200 bytes each
 
 
 def _free_nothing(_size_bytes: int) -> None:
@@ -70,12 +70,12 @@ class Source:
         self.label = bucket.superblock.label
         self.bucket = bucket
         self._bounds: Bounds | None = None
-        self._known_s = 0.0  # when the bounds were read
+        self._known_s = 0.0  # time at which the bounds were read
         self._search: HistorySearch | None = None
         disk = DiskSpace(first.state_dir.path, _free_nothing)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
         self.sizes = Sizes()
-        # Time of the first and last txg and number of changed inodes, by first and last txg.
+        # For each (first, last) txg: their two times, and the number of changed inodes.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
         self.kept = KeptPointReader(bucket.store, bucket.keyring, bucket.uuid)

@@ -27,20 +27,20 @@ from s3fs_meta.mount.http_server import Reply
 
 _WIDTH: Final = 1000.0
 _HEIGHT: Final = 440.0
-_LABEL_WIDTH: Final = 110.0  # smaller rectangles get no text
+_LABEL_WIDTH: Final = 110.0  # minimum width of a rectangle with a label
 _LABEL_HEIGHT: Final = 40.0
-_LABEL_CHARS: Final = 0.085  # characters for each unit of width
+_LABEL_CHARS: Final = 0.085  # characters of a label per unit of width
 
 
 class Part(NamedTuple):
     """A folder or a large file in the shown folder, or all other files."""
 
-    name: bytes  # b"": files that are not listed
+    name: bytes  # name of the folder or file; b"" for all files that are not listed
     path: bytes
     is_folder: bool
     size_bytes: int
     files: int
-    more_bytes: int | None  # growth since the other point in time; None: there is none
+    more_bytes: int | None  # growth since an earlier point in time; None without comparison
 
 
 class Area(NamedTuple):
@@ -48,7 +48,7 @@ class Area(NamedTuple):
 
     part: Part
     tile: Tile
-    label: int  # number of characters that fit; 0: none
+    label: int  # number of characters that fit; 0 for no label
 
 
 class Grown(NamedTuple):
@@ -69,7 +69,9 @@ async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
     async with site.used(wanted.txg) as point:
         found = source.find(point, wanted.names)
         if not stat.S_ISDIR(found.mode):
-            raise WrongAddressError("only folders are added up")
+            raise WrongAddressError(
+                "this path is not a folder, so it has no sizes of files to add up"
+            )
         sizes = await site.sizes.of(point)
         parts = _parts(point, wanted, found, sizes, before)
         values = await common(site, wanted, point.volume.link)

@@ -32,7 +32,7 @@ _TYPES: Final = {
     stat.S_IFIFO: tarfile.FIFOTYPE,
     stat.S_IFCHR: tarfile.CHRTYPE,
     stat.S_IFBLK: tarfile.BLKTYPE,
-}  # an archive cannot have a socket
+}  # a tar archive cannot contain sockets
 
 
 class TarStream:
@@ -41,7 +41,7 @@ class TarStream:
     def __init__(self, point: OpenPoint, put: Send) -> None:
         self._point = point
         self._out = Joined(put)
-        # First path of files with several names, and how many names are still to come.
+        # First path of each hard-linked file, and the number of names that will follow.
         self._firsts: dict[Ino, tuple[bytes, int]] = {}
 
     async def send(self, top: Attributes, name: bytes) -> None:

@@ -29,7 +29,7 @@ def load(**constants: Any) -> Render:
         SettingsError: jinja2 is not installed.
     """
     try:
-        import jinja2  # an optional dependency
+        import jinja2  # imported late, because jinja2 is an optional dependency
     except ModuleNotFoundError as exc:
         raise SettingsError(
             "the pages need the package jinja2: pip install 's3fs-meta[browse]', or pip install jinja2"

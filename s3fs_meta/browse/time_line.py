@@ -24,7 +24,7 @@ from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.sync.history.changelog_reader import Unreadable
 
-# A time without changes is marked if it is this part of the shown time, and longer than others.
+# Minimum length of a marked gap, as a fraction of the shown time.
 _GAP: Final = 0.04
 _LONGER: Final = 3.0
 _NS: Final = 1e9
@@ -35,25 +35,25 @@ class Run(NamedTuple):
 
     first: Txg
     last: Txg
-    begin_ns: int | None  # the time of the first txg; None: it cannot be read
-    end_ns: int | None  # the time of the last one
-    changed: int | None  # number of changed files and directories; None: unknown
+    begin_ns: int | None  # time of the first txg; None if it cannot be read
+    end_ns: int | None  # time of the last txg; None if it cannot be read
+    changed: int | None  # number of changed files and directories; None if unknown
 
 
-KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points by the first txg of their run
+KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of each run, by the run's first txg
 
 
 class _Indexed(NamedTuple):
     """The changes of one run by the index."""
 
-    inos: set[int]  # the changed inodes
-    missing: list[Txg]  # txgs whose changes the index lacks
+    inos: set[int]  # numbers of the changed inodes
+    missing: list[Txg]  # txgs whose changes are not in the index
 
 
 class Day(NamedTuple):
     """The runs that end on one day, the latest first."""
 
-    name: str  # the date; "" for runs whose time is unknown
+    name: str  # date of the day; "" for runs of unknown time
     runs: list[Run]
 
 
@@ -74,7 +74,7 @@ async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
     step = 1
     while (last - first) // step >= BROWSE_RUNS_MAX:
         step *= HISTORY_FAN_OUT
-    # A run of the index ends with a multiple of its length.
+    # The last txg of a run in the index is a multiple of the run's length.
     ends = [*range(first + (-first) % step, last, step), last]
     firsts = [first, *(end + 1 for end in ends[:-1])]
     runs = [(Txg(one), Txg(end)) for one, end in zip(firsts, ends, strict=True)]
@@ -193,7 +193,7 @@ async def _indexed(
         def take(index: HistoryIndex, mask: int) -> None:
             times[index.first], times[index.last] = index.first_ns, index.created_ns
             rows = index.inodes
-            if mask == ALL_BITS:  # each row has a change
+            if mask == ALL_BITS:  # every row of the index has a change in the run
                 into.inos.update(rows.inos)
                 return
             columns = zip(rows.inos, rows.content, rows.other, strict=True)

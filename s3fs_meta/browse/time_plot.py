@@ -14,8 +14,8 @@ WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
 _BAR_WIDTH_MIN: Final = 3.0
 _BAR_HEIGHT_MIN: Final = 2.0
-_FLAG: Final = 12.0  # width of the flag of a kept point
-_GAP: Final = 0.85  # part of the distance between two bars that is marked
+_FLAG: Final = 12.0  # width of the flag that marks a kept point
+_GAP: Final = 0.85  # fraction of the distance between two bars that a gap mark covers
 
 
 class Bar(NamedTuple):
@@ -54,7 +54,7 @@ class Plot:
             runs: the runs.
             kept: the kept points of each run, by its first txg.
         """
-        self.bars: list[Bar] = []  # the earliest first
+        self.bars: list[Bar] = []  # bars in the order of time
         self.gaps: list[Gap] = []
         self.marks: list[Mark] = []
         self.begin_ns = self.end_ns = 0

@@ -42,7 +42,7 @@ def _row(areas: Sequence[float], side: float) -> int:
     best, total = float("inf"), 0.0
     for count, area in enumerate(areas):
         total += area
-        # The row is total/side thick; its longest and shortest rectangles are the first and last.
+        # Areas are sorted, so the first and the last rectangle have the most extreme shapes.
         thick = total / side if side else 0.0
         worst = max(_shape(one, thick) for one in (areas[0], area))
         if worst > best:

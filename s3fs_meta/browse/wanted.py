@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
         """
         text = self.query.get(field, str(default))
         if not _NUMBER.fullmatch(text):
-            raise WrongAddressError(f"{field} is not a number")
+            raise WrongAddressError(f"the parameter {field} is not a number")
         return int(text)
 
 

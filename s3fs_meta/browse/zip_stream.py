@@ -30,14 +30,14 @@ from s3fs_meta.model import Attributes
 
 CONTENT_TYPE: Final = "application/zip"
 _KINDS: Final = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
-_UNIX: Final = 3  # the system whose modes the archive has
-_DIRECTORY: Final = 0x10  # the same fact for MS-DOS
+_UNIX: Final = 3  # zip number of the system whose file modes the entries have
+_DIRECTORY: Final = 0x10  # MS-DOS attribute of a directory
 _NS: Final = 10**9
 _TIME: Final = struct.Struct("<HHBi")  # extra field with the modification time in seconds
 _TIME_ID: Final = 0x5455
 _TIME_RANGE: Final = range(-(1 << 31), 1 << 31)
 _YEARS: Final = range(1980, 2108)  # of MS-DOS
-# A percent sign that would be read as an escape, and the separator of Windows.
+# Matches a percent sign that looks like an escape, and the path separator of Windows.
 _ESCAPED: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|\\")
 
 
@@ -139,7 +139,7 @@ def _record_of(step: Step) -> zipfile.ZipInfo:
     if mtime_s in _TIME_RANGE:
         record.extra = _TIME.pack(_TIME_ID, _TIME.size - 4, 1, mtime_s)
     if stat.S_ISREG(mode):
-        record.file_size = step.attributes.size_bytes  # larger than 2 GiB: the record is of zip64
+        record.file_size = step.attributes.size_bytes  # selects zip64 for a file above 2 GiB
     return record
 
 

@@ -30,11 +30,11 @@ from s3fs_meta.sync.uncached_reads import Content
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX: Final = 20  # maximum number of incomplete files in the list
+_SHOWN_MAX: Final = 20  # maximum number of incomplete files that are listed
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
-_OWNERS: Final = "owners"  # key in Copier.refused, whose other keys are names of attributes
+_OWNERS: Final = "owners"  # key in Copier.refused for owners that could not be set
 _SPECIAL: Final = "special files"
-_DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out
+_DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out for device files
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
 _DEVICE_TYPES: Final = (stat.S_IFCHR, stat.S_IFBLK)
@@ -46,8 +46,8 @@ class CopiedFile(NamedTuple):
 
     path: bytes
     size_bytes: int
-    missing: list[tuple[int, int]]  # ranges that are holes in the copy
-    unsure: list[tuple[int, int]]  # copied ranges that were not synced before a power loss
+    missing: list[tuple[int, int]]  # byte ranges that are lost, and holes in the copy
+    unsure: list[tuple[int, int]]  # byte ranges that were not synced before a power loss
 
 
 class Source(Protocol):
@@ -90,14 +90,13 @@ class Copier:
         self._target = os.fsencode(target)
         self._block_bytes = int(properties.get(db, "block_bytes"))
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
-        self._firsts: dict[
-            Ino, bytes
-        ] = {}  # the first copied path of each inode with several names
+        # The first copied path of each inode with hard links.
+        self._firsts: dict[Ino, bytes] = {}
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
-        self.left_out: Counter[str] = Counter()  # number of dropped privileges of each kind
-        # Number of entries and attributes of each kind that the target refused.
+        self.left_out: Counter[str] = Counter()  # number of omitted privileges by kind
+        # Number of refused entries and attributes by kind.
         self.refused: Counter[str] = Counter()
 
     # --- names -----------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ class Copier:
 
     def finish(self) -> None:
         """Apply the postponed attributes of directories. This must be the last call."""
-        for attributes, path in self._put_off:  # inner directories first
+        for attributes, path in self._put_off:  # inner directories precede outer directories
             self._finish_directory(attributes, path)
         self._put_off.clear()
 
@@ -165,7 +164,7 @@ class Copier:
         else:
             try:
                 os.mknod(place, stat.S_IFMT(attributes.mode) | 0o600, attributes.rdev)
-            except PermissionError as exc:  # only root may create devices
+            except PermissionError as exc:  # only root may create device files
                 _log.info("cannot create the special file %s: %s", os.fsdecode(place), exc)
                 self.refused[_SPECIAL] += 1
                 return False
@@ -285,9 +284,11 @@ def require_empty(target: Path) -> None:
     """
     try:
         if any(target.iterdir()):
-            raise UsageError(f"{str(target)!r} is not empty")
+            raise UsageError(f"the target directory {str(target)!r} is not empty")
     except OSError as exc:
-        raise UsageError(f"{str(target)!r} cannot be used: {exc.strerror}") from exc
+        raise UsageError(
+            f"the target directory {str(target)!r} cannot be used: {exc.strerror}"
+        ) from exc
 
 
 class Tally:
@@ -297,7 +298,7 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        # The first INCOMPLETE_FILES_TOLD_MAX incomplete files; later ones are only counted.
+        # The first INCOMPLETE_FILES_TOLD_MAX incomplete files; other files are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:

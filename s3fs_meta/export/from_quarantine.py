@@ -49,7 +49,7 @@ class KeptContent:
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
-        if blocks.is_dir():  # without block files the directory does not exist
+        if blocks.is_dir():  # the directory is missing if no block was cached
             self._blocks.gather()
         self._store = store
         self._keyring = keyring
@@ -152,5 +152,5 @@ def _power_was_lost(db: Database) -> bool:
         return True
     if local_state.get(db, "clean") == "1":
         return False
-    state = db.path.parent.parent  # the directory of which the quarantine is a part
+    state = db.path.parent.parent  # the state directory with the quarantined state
     return machine.has_forgotten(local_state.get(db, "boot_id"), machine.memory_of(state))

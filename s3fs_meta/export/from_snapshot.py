@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # True for the end of a directory, after all its names
+    left: bool = False  # True for the end of a directory, after its last entry
 
 
 def find(db: Database, path: bytes) -> list[Step]:
@@ -60,7 +60,7 @@ def names_of(path: bytes) -> list[bytes]:
     """
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if b".." in names:
-        raise UsageError(f"{os.fsdecode(path)!r}: write the path without '..'")
+        raise UsageError(f"the path {os.fsdecode(path)!r} contains '..', which is not supported")
     return names
 
 
@@ -73,7 +73,7 @@ def walk(db: Database, top: Step) -> Iterator[Step]:
         for name, cookie, attributes in page:
             if not is_name(name):
                 _log.error(
-                    "directory %d has the invalid name %r: not copied",
+                    "the entry %r of directory %d is not copied: its name is invalid",
                     directory.attributes.ino,
                     name,
                 )

@@ -140,7 +140,7 @@ class Names:
     def paths(self, ino: Ino) -> list[bytes]:
         """Return all paths of an inode, or a path in ``lost+found`` if no path is known."""
         if ino in self._directories:
-            self._directory(ino)  # adds the inode to ``directories``
+            self._directory(ino)  # adds the directory to the result of ``directories``
         found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 
@@ -159,7 +159,7 @@ class Names:
     def _directory(self, ino: Ino) -> bytes | None:
         """Return the path of a directory, without recursion, because trees may be deep."""
         way: list[Ino] = []
-        while ino not in self._paths:  # bounded, because each pass adds a directory
+        while ino not in self._paths:  # ends, because each pass adds a directory
             way.append(ino)
             self._paths[ino] = None  # ends the loop if damaged rows form a cycle
             if ino not in self._directories:

@@ -70,8 +70,8 @@ class FaultyStore(StoreWrapper):
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.calls: list[Call] = []
-        self.down: StoreError | None = None  # if set, every call fails with this error
-        self.ignores_conditions = False  # True: create and replace store unconditionally
+        self.down: StoreError | None = None  # error of every call; None while the store works
+        self.ignores_conditions = False  # True to ignore the conditions of create and replace
         self._faults: dict[str, deque[_Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 

@@ -64,8 +64,8 @@ class Seen(NamedTuple):
     nlink: int
     uid: int
     gid: int
-    size_bytes: int  # 0 for directories, whose size is not compared
-    content: bytes | None  # None if the inode is no regular file, or its content was not read
+    size_bytes: int  # size of a file; 0 for a directory, whose size is not compared
+    content: bytes | None  # content of a regular file; None if it was not read
     target: bytes
     xattrs: tuple[tuple[bytes, bytes], ...]
 

@@ -24,7 +24,7 @@ from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
 
 BLOCK_BYTES: Final = 64 * KIB
-# The umask is 0, because the model does not apply one.
+# The umask is 0, because the model applies no umask.
 ROOT: Final = Caller(0, 0, 0, 1)
 USER: Final = Caller(1000, 100, 0, 1)
 
@@ -71,15 +71,15 @@ class Operation(NamedTuple):
     """One act with its arguments; the act decides which arguments apply."""
 
     act: Act
-    ino: Ino  # the inode, or the directory that has the name
+    ino: Ino  # the inode, or the directory that contains the name
     name: bytes = b""
     new_parent: Ino = Ino(0)
     new_name: bytes = b""
-    number: int = 0  # mode, size, offset, flags or uid
-    data: bytes = b""  # content, target or value
+    number: int = 0  # mode, size, offset, flags or uid, depending on the act
+    data: bytes = b""  # content, link target or xattr value, depending on the act
     source: Ino = Ino(0)  # source inode of a copied range
     start: int = 0  # offset of the copied range in the source
-    length: int = 0  # of the copied range
+    length: int = 0  # length of the copied range
 
     @override
     def __repr__(self) -> str:
@@ -141,8 +141,8 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one of so many chosen names need not exist
-_PATTERN_BYTES: Final = 61  # a prime, so that every block begins at another byte of the pattern
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one of 8 chosen names may be absent
+_PATTERN_BYTES: Final = 61  # prime, so that each block begins at another byte of the pattern
 
 
 def pattern(number: int, length: int) -> bytes:
@@ -365,7 +365,9 @@ async def _clone(fs: Filesystem, operation: Operation) -> None:
 
 async def _copy_range(fs: Filesystem, operation: Operation) -> None:
     _, target, _, _, _, at, _, source, start, length = operation
-    if fs.ranges.try_copy(source, start, target, at, length) is None:  # the copy must wait
+    if (
+        fs.ranges.try_copy(source, start, target, at, length) is None
+    ):  # None means that the copy must wait
         await fs.ranges.copy(source, start, target, at, length)
 
 
@@ -377,7 +379,7 @@ async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
     act, ino, name, _, _, number, data, *_ = operation
     match act:
         case Act.WRITE | Act.APPEND:
-            # For a write from its cache the kernel sets the times, so every second write sets none.
+            # The kernel sets the times of its cached writes, so every second write sets none.
             from_cache = data[0] % 2 == 1
             assert await fs.write(ino, number, data, sets_times=not from_cache) == len(data)
         case Act.TRUNCATE:

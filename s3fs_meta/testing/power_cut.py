@@ -50,7 +50,7 @@ PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 _HALF: Final = 0.5
 _CHANGES_MAX: Final = 10_000  # maximum number of unsynced changes before a cut
-_TORN: Final = 0.3  # share of torn writes in states that have torn writes
+_TORN: Final = 0.3  # fraction of torn writes in a state with torn writes
 
 _Data = Wrote | Resized
 
@@ -260,7 +260,7 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        # Most bugs appear if nearly no change is on the disk, or nearly all changes are.
+        # Most bugs appear if almost no change, or almost every change, is on the disk.
         self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
         self._tears = self._random.random() < _HALF
 
@@ -299,7 +299,7 @@ class Exactly(Dice):
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
-        self.asked = 0  # number of bits used so far
+        self.asked = 0  # number of bits that were used
 
     @override
     def keeps(self) -> bool:

@@ -46,7 +46,7 @@ class Entered(NamedTuple):
     """A name was created, for a file or a directory."""
 
     path: str
-    file: FileId | None  # None: a directory
+    file: FileId | None  # the file; None for a directory
 
 
 class Left(NamedTuple):
@@ -112,8 +112,7 @@ Event = (
     | Noted
 )
 
-# Files that are not recorded: a crash invalidates SQLite's shared memory, and a socket has no
-# content.
+# Not recorded: SQLite's shared memory, which a crash invalidates, and sockets without content.
 IGNORED: Final = ("-shm", "control.sock")
 
 
@@ -124,9 +123,9 @@ class Recorder:
         self.root = os.path.realpath(root)
         self.events: list[Event] = []
         self._lock = threading.RLock()
-        self._ids: dict[int, FileId] = {}  # identifiers by inode number, while the inode exists
+        self._ids: dict[int, FileId] = {}  # identifier of each existing inode, by inode number
         self._next_id = 0
-        self.failing = ""  # the next sync of a file whose path contains this fails; "": none
+        self.failing = ""  # the next sync of a file whose path contains this text fails
 
     def note(self, what: object) -> int:
         """Add an event that is no change of the disk; return the number of the event."""
@@ -459,7 +458,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
         replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, new)
 
-    def path_open(path: Path, *args: Any, **words: Any) -> Any:  # becomes a method of Path
+    def path_open(path: Path, *args: Any, **words: Any) -> Any:  # replaces Path.open
         return calls.path_open(path, *args, **words)
 
     for name in _REAL:

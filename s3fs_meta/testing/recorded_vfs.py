@@ -50,7 +50,7 @@ class _RecordedFile(apsw.VFSFile):
 
     @override
     def xWrite(self, data: bytes, offset: int) -> None:
-        with self._recorder.lock:  # another thread may append to the log
+        with self._recorder.lock:  # other threads may append events to the log
             super().xWrite(data, offset)
             if self._file is not None:
                 self._recorder.add(Wrote(self._file, offset, bytes(data)))

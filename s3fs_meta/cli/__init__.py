@@ -1,4 +1,4 @@
-"""The commands of ``s3fs-meta``: each has a module with its name.
+"""The commands of ``s3fs-meta``, one module per command.
 
 command    a module with HELP (the text) and a function; its parameters are the command's options
 options    arguments and options that several commands share

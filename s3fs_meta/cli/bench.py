@@ -64,7 +64,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Sizes(NamedTuple):
-    """The amount of work; each thread has its own large file and its own small files."""
+    """The sizes and numbers of files; each thread has its own large file and small files."""
 
     big_bytes: int  # size of each large file; 0 means no large files
     block_bytes: int  # size of each read and write of a large file
@@ -74,12 +74,12 @@ class Sizes(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Return the maximum number of bytes that the files have at the same time."""
+        """Return the disk space that the files need at most."""
         return self.threads * (self.big_bytes + self.files * self.small_bytes)
 
 
 class Result(NamedTuple):
-    """Time and counts of one phase, over all threads."""
+    """The measured time and counts of one phase, summed over all threads."""
 
     what: str
     operations: int
@@ -97,7 +97,7 @@ class _Phase(NamedTuple):
 
 
 def can_drop_caches() -> bool:
-    """Return whether this process may drop kernel caches, so that reads reach the filesystem."""
+    """Return whether this process may drop the kernel's caches."""
     return os.access(_DROP_CACHES, os.W_OK)
 
 
@@ -203,7 +203,7 @@ class Workload:
         return (f"{self._of(thread)}/{kind}-{number}" for number in range(self._sizes.files))
 
     def _write_big(self, thread: int) -> Steps:
-        """Write block by block; the last operation is the fsync."""
+        """Write a large file block by block, then fsync it."""
         content = bytearray(os.urandom(self._sizes.block_bytes))
         with (self._of(thread) / "big").open("xb", buffering=0) as file:
             for _ in range(self._sizes.big_bytes // len(content)):
@@ -332,7 +332,7 @@ def bench(
 
 @contextlib.contextmanager
 def _handled(stop: Callable[[], None]) -> Iterator[None]:
-    """Call a function at SIGINT and SIGTERM for the duration of a context."""
+    """Call a function on SIGINT and SIGTERM for the duration of a context."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: stop()) for number in numbers]
     try:
@@ -359,7 +359,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
 
 
 def _check(where: Path, sizes: Sizes) -> None:
-    """Raise UsageError for invalid sizes, or for a directory with too little space."""
+    """Raise UsageError if a size is invalid, or the directory has too little space."""
     if not where.is_dir():
         raise UsageError(f"{where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""``s3fs-meta browse``: the files of any retained point in time, in the browser."""
+"""``s3fs-meta browse``: show the files of any retained point in time in a web browser."""
 
 import contextlib
 import webbrowser

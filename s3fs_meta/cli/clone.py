@@ -1,4 +1,4 @@
-"""``s3fs-meta clone``: copy a file or a whole tree within a filesystem, as it is or as it was."""
+"""``s3fs-meta clone``: copy a present or past file or tree within a filesystem."""
 
 import os
 from pathlib import Path
@@ -107,10 +107,10 @@ def clone(
 
 
 def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
-    """Return a path at a point in time, at which no file need be now.
+    """Return a source at a past point in time; its path need not exist at present.
 
     Raises:
-        UsageError: the time is malformed, or the path is of another point in time.
+        UsageError: the time is malformed, or the path itself names a past point in time.
         NotMountedError: the path is not on a filesystem of s3fs-meta.
     """
     wanted = None
@@ -124,6 +124,6 @@ def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
 
 
 def _at_mountpoint(source: PastSource) -> Entry:
-    """Return an entry in the directory at the mountpoint of a source."""
+    """Return the directory at the mountpoint of a source, as an entry."""
     path = os.path.join(source.place.mountpoint or os.sep, os.curdir)
     return Entry(source.place, Ino(0), os.fsencode(os.curdir), Ino(0), path)

@@ -1,6 +1,6 @@
-"""The structure of a command's help: the source of ``--help``, generated pages and man pages.
+"""The structure of a command's help, from which ``--help``, pages and man pages are made.
 
-Owns: the structure of the texts. Does not know: any command.
+Owns: the structure of the texts. Does not know: the commands.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ OF_MOUNT: Final = (ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTRO
 
 
 class Example(NamedTuple):
-    """One command line and its effect."""
+    """An example of a command line, with its effect."""
 
     command: str
     does: str
@@ -57,7 +57,7 @@ class CommandHelp(NamedTuple):
 
 
 def exits_of(*statuses: ExitStatus) -> dict[int, str]:
-    """Return the exit statuses of a command, ascending, with their meanings."""
+    """Return the exit statuses of a command in ascending order, with their meanings."""
     always: Sequence[ExitStatus] = (ExitStatus.DONE, ExitStatus.BUG, ExitStatus.USAGE)
     wanted = {*always, *statuses, ExitStatus.INTERRUPTED}
     return {int(status): MEANINGS[status] for status in sorted(wanted)}

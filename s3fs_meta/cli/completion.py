@@ -1,4 +1,4 @@
-"""Candidates for the shell's completion: mount options and values, mountpoints, points in time.
+"""Candidates for shell completion: mount options and values, mountpoints, points in time.
 
 Owns: the candidates. Does not know: shells, whose scripts ``contrib.docs.reference`` writes.
 Keeps: no request is sent to a bucket or a daemon, because the shell waits. Only the mount
@@ -43,7 +43,7 @@ class Filesystem(NamedTuple):
 
 
 def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
-    """Return the arguments of the command line to complete; None if no shell completes."""
+    """Return the words of the command line to complete; None if no shell requests completion."""
     if VARIABLE not in environment:
         return None
     line = next((environment[name] for name in _LINES if name in environment), "")
@@ -54,12 +54,13 @@ def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def mount_options(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the typed value of ``-o``, extended by each option or value that may come next."""
+    """Return the candidates for ``-o``: the typed text, extended by each possible option or "
+    "value."""
     return options_after(incomplete, _filesystem(context))
 
 
 def options_after(incomplete: str, place: Filesystem) -> list[str]:
-    """Return the candidates for the text of ``-o``."""
+    """Return the candidates for an incomplete value of ``-o``."""
     parts = _COMMA.split(incomplete)
     before, last = "".join(f"{part}," for part in parts[:-1]), parts[-1]
     word, equals, value = last.partition("=")
@@ -122,7 +123,7 @@ def _known(place: Filesystem) -> "Known | None":
 
 
 def times(incomplete: str, place: Filesystem) -> list[str]:
-    """Return known points in time that begin with a text; as times if it begins with a digit."""
+    """Return known points in time that begin with a text; clock times for a leading digit."""
     known = _known(place)
     if known is None:
         return []
@@ -143,7 +144,7 @@ def _filesystem(context: typer.Context) -> Filesystem:
 
 
 def _url_at(target: str) -> str | None:
-    """Return the URL in a URL, or of the mount that contains a path; None if there is none.
+    """Return a URL unchanged, and for a path the URL of its mount; None without a mount.
 
     The path itself is not accessed, because an access blocks if a daemon hangs.
     """
@@ -159,7 +160,7 @@ def _url_at(target: str) -> str | None:
 
 
 def _state(place: Filesystem) -> Path | None:
-    """Return the state directory of a filesystem; without a URL, if this host has only one."""
+    """Return a filesystem's state directory; without a URL the only one of this host, or None."""
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:
         return targets.of_url(place.url, cachedir).state
@@ -175,7 +176,7 @@ def _known_files(cachedir: Path) -> Iterator[Path]:
 
 
 def mountpoints(incomplete: str) -> list[str]:
-    """Return the mountpoints of this host that begin with a path, which may be relative."""
+    """Return the mountpoints of this host that begin with an absolute or relative path."""
     above, slash, name = incomplete.rpartition("/")
     # Completion never accesses a mounted filesystem: the access would block if the daemon hangs.
     directory = os.path.normpath(os.path.join(os.getcwd(), above + slash)).rstrip("/") + "/"

@@ -1,4 +1,4 @@
-"""``s3fs-meta cost``: the cost of the counted requests, by cause."""
+"""``s3fs-meta cost``: show the cost of the counted requests by cause."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,11 +95,11 @@ def cost(
 
 
 async def _ledger(place: Target) -> Ledger:
-    """Return the counts of this host; a mount saves them first.
+    """Return the request counts of this host, after a running mount has saved its counts.
 
     Raises:
-        NotMountedError: the given mountpoint has no mount.
-        SettingsError: nothing was counted, or a newer program counted it.
+        NotMountedError: nothing is mounted on the given mountpoint.
+        SettingsError: no request was counted, or a newer version wrote the counts.
     """
     state = place.state
     try:
@@ -126,7 +126,7 @@ async def _ledger(place: Target) -> Ledger:
 
 
 def heading(report: dict[str, Any]) -> list[str]:
-    """Return the lines above the table."""
+    """Return the heading of the table of costs."""
     table, days = report["prices"], report["counted_days"]
     lines = [
         f"{report['url']}: prices of {table['name']} as of {table['as_of']}, in {table['currency']}",
@@ -139,7 +139,7 @@ def heading(report: dict[str, Any]) -> list[str]:
 
 
 def rows(report: dict[str, Any]) -> list[list[str]]:
-    """Return the rows of the table: causes with requests, transfer, storage, the sum."""
+    """Return the rows of the table: each cause of requests, transfer, storage and the sum."""
     spans = [report[name] for name in _SPANS]
     causes = [
         cause for cause, counts in report["last_30_days"]["causes"].items() if counts["requests"]
@@ -174,7 +174,7 @@ def _cells(spans: list[dict[str, Any] | None], unit: str) -> list[str]:
 
 
 def _money(amount: float) -> str:
-    """Return an amount with two decimals, or with one digit if it is smaller than that."""
+    """Return an amount with two decimals, or a smaller amount with one significant digit."""
     if not amount:
         return "0"
     return f"{amount:,.2f}" if amount >= _CENT else f"{amount:.1g}"

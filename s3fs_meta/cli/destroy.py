@@ -181,7 +181,7 @@ async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
 
 
 def _describe_ended(lease: Lease, mount: str) -> str:
-    """Return a message if the holder seems to be a killed mount of this host, else ""."""
+    """Return a message if a killed mount of this host seems to hold the lease, else ""."""
     if lease.host != socket.gethostname() or targets.is_running(lease.pid):
         return ""
     return (
@@ -192,11 +192,11 @@ def _describe_ended(lease: Lease, mount: str) -> str:
 
 
 async def _require_unchanged(store: ObjectStore, before: Lease | None, wanted: _Wanted) -> None:
-    """Check the lease again, because the user may have answered the question late.
+    """Check the lease again after the prompt, because the user may have waited.
 
     Raises:
-        HeldError: a host has acquired the lease meanwhile.
-        UsageError: a host has written meanwhile, so the list of objects is incomplete.
+        HeldError: a host has acquired the lease since the prompt.
+        UsageError: a host has written since the prompt, so the list of objects is incomplete.
     """
     lease = await _refuse_held(store, wanted)
     if lease != before and not wanted.force_takeover:
@@ -248,7 +248,7 @@ async def _find(
 
 
 async def _label(store: ObjectStore) -> str:
-    """Return the label of a filesystem; empty without a label or a readable superblock."""
+    """Return the label of a filesystem; "" without a label or a readable superblock."""
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         with contextlib.suppress(ObjectMissingError, CorruptionError):
             data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data

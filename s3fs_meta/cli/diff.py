@@ -1,4 +1,4 @@
-"""``s3fs-meta diff``: the differences between two points in time."""
+"""``s3fs-meta diff``: list the differences between two points in time."""
 
 import os
 import stat
@@ -132,7 +132,7 @@ def diff(
 
 
 def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target, list[bytes]]:
-    """Return the filesystem, and the names of the wanted path in it."""
+    """Return the filesystem and the components of the path to compare."""
     if path is None and not is_url(target):
         with suppress(NotMountedError):  # the target is a path below a mountpoint
             return targets.of_mountpoint(Path(target), cachedir), []
@@ -186,7 +186,7 @@ def _differences(before: Volume, after: Volume, changed: set[Ino] | None) -> lis
 
 
 def _require_path(before: Volume, after: Volume, top: bytes) -> None:
-    """Raise UsageError if a path exists in neither state."""
+    """Raise UsageError if a path exists at neither point in time."""
     try:
         find(before.db, top)
     except UsageError:

@@ -69,7 +69,7 @@ def dropcache(
 
 
 def _wanted(paths: list[Path], cachedir: Path | None) -> tuple[Target, list[int] | None]:
-    """Return the mount of the paths, and their inodes; None for the whole cache."""
+    """Return the mount and the inodes of paths; None as the inodes means the complete cache."""
     if len(paths) == 1 and mount_table.find(mount_table.resolve(paths[0])) is not None:
         return targets.of_mountpoint(paths[0], cachedir), None
     found = mount_paths.nodes(paths, cachedir)

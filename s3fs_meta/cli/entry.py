@@ -1,6 +1,6 @@
 """The program ``s3fs-meta``: its command-line parser, built from the commands.
 
-Owns: the list of commands. Does not know: the effect of a command.
+Owns: the list of commands. Does not know: the effects of commands.
 Keeps: only the module of the requested command is imported, because importing all modules, with
 SQLite, FUSE and cryptography, takes twice as long as most commands take to run.
 """
@@ -83,7 +83,7 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with a parameter for each field of a dataclass, such as ``options.Access``."""
+    """Return a command in which a dataclass parameter is replaced by its fields."""
     parameters: list[inspect.Parameter] = []
     structs: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -122,7 +122,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Process the options before the command."""
+    """Process the options that precede the name of the command."""
 
 
 def main(arguments: list[str] | None = None) -> int:

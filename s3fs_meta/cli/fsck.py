@@ -73,7 +73,7 @@ AcceptSuperblock = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The option -n, -p or -y that was given."""
+    """The one of the options -n, -p and -y that the user chose."""
 
     mode: Mode
     ask: bool
@@ -211,14 +211,14 @@ def _checked(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) 
 
 
 def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
-    """Raise UsageError for options that need -y, if it was not given."""
+    """Raise UsageError for an option that needs -y, if -y was not given."""
     for option, is_given in zip(_ONLY_ALL, given, strict=True):
         if is_given and answer.mode is not Mode.ALL:
             raise UsageError(f"{option} needs -y")
 
 
 def _refuse_quarantined(place: Target) -> None:
-    """Raise an error if quarantined state of this host may still need packs."""
+    """Raise UsageError if a quarantined state of this host may need unreferenced packs."""
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
@@ -260,7 +260,7 @@ def _rebuilt_line(made: Rebuilt) -> str:
 
 
 def _check(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
-    """Check and print the report; if the user agrees, check again with repairs."""
+    """Check the filesystem and print a report; if the user agrees, repeat with repairs."""
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)
         report = trio.run(run_check, plan, secret, front)
@@ -290,7 +290,7 @@ def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print a list of lines; shorten a long list."""
+    """Print lines; of a long list print only the first ones."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

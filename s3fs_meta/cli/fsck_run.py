@@ -1,8 +1,8 @@
 """One run of fsck, from opening the filesystem to closing it.
 
-    mounted here      fsck reads the database beside the daemon; nothing is repaired
-    -n                fsck opens the filesystem read-only and does not touch the lease
-    -p, -y            fsck opens the filesystem for writing and uploads repairs to the bucket
+    mounted on this host  fsck reads the database while the daemon runs, and repairs nothing
+    -n                    fsck opens the filesystem read-only, without acquiring the lease
+    -p, -y                fsck opens the filesystem for writing, and uploads repairs
 
 Owns: the choice between these three cases, and the handling of an unreadable local database.
 Does not know: invariants, terminals.
@@ -80,7 +80,7 @@ _FUTURE: Final = "times"  # name of the check of wrong times, which is not a num
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """One run of fsck."""
+    """The options of one run of fsck."""
 
     place: Target
     s3: S3Options
@@ -125,10 +125,10 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
 
 @part(Cause.FSCK)
 async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
-    """Rebuild metadata from the packs, if no other metadata can be read.
+    """Rebuild metadata from the packs if no image and no local database is readable.
 
     Raises:
-        UsageError: other metadata can be read; nothing was changed.
+        UsageError: an image or the local database is readable; nothing was changed.
         HeldError: the filesystem is mounted on this host, or another host holds the lease and has
             all names in its local state.
     """
@@ -158,7 +158,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
 
 def _quarantine(state_dir: StateDir, front: Front) -> None:
-    """Quarantine the remains of the local state; they may contain metadata that packs lack."""
+    """Quarantine the rest of the local state, which may contain metadata that packs lack."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
         front.notice(
@@ -174,7 +174,7 @@ async def _refuse_readable(
     state_dir: StateDir,
     front: Front,
 ) -> None:
-    """Raise an error if an image can be restored, because a rebuild loses names."""
+    """Raise UsageError if an image can be restored, because a rebuild loses names."""
     target = state_dir.tmp / "restorable.db"
     restorer = Restorer(store, keyring, superblock.uuid, front.progress)
     try:
@@ -208,7 +208,7 @@ def _advice_without_images(place: Target) -> str:
 
 
 def _refuse_local(place: Target, superblock: Superblock) -> None:
-    """Raise an error if the local state has all names, because a rebuild loses names.
+    """Refuse a rebuild, which loses names, if the local state has all names.
 
     Raises:
         UsageError: the local database can be opened.
@@ -237,7 +237,7 @@ def _refuse_local(place: Target, superblock: Superblock) -> None:
 async def _refuse_held(
     plan: CheckPlan, store: ObjectStore, keyring: Keyring, state_dir: StateDir
 ) -> None:
-    """Raise an error if another host holds the lease, unless --takeover was given.
+    """Refuse a rebuild while another host holds the lease, unless --takeover was given.
 
     Raises:
         HeldError: another host holds the lease.
@@ -264,7 +264,7 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
-    """Raise an error if a check is impossible while the filesystem is mounted.
+    """Refuse a check that is impossible while the filesystem is mounted.
 
     Raises:
         HeldError: the plan demands repairs, or the journal mode excludes other readers.
@@ -279,7 +279,7 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
 
 
 def _pragmas(state: Path) -> Pragmas:
-    """Return the default pragmas, or on a network filesystem pragmas without WAL."""
+    """Return the default pragmas; on a network filesystem, pragmas without WAL."""
     try:
         refuse_wal_on_network(state)
     except UsageError:
@@ -294,7 +294,7 @@ async def check_beside(
     report: Report,
     front: Front,
 ) -> None:
-    """Check the database of a running mount, and the bucket, without repairs."""
+    """Check the bucket and the database of a running mount, without repairs."""
     keys = await _keys(plan, store, secret)
     for notice in keys.notices:
         report.remember(notice)
@@ -450,7 +450,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(volume: Volume, report: Report) -> None:
-    """Report the copies of the superblock that were invalid at opening, and those still invalid."""
+    """Report copies of the superblock that were invalid at opening, or are still invalid."""
     if not volume.superblock_faults:
         return
     remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)
@@ -460,7 +460,7 @@ async def _note_superblock(volume: Volume, report: Report) -> None:
 
 
 def _note_future(volume: Volume, report: Report) -> Verdict | None:
-    """Report a last txg with a time in the future, if the clocks of host and store agree."""
+    """Report if the last txg has a time in the future and the clocks of host and store agree."""
     if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg has a time in the future", Severity.DAMAGE))
@@ -477,7 +477,7 @@ def _span_was_begun(volume: Volume) -> bool:
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
-    """Report faults that prevent opening; the caller may change the returned verdict."""
+    """Report a fault that prevents opening; the caller may change the returned verdict."""
     verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
         report.add(verdict, Finding(_CLOSED, finding))

@@ -1,4 +1,4 @@
-"""``s3fs-meta keep``: points in time that retention does not touch."""
+"""``s3fs-meta keep``: keep points in time for longer than the retention."""
 
 import contextlib
 import time
@@ -97,7 +97,7 @@ class Counts:
 
 
 class _Wanted(NamedTuple):
-    """The action that the user chose: one of the last four, or to keep *name*."""
+    """The action that the user chose: to list, drop or expire points, or to keep a point."""
 
     name: str
     at: str | None
@@ -202,10 +202,10 @@ def keep(
 
 
 def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None:
-    """Refuse options that do not belong together.
+    """Refuse options that cannot be combined.
 
     Raises:
-        UsageError: the message names the options.
+        UsageError: two options cannot be combined; the message names them.
     """
     keeps = named or wanted.auto or wanted.at is not None
     actions = [keeps, bool(wanted.drop), wanted.shows, wanted.policy is not None]
@@ -228,23 +228,23 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
 
 
 class _Points(Protocol):
-    """The kept points of a filesystem; the results have the form of ``keep_requests``."""
+    """The kept points of a filesystem; results are messages as in ``keep_requests``."""
 
     async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
-        """Keep a point in time."""
+        """Keep a point in time under a name."""
         ...
 
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:
-        """Drop points by their names or keys."""
+        """Drop kept points by name or key."""
         ...
 
     async def all(self) -> dict[str, Any]:
-        """Return all points."""
+        """Return all kept points."""
         ...
 
 
 class _Mounted(_Points):
-    """The points of a filesystem that is mounted on this host."""
+    """The kept points of a filesystem that is mounted on this host."""
 
     def __init__(self, place: Target, front: Front) -> None:
         self._place = place
@@ -264,7 +264,7 @@ class _Mounted(_Points):
 
 
 class _Alone(_Points):
-    """The points of a filesystem that this command has opened."""
+    """The kept points of a filesystem that this command has opened."""
 
     def __init__(self, session: Session, front: Front) -> None:
         self._session = session
@@ -288,7 +288,7 @@ class _Alone(_Points):
 
 
 class _Opening(NamedTuple):
-    """The filesystem and how to open it."""
+    """The filesystem, and the options for opening it."""
 
     place: Target
     access: options.Access
@@ -320,7 +320,7 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
 
 
 async def _listed(target: _Opening) -> dict[str, Any]:
-    """Return the kept points of the mount if there is one, else of the bucket."""
+    """Return the kept points that a mount reports, or without a mount those in the bucket."""
     place, access, _opening, front = target
     try:
         return await keep_requests.request_list(place)
@@ -333,7 +333,7 @@ async def _listed(target: _Opening) -> dict[str, Any]:
 
 
 async def _run(target: _Opening, wanted: _Wanted) -> dict[str, Any]:
-    """Do what the user chose.
+    """Perform the action that the user chose.
 
     Raises:
         NotMountedError: the user gave a mountpoint, and no filesystem is mounted there.
@@ -364,7 +364,7 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
 
 
 class _Listed(NamedTuple):
-    """A listed point and the facts about it."""
+    """A kept point in a list, with its facts."""
 
     key: str
     created_ns: int

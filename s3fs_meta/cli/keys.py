@@ -1,4 +1,4 @@
-"""Changing the superblock, and reporting the copies that could not be changed."""
+"""Changes of the superblock, with a report of copies that could not be changed."""
 
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.boundary import PROGRAM, print_line
@@ -20,7 +20,7 @@ async def change_superblock(
         place: the filesystem.
         s3: options for buckets.
         secret: opens the current superblock.
-        mutate: returns the new superblock; may ask the user.
+        mutate: returns the new superblock; may prompt the user.
 
     Raises:
         PreconditionError: another process changed the superblock meanwhile; nothing was changed.

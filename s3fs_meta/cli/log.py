@@ -1,4 +1,4 @@
-"""``s3fs-meta log``: the history of a filesystem."""
+"""``s3fs-meta log``: show the history of a filesystem."""
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -67,7 +67,7 @@ HELP = CommandHelp(
 
 
 class _Wanted(NamedTuple):
-    """The part of the history that is shown."""
+    """The part of the history to show."""
 
     top: Ino  # inode of the directory to which the path is relative
     names: list[bytes]  # components of the path; an empty list means everything below *top*
@@ -174,7 +174,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
 async def _of_path(
     reading: Reading, bucket: Bucket, volume: Volume, wanted: _Wanted, first: Txg
 ) -> AsyncGenerator[Fetched | Gap, None]:
-    """Return the changelogs that concern the wanted path, the latest first."""
+    """Return the changelogs with changes of the wanted path, the latest first."""
     search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link)
     changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
     versions = PathVersions(volume.db, search, changelogs, first, volume.link, top=wanted.top)
@@ -187,14 +187,14 @@ async def _of_path(
 
 
 async def _first(bucket: Bucket, since: PointInTime) -> PointInTime:
-    """Return the point in time at which the list begins, counted by the store's clock."""
+    """Return the point in time at which the list begins, by the clock of the store."""
     if since.kept is not None:
         return since._replace(txg=(await bucket.find(since)).txg)
     return (await bucket.by_store(since))[0]
 
 
 async def _last(bucket: Bucket, until: PointInTime) -> Link:
-    """Return the last link to list; add a notice if the newest changelogs cannot be read."""
+    """Return the newest readable link; add a notice if newer changelogs cannot be read."""
     if until != NEWEST:
         return await bucket.find(until)
     newest = await bucket.points.newest()

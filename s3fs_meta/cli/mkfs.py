@@ -138,7 +138,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Raise NotEmptyError for a URL inside another filesystem, which would delete the objects.
+    """Refuse a URL inside another filesystem, which would delete the new objects.
 
     Raises:
         NotEmptyError: a parent of the URL is a filesystem; nothing was created.

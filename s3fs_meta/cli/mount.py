@@ -66,7 +66,7 @@ HELP = CommandHelp(
 
 
 def _list_options(wanted: bool) -> None:
-    """Print the options of -o and exit, if *wanted*."""
+    """Print the options that -o accepts and exit, if *wanted*."""
     if not wanted:
         return
     for option in OPTIONS:

@@ -1,6 +1,6 @@
-"""``mount.s3fs-meta``: the helper that mount(8) calls, also for /etc/fstab.
+"""``mount.s3fs-meta``: the helper that mount(8) calls, for example for /etc/fstab.
 
-Owns: the calling convention and exit statuses of mount(8). Does not know: mounting.
+Owns: the arguments and exit statuses of mount(8)'s helpers. Does not know: mounting.
 Source: mount(8), "EXTERNAL HELPERS": ``mount.type spec dir [-sfnv] [-N namespace] [-o options]
 [-t type.subtype]``.
 """
@@ -25,7 +25,7 @@ ROOT_DEFAULTS: Final = "dev,suid"
 
 
 class Call(NamedTuple):
-    """One call by mount(8)."""
+    """The arguments of one call by mount(8)."""
 
     url: str
     directory: Path

@@ -1,4 +1,4 @@
-"""A directory that a command creates, and removes again if the command fails early.
+"""A directory that a command creates, and removes if the command fails early.
 
 Owns: the directory, and the missing directories above it. Does not know: its purpose.
 Keeps: a directory that already existed, that another process has changed, or that has
@@ -15,7 +15,7 @@ from s3fs_meta.errors import UsageError
 
 
 class _Made(NamedTuple):
-    """A directory, and its identity when it was created."""
+    """A created directory, with its identity at that time."""
 
     path: Path
     device: int
@@ -24,7 +24,7 @@ class _Made(NamedTuple):
 
 
 class NewDirectory:
-    """Creates a missing directory; as a context, removes it again if the context fails."""
+    """A directory that is created if it is missing, and removed if the context fails."""
 
     def __init__(self, path: Path, *, mode: int = 0o777) -> None:
         """Create the directory and the directories above it.
@@ -70,7 +70,7 @@ def _create(path: Path, mode: int, created: list[Path]) -> None:
 
 
 def _missing(path: Path) -> Sequence[Path]:
-    """Return the missing directories: the path and its parents up to an existing one."""
+    """Return the missing directories among a path and its parents, from the path upwards."""
     found = []
     for one in (path, *path.parents):
         if os.path.lexists(one):

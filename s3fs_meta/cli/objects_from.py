@@ -1,4 +1,4 @@
-"""fsck --objects-from: restoring objects from a copy of the bucket that the user gives.
+"""fsck --objects-from: the restoration of objects from a copy of the bucket.
 
 Metadata objects are restored before the filesystem is opened, because opening reads them. Packs are
 restored afterwards, because the rows of the metadata show which packs are missing.
@@ -29,7 +29,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
 class Source(NamedTuple):
-    """The location of the copies of objects."""
+    """The copy of the bucket from which objects are restored."""
 
     url: str
     s3: S3Options
@@ -68,7 +68,7 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
 async def mend_packs(
     source: Source, filesystem: Filesystem, db: Database, *, deep: bool
 ) -> list[str]:
-    """Restore packs from copies (``ObjectCopies.mend_packs``); return a line for each restored pack."""
+    """Restore packs from copies; return a line for each restored pack."""
     async with _repair(source, filesystem) as repair:
         await repair.mend_packs(db, deep=deep)
         return repair.done

@@ -123,7 +123,7 @@ def warn_if_readable(passphrase_file: Path | None) -> None:
 
 
 def command(*words: str | Path, cachedir: Path | None = None) -> str:
-    """Return a command of this program as text for a shell."""
+    """Return a command line of this program, quoted for a shell."""
     state = () if cachedir is None else ("--cachedir", cachedir)
     return shlex.join(map(str, ("s3fs-meta", *words, *state)))
 
@@ -145,13 +145,13 @@ class Access:
 
     @property
     def words(self) -> list[str]:
-        """Return the given options as words, for a command in a message."""
+        """Return the given options as arguments, for a command line in a message."""
         named = (
             (f"--{one.name.replace('_', '-')}", getattr(self, one.name)) for one in fields(self)
         )
         return [word for name, value in named if value is not None for word in (name, str(value))]
 
     def secret(self, ask: Ask = ask_terminal) -> Passphrase:
-        """Return a passphrase that is read or asked for only when needed."""
+        """Return a passphrase that is read or prompted for only when it is needed."""
         warn_if_readable(self.passphrase_file)
         return passphrase_source.secret(self.passphrase_file, ask)

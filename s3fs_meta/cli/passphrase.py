@@ -64,7 +64,7 @@ def passphrase(
 
 
 def new_passphrase(file: Path | None) -> Mutate:
-    """Return a function that sets a new passphrase: the first line of *file*, or a typed line."""
+    """Return a function that sets a new passphrase, read from *file* or from the terminal."""
 
     def rewrapped(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)

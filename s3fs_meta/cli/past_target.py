@@ -1,6 +1,6 @@
-"""The path whose history a command reads: in a mount, or after the URL of a bucket.
+"""The argument of a command that reads history: a path in a mount, or a URL and a path.
 
-Owns: which of the two the arguments mean. Does not know: the commands.
+Owns: the distinction of paths and URLs. Does not know: the commands.
 """
 
 import os
@@ -19,15 +19,15 @@ def is_url(target: str) -> bool:
 
 
 def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPath:
-    """Return the filesystem and the path in it that the arguments name.
+    """Return the filesystem, and the path in the filesystem, that the arguments name.
 
     Args:
         target: a path in a mounted filesystem, or the URL of a bucket.
-        path: with a URL, a path from the root; None is the root.
+        path: with a URL, a path relative to the root; None means the root.
         cachedir: directory of local state, None for the default.
 
     Raises:
-        UsageError: a path follows a path, or it has "..".
+        UsageError: *path* was given although *target* is a path, or *path* contains "..".
         NotMountedError: the path is not on a filesystem of s3fs-meta.
     """
     if is_url(target):

@@ -91,7 +91,7 @@ def recover_key(
 
 
 def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
-    """Replace the recovery key; print the new key first, so that an interruption cannot lose it."""
+    """Print a new recovery key, then replace the old key: an interruption cannot lose the key."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)

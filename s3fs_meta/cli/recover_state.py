@@ -73,7 +73,7 @@ HELP = CommandHelp(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The files to copy, and the directory to copy them to."""
+    """The files to copy, and the target directory."""
 
     place: targets.Target
     kept: Kept
@@ -168,7 +168,7 @@ async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
 ) -> AsyncIterator[FindElsewhere | None]:
-    """Yield a function that finds lost content in the newest state of the bucket, or None."""
+    """Yield a function that finds lost content in the bucket's newest state; None if unreadable."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
     try:

@@ -1,4 +1,4 @@
-"""``s3fs-meta retention``: how far back points in time are available."""
+"""``s3fs-meta retention``: show or change how long every point in time stays available."""
 
 from typing import Annotated
 

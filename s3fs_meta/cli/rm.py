@@ -1,4 +1,4 @@
-"""``s3fs-meta rm``: remove files and whole trees at once."""
+"""``s3fs-meta rm``: remove files and directory trees of any size at once."""
 
 from pathlib import Path
 from typing import Annotated

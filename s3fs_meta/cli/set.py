@@ -1,4 +1,4 @@
-"""``s3fs-meta set``: change settings of a mounted filesystem."""
+"""``s3fs-meta set``: show or change settings of a mounted filesystem."""
 
 from typing import Annotated
 

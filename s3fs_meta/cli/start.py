@@ -1,4 +1,4 @@
-"""The start of the program: a fast path for ``rm PATH…``, otherwise the command-line parser.
+"""The start of the program: a fast path for ``rm PATH…``, and the parser for other commands.
 
 Owns: the choice between the fast path and the command line. Does not know: other commands.
 ``rm PATH…`` without options must be as fast as rm(1) of one file, for a tree of any size. Loading
@@ -38,7 +38,7 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 
 
 def _remove(paths: Sequence[Path]) -> int:
-    """Remove the paths after all of them are checked; return the exit status."""
+    """Check all paths, then remove them; return the exit status."""
     try:
         from s3fs_meta.mount import mount_paths
 
@@ -55,7 +55,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 
 def _report(exc: BaseException) -> int:
-    """Print an error like all other commands; return the exit status."""
+    """Print an error in the form of all other commands; return the exit status."""
     from s3fs_meta.console import boundary  # imported late: slow, because it loads the parser
 
     def again() -> int:

@@ -1,4 +1,4 @@
-"""``s3fs-meta status``: the figures of a mount, or facts about the objects in a bucket."""
+"""``s3fs-meta status``: show the figures of a mount, or facts about the objects in a bucket."""
 
 import os
 from pathlib import Path
@@ -184,7 +184,7 @@ def _show(place: Target, access: options.Access, *, json: bool, every: bool) -> 
 
 
 def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
-    """Print a line for one mount or for every mount; return the worst exit status."""
+    """Print a line for one mount or each mount; return the worst exit status."""
     places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
     worst = Level.OK if places else Level.CRITICAL
     if not places:

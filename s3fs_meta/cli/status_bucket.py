@@ -1,7 +1,7 @@
 """The output of ``status URL`` for a filesystem that is not mounted on this host.
 
-Owns: the fields, the texts, and the command to run next.
-Does not know: how the facts are read (``sync.history.overview``).
+Owns: the fields, the texts, and the advice on the next command.
+Does not know: reading the facts (``sync.history.overview``).
 """
 
 import time
@@ -104,7 +104,7 @@ def _image(found: Overview) -> dict[str, Any]:
 
 
 def _next(found: Overview, *, ours: bool, access: options.Access, url: str) -> list[str]:
-    """Return the words of the command that the user should run next."""
+    """Return the arguments of the command that the user should run next."""
     if found.faults:
         return ["fsck", "-n", *access.words, url]
     assert found.lease is not None, "a lost lease is reported as a fault"
@@ -116,7 +116,7 @@ def _next(found: Overview, *, ours: bool, access: options.Access, url: str) -> l
 
 
 def rows(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts as names and values for users."""
+    """Return the facts as a table of names and values."""
     encrypted = "encrypted" if fields["encrypted"] else "not encrypted"
     found = {
         "filesystem": " ".join(filter(None, (fields["label"], fields["url"], f"({encrypted})"))),
@@ -151,7 +151,7 @@ def _when(time_ns: int | None) -> str:
 
 
 def _lease(fields: Mapping[str, Any]) -> str:
-    """Return the holder of the lease, and the consequence for the user."""
+    """Return the holder of the lease as text, and the consequence for the user."""
     holder = fields["holder"]
     if holder is None:
         return "missing or damaged"

@@ -1,4 +1,4 @@
-"""``status --prometheus``: the figures of mounts in Prometheus' text format."""
+"""``status --prometheus``: print the figures of mounts in the text format of Prometheus."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The figures of a mount as text: one screen of main figures, or a table of all figures."""
+"""The figures of a mount as text: a screen with the main figures, or a table of all."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def screen(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the last errors of the parts of a mount, except those shown by ``state_of``."""
+    """Return the last error of each part of a mount, except errors that ``state_of`` shows."""
     outage = figures.get("outage", {}).get("why")
     return {
         f"error of {part}": figures[part]["last_error"]
@@ -77,7 +77,7 @@ def _stored(figures: Mapping[str, Any]) -> str:
 
 
 def at_risk(figures: Mapping[str, Any]) -> str:
-    """Return the changes that would be lost with this host, as text."""
+    """Return a description of the changes that would be lost with this host."""
     found = health.exposure(figures)
     if not found.age_s and not found.content_bytes:
         return "nothing"
@@ -115,7 +115,7 @@ def _requests(figures: Mapping[str, Any]) -> str:
 
 
 def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures as names and values for users."""
+    """Return the figures as a table of names and values."""
     rows: dict[str, str] = {}
     for name, value in _flat(figures):
         last = name.rsplit(" ", 1)[-1]
@@ -140,7 +140,7 @@ def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _latencies(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the times of requests since the mount, by operation."""
+    """Return the latencies of requests since the mount, by operation."""
     return {
         f"latency of {name}": f"p50 {shown_latency(one.quantile_s(0.5))}, "
         f"p99 {shown_latency(one.quantile_s(0.99))}, {counted(one.count, 'request')}"

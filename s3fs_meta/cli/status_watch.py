@@ -1,8 +1,8 @@
-"""``status --watch``: the activity of a mount, shown repeatedly.
+"""``status --watch``: show the activity of a mount repeatedly.
 
-Owns: showing the differences of two readings, the screen, the end of the command. Does not know: the
-figures (``mount.figures``), the arithmetic of times (``mount.latency``).
-On a terminal one screen is updated; elsewhere a screen is printed for every interval.
+Owns: the difference of two readings, the screen, the end of the command. Does not know: the
+figures (``mount.figures``), the arithmetic of latencies (``mount.latency``).
+On a terminal one screen is updated; in a pipe or a file, every interval prints a screen.
 """
 
 import pwd
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 class View(NamedTuple):
-    """One screen as text."""
+    """The texts of one screen."""
 
     title: str
     rows: Mapping[str, str]
@@ -107,7 +107,7 @@ async def _read(place: Target) -> Reading:
 
 
 async def _requesters(place: Target, within_s: float) -> Mapping[str, Any]:
-    """Return the processes that send most requests; empty if an older daemon lacks this request."""
+    """Return the processes that send most requests; an older daemon reports no processes."""
     with suppress(ControlError):
         return await request_requesters(place, within_s)
     return {}
@@ -124,7 +124,7 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
 
 
 def view(earlier: Reading, later: Reading, requesters: Mapping[str, Any]) -> View:
-    """Return the screen for the activity between two readings."""
+    """Return a screen that shows the activity between two readings."""
     figures, before = later.figures, earlier.figures
     passed_s = max(later.at_s - earlier.at_s, 1e-6)
     then = histograms(before)
@@ -154,7 +154,7 @@ def _requests(figures: Mapping[str, Any], per_s: float) -> str:
 
 
 def _content(before: Mapping[str, Any], now: Mapping[str, Any], passed_s: float) -> str:
-    """Return the bytes that the kernel read and wrote per second."""
+    """Return the rates of reads and writes by the kernel, as text."""
     then, latency = before.get("latency", {}), now.get("latency", {})
     return ", ".join(
         f"{output.human_bytes((latency.get(key, 0) - then.get(key, 0)) / passed_s)}/s {word}"

@@ -1,4 +1,4 @@
-"""``s3fs-meta umount``: unmount, and return when the bucket has all changes."""
+"""``s3fs-meta umount``: unmount, and wait until the bucket has all changes."""
 
 import contextlib
 import os
@@ -191,7 +191,7 @@ async def _is_detached(place: Target) -> bool:
 
 
 def _other_mountpoints(mounted: Mounted | None) -> str:
-    """Return the other mountpoints of an unmounted filesystem on this host as text, or ""."""
+    """Return a description of the filesystem's other mountpoints on this host, or ""."""
     found = [] if mounted is None else mount_table.same_filesystem(mounted)
     if not found:
         return ""
@@ -201,7 +201,7 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
 
 
 async def _used_by(place: Target) -> str:
-    """Return the processes that still use an unmounted filesystem as text; "" if it is ending.
+    """Return a description of the processes that use an unmounted filesystem; "" if it ends.
 
     A process in another mount namespace is reported at once. Otherwise the daemon gets some time,
     since the kernel may not have reported the unmount yet.
@@ -240,7 +240,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Call ``_judge``; show the error of the earlier upload (*left*) unless *outcome* has it, too."""
+    """Call ``_judge``; show the earlier upload's error *left* unless *outcome* contains it."""
     try:
         _judge(outcome)
     except S3fsError as exc:

@@ -1,4 +1,4 @@
-"""``s3fs-meta version``: the installed version."""
+"""``s3fs-meta version``: print the installed version."""
 
 import platform
 from importlib import metadata

@@ -1,4 +1,4 @@
-"""``s3fs-meta versions``: the versions of a file."""
+"""``s3fs-meta versions``: list the versions of a file."""
 
 import stat
 from collections.abc import Mapping
@@ -134,7 +134,7 @@ def versions(
 
 
 async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str, Any]:
-    """Find versions like ``request_versions``, but in the bucket."""
+    """Find versions in the bucket; the result is that of ``request_versions``."""
     newest = PointInTime("newest")
     async with (
         opened_bucket(reading) as bucket,
@@ -152,7 +152,7 @@ async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str,
 
 
 def _line(version: Mapping[str, Any], shown: str) -> str:
-    """Return a version as one line for users, without the name if it is *shown* already."""
+    """Return a version as one line for users; omit the name if it is *shown*."""
     when = (
         "not uploaded yet" if version["created_ns"] is None else format_time(version["created_ns"])
     )

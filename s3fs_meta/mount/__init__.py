@@ -1,4 +1,4 @@
-"""One mount from its plan to its end, and requests to a running mount.
+"""One mount from its plan to its end, and the requests that commands send to a mount.
 
 plan           checks and converts the options before anything is changed
 acquisition    opens the filesystem for the mount: local state, bucket, lease

@@ -1,8 +1,8 @@
-"""Opening a filesystem for a mount, including a change of its page size.
+"""Opening a filesystem for a mount, with a change of its page size on request.
 
 Owns: the sequence *open, close, rewrite, open again* for another page size. Opening selects the
 database, and only a closed database can be rewritten.
-Does not know: how a database is rewritten (``meta.offline.page_size``).
+Does not know: rewriting a database (``meta.offline.page_size``).
 """
 
 import logging
@@ -44,7 +44,7 @@ async def open_for_mount(
     clock: Clock,
     front: Front,
 ) -> Volume:
-    """Open the filesystem of a plan.
+    """Open the filesystem that a plan names.
 
     Args:
         plan: the plan of the mount.
@@ -96,7 +96,7 @@ async def open_for_mount(
 
 
 async def _healed(volume: Volume) -> Volume:
-    """Heal the holes that fsck made; close the volume after an error."""
+    """Refill holes that fsck made with their old content; close the volume after an error."""
     try:
         healed = await heal_holes(volume)
     except BaseException:
@@ -117,7 +117,7 @@ def may_be_offline(plan: MountPlan) -> bool:
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount must start without the bucket; empty if it uses the bucket."""
+    """Return why a mount must start without the bucket; "" if the bucket is available."""
     return await why_unreachable(store) if may_be_offline(plan) else ""
 
 
@@ -129,7 +129,7 @@ def page_size_of(db: Database) -> int:
 
 
 async def _announce_superblock(volume: Volume, page_size: int) -> list[str]:
-    """Record the page size in the superblock, for ``status``; return notices for the user."""
+    """Record the page size in the superblock, as ``status`` shows it; return notices."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)

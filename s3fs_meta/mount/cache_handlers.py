@@ -1,7 +1,7 @@
-"""Handlers, in the daemon, of control requests about the cache and its limits.
+"""The daemon's handlers of control requests about the cache and its limits.
 
-Owns: which settings can be changed while mounted, and converting messages to calls.
-Does not know: clients (``cache_requests``), how blocks are evicted or downloaded.
+Owns: the list of settings that can be changed while mounted, and converting messages to calls.
+Does not know: clients (``cache_requests``), eviction and downloads of blocks.
 """
 
 import json
@@ -33,7 +33,7 @@ _Item = TypeVar("_Item")
 
 
 class CacheHandlers:
-    """The handlers of one mount."""
+    """The handlers of cache requests to one mount."""
 
     def __init__(self, options: MountOptions, session: Session) -> None:
         self._session = session
@@ -104,7 +104,7 @@ class CacheHandlers:
         return BY_WORD[word].parse(word, text)
 
     def _settings(self) -> list[dict[str, Any]]:
-        """Return the settings: their current values, and their values at the time of the mount."""
+        """Return each setting with its current value and its value at the time of the mount."""
         present: dict[str, dict[str, Any]] = {
             _CACHESIZE: {
                 "value": size_text(self._cache.bytes_max),
@@ -122,7 +122,8 @@ class CacheHandlers:
     # --- content -------------------------------------------------------------------------------
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
-        """Drop clean blocks; first sync locations, so that uploaded blocks become clean."""
+        """Sync the locations of uploaded blocks, which makes the blocks clean; drop clean "
+        "blocks."""
         if self._session.status.writable:
             await self._session.durability.sync_all()
         wanted = self._cache.index.blocks()
@@ -193,7 +194,7 @@ def _inodes(arguments: Message) -> list[Ino]:
     """Return the inode numbers in a message.
 
     Raises:
-        UsageError: the list is empty or too long, or has other values.
+        UsageError: the list is empty or too long, or contains other values than numbers.
     """
     found = arguments.get("inodes")
     if not isinstance(found, list) or not 0 < len(found) <= PINS_MAX:
@@ -206,7 +207,7 @@ def _inodes(arguments: Message) -> list[Ino]:
 
 
 def _fitting(items: Sequence[_Item]) -> list[_Item]:
-    """Return the first items, as many as fit into half of a message."""
+    """Return as many of the first items as fit into half of a control message."""
     left = CONTROL_MESSAGE_BYTES_MAX // 2
     shown = []
     for item in items:
@@ -218,7 +219,7 @@ def _fitting(items: Sequence[_Item]) -> list[_Item]:
 
 
 def _throttled(report: Report) -> Callable[[int, int], None]:
-    """Return a function that reports progress to a client a few times per second."""
+    """Return a function that reports progress to a client, at most a few times per second."""
     next_s = -math.inf
 
     def show(done: int, total: int) -> None:

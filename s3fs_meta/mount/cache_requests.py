@@ -1,4 +1,4 @@
-"""Requests to a running mount about its cache and its limits, on the client side.
+"""The client side of requests to a running mount about its cache and its limits.
 
 Owns: the commands ``set``, ``dropcache``, ``warm``, ``pins`` and ``unpin`` of the control socket.
 Does not know: their effect (``cache_handlers``).
@@ -46,7 +46,7 @@ async def request_set(place: Target, values: Mapping[str, str]) -> dict[str, Any
 async def request_drop(
     place: Target, inodes: Sequence[int] | None, *, pinned: bool
 ) -> dict[str, Any]:
-    """Make a mount drop the clean cached blocks of trees, or with None all clean blocks.
+    """Make a mount drop the clean blocks of trees; None means all clean blocks.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -58,7 +58,7 @@ async def request_drop(
 async def request_warm(
     place: Target, inodes: Sequence[int], front: Front, *, pin: bool
 ) -> dict[str, Any]:
-    """Make a mount download the content of trees.
+    """Make a mount download the content of trees into its cache.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -84,7 +84,7 @@ async def request_pins(place: Target) -> dict[str, Any]:
 
 
 async def request_unpin(place: Target, inodes: Sequence[int]) -> None:
-    """Unpin trees.
+    """Make a mount unpin trees.
 
     Raises:
         NotMountedError: the filesystem is not mounted.

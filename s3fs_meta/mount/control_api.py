@@ -1,7 +1,7 @@
-"""Control requests to a running mount, on the client side.
+"""The client side of control requests to a running mount.
 
-Owns: the commands of the control socket, except ``remove`` (``mount_paths``). Each line has a
-command, its arguments and its response; the daemon may send progress events before the response.
+Owns: the commands of the control socket, except ``remove`` (``mount_paths``). Each line shows a
+command, its arguments and its response; progress events may precede the response.
 
     status    → figures (``figures``)
     requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
@@ -73,7 +73,7 @@ READ_ONLY: Final = "read_only"
 
 
 class PastSource(NamedTuple):
-    """A file or tree of the past."""
+    """A file or tree at a past point in time."""
 
     place: Target
     message: Message  # see ``past_sources``
@@ -94,8 +94,8 @@ async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the mount is of an older version, which does not count them, or did not
-            answer in time.
+        ControlError: the mount runs an older version without these counts, or did not answer in
+        time.
     """
     return await _ask_at_once(place, REQUESTERS, {"within_s": within_s})
 
@@ -110,7 +110,7 @@ async def request_unshipped(place: Target) -> dict[str, Any]:
 
 
 async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
-    """Make a follower the writer.
+    """Make a follower become the writer.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -133,17 +133,17 @@ async def request_end(place: Target, *, keep: bool = False) -> None:
 
 
 async def request_counts(place: Target) -> Path:
-    """Make a mount save its counts of requests; return the state directory that has them.
+    """Make a mount save its request counts; return the state directory with the counts.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the mount is of an older version, which does not count them.
+        ControlError: the mount runs an older version, which does not count requests.
     """
     return Path((await _ask(place, COUNTS))["state"])
 
 
 def used_by(figures: Mapping[str, Any]) -> str:
-    """Describe the processes that still use an unmounted filesystem, from its figures."""
+    """Return a description of the processes that use an unmounted filesystem."""
     holders = [Holder(**one) for one in figures.get("holders", ())]
     return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
 
@@ -208,7 +208,7 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
 
 
 async def request_past_clone(source: PastSource, target: Entry, front: Front) -> dict[str, Any]:
-    """Make a mount copy a file or tree as it was at a past point in time, or is now.
+    """Make a mount copy a past or present state of a file or tree.
 
     Raises:
         NotMountedError: the filesystem is not mounted.
@@ -224,11 +224,11 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
     Args:
         place: the filesystem of the mount.
         front: shows the progress of the last upload.
-        waiting: set when the daemon has registered this client, or has ended already.
+        waiting: is set as soon as the daemon has registered this client, or has ended.
 
     Returns:
-        ``complete``: whether the bucket has all changes; ``why``: the error that prevented this;
-        ``kind``: the class of the error.
+        ``complete``: True if the bucket has all changes; ``why``: the error that prevented the
+        upload; ``kind``: the class of the error.
     """
     show = _shown(front)
 
@@ -259,7 +259,7 @@ async def _ask(
 async def _ask_at_once(
     place: Target, command: str, arguments: Message | None = None
 ) -> dict[str, Any]:
-    """Send a request that a daemon answers at once; raise ControlError if it does not."""
+    """Send a request that a daemon answers at once; raise ControlError after a timeout."""
     try:
         with trio.fail_after(CONTROL_ANSWER_S_MAX):
             return await _ask(place, command, arguments)

@@ -1,6 +1,6 @@
 """The cost of a filesystem's requests: today, in the last 30 days, and per month.
 
-Owns: the sums, and the extrapolation to a month. Does not know: how counts are stored or displayed.
+Owns: the sums, and the extrapolation to a month. Does not know: storing or displaying counts.
 Keeps: a month has 30 days, and days begin at midnight UTC, as in the bill of a store.
 """
 
@@ -20,7 +20,7 @@ _KINDS: Final = tuple(kind.value for kind in RequestClass)
 
 
 class Span(NamedTuple):
-    """A time span that ends today, for which counts are summed."""
+    """A span of days up to today, over which counts are summed."""
 
     first_day: int
     today: int  # last day that is summed; a wrong clock can have counted on later days
@@ -70,7 +70,7 @@ def _costs(ledger: Ledger, prices: PriceTable, span: Span, now_ns: int) -> dict[
 
 
 def _of_cause(ledger: Ledger, prices: PriceTable, span: Span, cause: str) -> dict[str, Any]:
-    """Return the requests of one cause by class, their bytes and their cost."""
+    """Return the requests with one cause by request class, their bytes and their cost."""
     counts: dict[str, Billed] = {}
     for day, usage in ledger.usage.items():
         for (found, kind), billed in usage.items():
@@ -92,7 +92,7 @@ def _as_json(counts: Mapping[str, Billed], prices: PriceTable, factor: float) ->
 
 
 def _latest(ledger: Ledger, day: int) -> int:
-    """Return the last size of all packs that was recorded by the end of a day."""
+    """Return the size of all packs as it was last recorded up to the end of a day."""
     known = [one for one in ledger.stored_bytes if one <= day]
     return ledger.stored_bytes[max(known)] if known else 0
 
@@ -100,7 +100,7 @@ def _latest(ledger: Ledger, day: int) -> int:
 def _stored(ledger: Ledger, span: Span, now_ns: int) -> float:
     """Return the average of the stored bytes in a span, multiplied by its fraction of a month.
 
-    A day without a record has the size of the last earlier day with a record.
+    A day without a record has the size of the previous record.
     """
     if span.is_rate:
         return float(_latest(ledger, span.today))

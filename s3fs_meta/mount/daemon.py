@@ -1,8 +1,8 @@
-"""Running in the background: a child process works, and the parent waits until it is ready.
+"""Running in the background: a child serves the mount, the parent waits until it is ready.
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
-Keeps: no thread and no trio before the fork, because a child inherits locked locks forever;
-the error message and exit status of the parent are those of the child.
+Keeps: no thread and no trio before the fork, because a lock that a thread holds stays locked in
+the child; the parent reports the child's error and exit status.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}
@@ -49,7 +49,7 @@ class RemoteFront:
         self._send({"progress": [what, done, total]})
 
     def ask(self, prompt: str) -> str:
-        """Let the parent ask the user for a secret.
+        """Make the parent ask the user for a secret.
 
         Raises:
             PassphraseError: the parent has no terminal.
@@ -61,14 +61,14 @@ class RemoteFront:
         return str(reply["answer"])
 
     def ready(self) -> None:
-        """Let the parent exit with success."""
+        """Make the parent exit with success."""
         if self.detach_at_end:
             os.setsid()
         self._send({"ready": True})
         self.close()
 
     def failed(self, text: str, status: int) -> None:
-        """Let the parent exit with an error."""
+        """Make the parent exit with an error."""
         self._send({"failed": text, "status": status})
         self.close()
 
@@ -87,12 +87,12 @@ class RemoteFront:
 def run_in_background(
     body: Callable[[Front], None], log: Path, front: Front, *, automounted: bool = False
 ) -> int:
-    """Run *body* in a child process; return when *body* has called ``ready`` or has failed.
+    """Run *body* in a child process; return when *body* calls ``ready`` or fails.
 
     Args:
-        body: receives a front that sends to the parent; continues after its call of ``ready``.
+        body: gets a front that sends messages to the parent; continues after calling ``ready``.
         log: file for the child's standard output and error.
-        front: the front of this process; shows the child's messages and asks its questions.
+        front: shows the messages and prompts of the child in this process.
         automounted: keep the child in this process group until it is ready: only a process of the
             automounter's group can use a mountpoint before it is mounted (autofs(5)).
 
@@ -118,9 +118,9 @@ def run_in_background(
 
 
 def _wait_for_end(pid: int) -> None:
-    """Wait at most CHILD_END_S_MAX for the end of a child that was requested to end.
+    """Wait up to CHILD_END_S_MAX for the end of a child that was told to end.
 
-    Afterwards nothing is mounted, and the caller can remove the mountpoint.
+    After the child's end nothing is mounted, and the caller can remove the mountpoint.
     """
     deadline_s = time.monotonic() + CHILD_END_S_MAX
     while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline_s:
@@ -164,7 +164,7 @@ def _redirect(log: Path) -> None:
 
 
 def _attend(child: socket.socket, front: Front, log: Path) -> int:
-    """Relay the child's messages and questions, until the child is ready or has failed."""
+    """Relay the child's messages and prompts until the child is ready or has failed."""
     for message in _messages(child):
         match message:
             case {"notice": str(text)}:

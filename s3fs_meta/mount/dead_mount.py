@@ -1,8 +1,9 @@
-"""The mount that a killed daemon has left on a mountpoint.
+"""The mount that remains on a mountpoint after its daemon was killed.
 
-Owns: distinguishing it from the mount of a running daemon. Does not know: how it is detached.
-The kernel keeps such a mount, and answers all requests with ENOTCONN. The note of a running daemon is
-not always found: it may be of another user or in another PID namespace. So the kernel is queried.
+Owns: distinguishing the mount of a killed daemon from that of a running daemon. Does not know:
+detaching a mount. The kernel keeps the mount of a killed daemon and answers all requests with
+ENOTCONN. The kernel is queried, because the note of a running daemon is not always found: it may
+belong to another user or another PID namespace.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
 
 
 async def is_left(mountpoint: Path, url: str) -> bool:
-    """Return whether the mount of a killed daemon with this URL is on the mountpoint.
+    """Return whether a killed daemon has left a mount with this URL on a mountpoint.
 
     Raises:
         HeldError: the daemon runs, or the kernel does not answer within DEAD_MOUNT_S_MAX.
@@ -32,7 +33,7 @@ async def is_left(mountpoint: Path, url: str) -> bool:
 
 
 async def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount has no daemon; False if this user may not query the kernel."""
+    """Return whether the mount's daemon has ended; False if this user may not query the kernel."""
     with trio.move_on_after(DEAD_MOUNT_S_MAX):
         return await trio.to_thread.run_sync(
             mount_table.is_disconnected, mountpoint, abandon_on_cancel=True

@@ -1,4 +1,4 @@
-"""Output for a user who waits until a mount has downloaded content.
+"""The output of a command that waits until a mount has downloaded content.
 
 Owns: the messages about a bucket that does not answer. Does not know: downloads, the command.
 """
@@ -19,10 +19,10 @@ from s3fs_meta.mount.upload_watch import Left, UploadWatch
 
 
 class DownloadWatch(UploadWatch):
-    """Prints, with growing pauses, that the bucket does not answer, or that it answers again."""
+    """Prints, with growing pauses, when the bucket stops answering and when it answers again."""
 
     def __init__(self, place: Target, front: Front) -> None:
-        """Begin without output."""
+        """Prepare the watch; print nothing."""
         super().__init__(place, front)
         self._lines = front
         self._is_silent = False

@@ -1,7 +1,7 @@
-"""The figures that ``status`` reports about a mount; they need no scan.
+"""The figures that ``status`` reports about a mount, computed without a scan.
 
 Owns: names and units of the figures (docs/reference/metrics.md explains them).
-Does not know: how they are displayed.
+Does not know: the display of figures.
 """
 
 import os
@@ -81,8 +81,8 @@ def figures(
 def _compression(session: Session) -> float | None:
     """Return the size of the uploaded blocks divided by the size of their packs.
 
-    Return None while more than 1 % of all blocks are not uploaded, because blocks and packs are
-    counted at different times, which would make the ratio wrong.
+    Return None while more than 1 % of all blocks are not uploaded: blocks and packs are counted at
+    different times, so the ratio would be wrong.
     """
     counters, pending_bytes = session.db.counters, session.cache.index.pending_bytes
     if pending_bytes * 100 > counters.block_bytes:
@@ -91,7 +91,7 @@ def _compression(session: Session) -> float | None:
 
 
 def ratio(whole: int, part: int) -> float | None:
-    """Return *whole* divided by *part*; None if *part* is 0."""
+    """Return the ratio of *whole* to *part*; None if *part* is 0."""
     return round(whole / part, 3) if part else None
 
 
@@ -137,7 +137,7 @@ def _left_s(pending_bytes: int, speed: Speed) -> float:
 
 
 def _chain(session: Session) -> dict[str, Any]:
-    """Return the last shipped txg, and the time of the oldest unshipped change."""
+    """Return figures of the last shipped txg and of the oldest unshipped change."""
     shipper, link = session.shipper, session.volume.position.link
     oldest_ns = shipper.oldest_ns
     return {
@@ -153,7 +153,7 @@ def _chain(session: Session) -> dict[str, Any]:
 
 
 def _follow(session: Session) -> dict[str, Any]:
-    """Return a follower's lag; empty values for a mount that does not follow."""
+    """Return the lag of a follower; empty values for another mount."""
     follower = session.follower
     if follower is None or not session.db.follows:
         return dict.fromkeys(("polled_ns", "behind_s", "last_error"))
@@ -175,7 +175,7 @@ def requests_today(log: RequestLog) -> dict[str, int]:
 
 
 def outage_of(store: ObjectStore) -> Outage:
-    """Return since when and why a store does not answer."""
+    """Return the begin and the reason of the store's outage."""
     inner = store.inner if isinstance(store, CountingStore) else store
     return inner.outage if isinstance(inner, RetryingStore) else NO_OUTAGE
 
@@ -200,7 +200,7 @@ def billed(store: ObjectStore) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _store(store: ObjectStore) -> dict[str, Any]:
-    """Return the requests, errors and bytes of each method; empty if the store counts none."""
+    """Return requests, errors and bytes by method; nothing if the store does not count."""
     if not isinstance(store, CountingStore):
         return {}
     return {

@@ -1,7 +1,7 @@
-"""The health of a mount for monitoring programs, from its figures and the user's limits.
+"""The health of a mount for monitoring programs: its figures compared with the user's limits.
 
 Owns: classifying a mount as OK, WARNING or CRITICAL by its figures, and the output line.
-Does not know: how figures are queried.
+Does not know: querying the figures.
 The levels are the exit statuses of monitoring plugins. The line ends with performance data.
 Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin Return Codes".
 """
@@ -20,7 +20,7 @@ _PASSING: Final = {MountState.STARTING.value, MountState.STOPPING.value, ENDING}
 
 
 class Level(enum.IntEnum):
-    """The result of a check; the value is the exit status."""
+    """The health level of a mount; the value is the exit status."""
 
     OK = 0
     WARNING = 1
@@ -104,7 +104,7 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Ve
 
 
 def _data(found: Exposure, free_percent: float, limits: Limits) -> str:
-    """Return performance data: each figure with its limit."""
+    """Return the performance data of a monitoring plugin: each figure with its limit."""
     return (
         f"age={found.age_s:.1f}s;{_limit(limits.age_s)}"
         f" pending={found.content_bytes}B;{_limit(limits.pending_bytes)}"

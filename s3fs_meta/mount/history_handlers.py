@@ -1,7 +1,7 @@
-"""Handlers, in the daemon, of control requests about the history of files.
+"""The daemon's handlers of control requests about the history of files.
 
 Owns: converting messages to calls, and adding the changes that are not uploaded yet.
-Does not know: clients (``history_requests``), how versions are found.
+Does not know: clients (``history_requests``), finding versions.
 """
 
 import os
@@ -30,7 +30,7 @@ _TOO_MUCH: Final = "too many changes are not uploaded yet; their versions are mi
 
 
 class HistoryHandlers:
-    """The handlers of one mount."""
+    """The handlers of history requests to one mount."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -87,7 +87,7 @@ class HistoryHandlers:
 
 
 def _changes(run: Run | None, last: int) -> tuple[bytes, str | None]:
-    """Return the merged records, and a notice if later records exist."""
+    """Return the changes of a merged run; for an incomplete run, only a notice."""
     if run is None:
         return b"", None
     return (run.changeset, None) if run.last_seq == last else (b"", _TOO_MUCH)

@@ -1,7 +1,7 @@
-"""Requests to a running mount about the history of its files, on the client side.
+"""The client side of requests to a running mount about the history of its files.
 
-Owns: the command ``versions`` of the control socket, and finding the mount of a path whose file may
-be removed. Does not know: how versions are found (``history_handlers``).
+Owns: the command ``versions`` of the control socket, and finding the mount of a path, even if the
+file was removed. Does not know: finding versions (``history_handlers``).
 
     versions  {"top": inode, "names": [text], "count": number, "attributes": bool, "pattern": bool}
                 → {"files": [{"path", "versions": [{"txg", "created_ns", "ino", "changes": [text],
@@ -30,7 +30,7 @@ VERSIONS: Final = "versions"
 
 
 class PastPath(NamedTuple):
-    """A path in a mounted filesystem; the file at the path may be removed."""
+    """A path in a mounted filesystem, which may name a removed file."""
 
     place: Target
     top: Ino  # inode of the directory at the mountpoint
@@ -38,7 +38,7 @@ class PastPath(NamedTuple):
 
 
 def past_path(path: Path, cachedir: Path | None) -> PastPath:
-    """Find the mounted filesystem of a path. Links in its directory are followed.
+    """Return the mounted filesystem of a path; symbolic links in its directory are followed.
 
     Raises:
         NotMountedError: the path is not on a filesystem of s3fs-meta.
@@ -74,7 +74,7 @@ class Shape:
 
 
 async def found_by(finder: PathVersions, names: Sequence[bytes], shape: Shape) -> dict[str, Any]:
-    """Return the versions of a path or pattern in the form of control messages.
+    """Return the versions of a path or pattern as control messages.
 
     Raises:
         UsageError: no retained txg has such a path.
@@ -122,7 +122,7 @@ async def request_versions(path: PastPath, shape: Shape) -> dict[str, Any]:
 
 
 def message_of(version: Version) -> dict[str, Any]:
-    """Return a version in the form of control messages and of JSON."""
+    """Return a version of a file as a JSON object."""
     return {
         "txg": version.txg,
         "created_ns": version.created_ns if version.is_uploaded else None,

@@ -1,23 +1,22 @@
-"""HTTP for the few clients of one page: one request and one reply for each connection.
+"""An HTTP server for a few clients: one request and one reply per connection.
 
-Owns: connections and their bounds, the outcome for each client that misbehaves. Does not know: pages,
-who may see them.
-Keeps: an error of one request never ends the server, and no client can keep another one out by being
-slow. A body in a request is never read.
+Owns: connections, their bounds, and the reaction to clients that misbehave. Does not know: pages,
+and which client may read them.
+Keeps: an error in one request never ends the server, and a slow client never blocks another client.
+The body of a request is never read.
 Tasks: one ``serve``, below it one per connection.
 Source: RFC 9110, RFC 9112.
 
     the client                                       outcome
-    sends nothing for request_s                      closed; browsers connect before they need it
+    sends nothing for request_s                      closed; browsers connect early
     sends a part of a request, then nothing          408 after request_s
     sends more than request_bytes                    431
-    sends what is no request                         400
-    is one of more than ``connections`` without a    the one that has waited longest is closed
-    request
+    sends data that are no HTTP request              400
+    connects while ``connections`` others wait       the connection that waited longest is closed
     sends a request while ``connections`` others     503
     are answered
     sends further requests, or a body                not read; each reply closes its connection
-    does not read for send_s                         closed, which shows that the reply is incomplete
+    does not read for send_s                         closed before the end of the reply
 """
 
 import logging
@@ -46,7 +45,7 @@ Stream = Callable[[Send], Awaitable[None]]
 
 
 class Bounds(NamedTuple):
-    """Bounds for the clients of one server."""
+    """The limits that one server sets for its clients."""
 
     connections: int  # maximum of connections that send a request, and of those that get a reply
     request_bytes: int  # maximum size of the request line and all headers
@@ -55,7 +54,7 @@ class Bounds(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request that was read completely."""
+    """A complete request from a client."""
 
     method: str
     target: bytes
@@ -82,10 +81,10 @@ _SLOW: Final = Reply(SLOW, b"the request was not complete in time\n")
 
 
 class HttpServer:
-    """Answers requests on one address."""
+    """Answers HTTP requests on one address."""
 
     def __init__(self, bounds: Bounds, headers: Mapping[str, str]) -> None:
-        """Make a server that does not listen yet; *headers* are sent with every reply."""
+        """Create a server that does not listen yet; every reply contains *headers*."""
         self.address = Address("", 0)  # address on which the server listens
         self._bounds = bounds
         self._headers = headers
@@ -98,8 +97,8 @@ class HttpServer:
         """Listen on an address; clients wait until ``serve`` answers them.
 
         Args:
-            address: the address; port 0 is any free one.
-            option: what stands before the address where the user gave it, for messages.
+            address: the address; port 0 selects any free port.
+            option: the name of the option with the address, such as ``metrics=``, for messages.
 
         Raises:
             SettingsError: the address cannot be used.
@@ -115,7 +114,7 @@ class HttpServer:
         self.address = Address(address.host, found.socket.getsockname()[1])
 
     def close(self) -> None:
-        """End listening. Schedule point: never."""
+        """Stop listening. Schedule point: never."""
         if self._listener is not None:
             self._listener.socket.close()
 
@@ -144,7 +143,7 @@ class HttpServer:
             _log.exception("a reply could not be completed")
 
     async def _accepted(self, exchange: "_Exchange") -> Request | None:
-        """Return the request of a connection; None if it was refused, or nothing was sent."""
+        """Return the request of a connection; None if it was refused or the client sent nothing."""
         found = await exchange.receive()
         if isinstance(found, Request):
             if self._answered < self._bounds.connections:
@@ -166,7 +165,7 @@ class HttpServer:
 
     @contextmanager
     def _evictable(self) -> Iterator[None]:
-        """Run a block that is cancelled if too many later connections wait."""
+        """Run a context that is cancelled when too many newer connections wait."""
         if len(self._waiting) >= self._bounds.connections:
             self._waiting.pop(next(iter(self._waiting))).cancel()
         this = object()
@@ -179,7 +178,7 @@ class HttpServer:
 
 
 class _Exchange:
-    """One connection: a request, then a reply."""
+    """The exchange of a request and a reply on one connection."""
 
     def __init__(
         self, stream: trio.SocketStream, bounds: Bounds, headers: Mapping[str, str]
@@ -191,7 +190,7 @@ class _Exchange:
         self._has_body = True  # False for a HEAD request
 
     async def receive(self) -> Request | Reply | None:
-        """Return the request, or the reply to a wrong one; None if the client sent nothing."""
+        """Return the request, or the reply to a bad request; None if the client sent nothing."""
         try:
             with trio.move_on_after(self._bounds.request_s):
                 return await self._request()
@@ -218,7 +217,7 @@ class _Exchange:
         Raises:
             TooSlowError: the client does not read.
             BrokenResourceError: the client disconnected.
-            Exception: as the stream of the reply; the client sees that the reply is incomplete.
+            Exception: the stream of the reply failed; the client notices the incomplete reply.
         """
         headers = {**self._headers, "content-type": reply.content_type, **reply.headers}
         length = len(reply.content) if reply.stream is None else reply.length
@@ -242,9 +241,9 @@ class _Exchange:
                 await self._stream.send_all(data)
 
     async def drain(self) -> None:
-        """Ignore what the client still sends, until it has read the reply and disconnects.
+        """Ignore further data until the client has read the reply and disconnects.
 
-        To close a socket with unread data resets the connection, and the client may lose the reply.
+        Closing a socket with unread data resets the connection, and the client may lose the reply.
         Source: RFC 9112, section 9.6.
         """
         await self._stream.send_eof()

@@ -1,6 +1,6 @@
-"""Handlers of control requests about kept points, in the daemon.
+"""The daemon's handlers of control requests about kept points.
 
-Owns: converting messages to calls. Does not know: clients (``keep_requests``), how points are kept.
+Owns: converting messages to calls. Does not know: clients (``keep_requests``), keeping points.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from s3fs_meta.sync.session import Session
 
 
 class KeepHandlers:
-    """The handlers of one mount."""
+    """The handlers of requests about kept points to one mount."""
 
     def __init__(
         self, session: Session, changed: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
@@ -25,7 +25,7 @@ class KeepHandlers:
 
         Args:
             session: the session of the mount.
-            changed: is called after each change and each listing of the kept points.
+            changed: called after each change and each listing of the kept points.
         """
         self._session = session
         self._changed = changed

@@ -1,7 +1,7 @@
-"""Requests to a running mount about kept points: the client side.
+"""The client side of requests to a running mount about kept points.
 
-Owns: the commands of kept points of the control socket, the form of a kept point in messages and in
-JSON. Does not know: how points are kept (``keep_handlers``, ``sync.keeping``).
+Owns: the control commands about kept points, and the JSON form of a kept point. Does not know:
+keeping points (``keep_handlers``, ``sync.keeping``).
 
     keep       {"name": text, "at": text or null, "auto": bool} → {"point": point}, with progress
     keep_drop  {"names": [text]} → {"objects": number}
@@ -40,7 +40,7 @@ async def request_keep(
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the point is not kept, or after an error of the store it may be.
+        ControlError: the point is not kept; after an error of the store it may be kept.
     """
 
     def show(event: Message) -> None:
@@ -63,7 +63,7 @@ async def request_list(place: Target) -> dict[str, Any]:
 
 
 def message_of(point: KeptPoint, alone_bytes: int | None = None) -> dict[str, Any]:
-    """Return a kept point in the form of control messages and of JSON."""
+    """Return a kept point as a JSON object."""
     return {
         "name": point.name,
         "key": point.key,
@@ -76,11 +76,11 @@ def message_of(point: KeptPoint, alone_bytes: int | None = None) -> dict[str, An
 
 
 async def listed(kept: KeptPoints, db: Database | None, floor: Txg) -> dict[str, Any]:
-    """Return kept points in the form of control messages and of JSON.
+    """Return kept points as a JSON object.
 
     Args:
         kept: the kept points.
-        db: the database of the present state; None: the costs are unknown.
+        db: the database of the present state; None leaves the costs of the points unknown.
         floor: the retention floor.
     """
     costs = None if db is None else await kept_costs.costs_of(db, kept.points, floor)

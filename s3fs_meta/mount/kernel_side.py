@@ -1,9 +1,8 @@
-"""The connection from a mount's session and control socket to the kernel.
+"""The requests from a mount's session and control socket to the kernel.
 
-Owns: ignoring requests before the mountpoint exists. Does not know: how requests are sent to the
-kernel.
-The session is created before the FUSE handlers. So the session gets a ``KernelSide``, which forwards
-requests to the kernel after ``serve``.
+Owns: ignoring requests before the mountpoint exists. Does not know: sending requests to the kernel.
+The session is created before the FUSE handlers, so it gets a ``KernelSide``, which forwards
+requests to the kernel once ``serve`` was called.
 """
 
 from typing import NamedTuple
@@ -21,13 +20,13 @@ class _Served(NamedTuple):
 
 
 class KernelSide:
-    """The requests to the kernel of one mount (``sync.kernel.Kernel``)."""
+    """Sends the requests of one mount to the kernel (``sync.kernel.Kernel``)."""
 
     def __init__(self) -> None:
         self._served: _Served | None = None
 
     def serve(self, write_back: WriteBack, cache: KernelCache) -> None:
-        """Forward requests to the kernel from now on."""
+        """Start to forward requests to the kernel."""
         self._served = _Served(write_back, cache)
 
     async def collect(self) -> bool:
@@ -35,16 +34,17 @@ class KernelSide:
         return self._served is None or await self._served.write_back.collect()
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Drop cached answers; see ``KernelCache``."""
+        """Make the kernel drop cached replies; see ``KernelCache``."""
         if self._served is not None:
             await self._served.cache.before_turn(turned)
 
     def at_turn(self) -> None:
-        """Cache answers again; see ``KernelCache``. Schedule point: never."""
+        """Let the kernel cache replies again; see ``KernelCache``. Schedule point: never."""
         if self._served is not None:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Drop answers that were cached late, and file content; see ``KernelCache``."""
+        """Make the kernel drop replies that were cached late, and file content; see "
+        "``KernelCache``."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

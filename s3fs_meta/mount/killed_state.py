@@ -1,7 +1,7 @@
-"""The changes that a killed daemon left in the local state and that are not in the bucket.
+"""The changes in the local state of a killed daemon that are not in the bucket.
 
-Owns: reading the state. Does not know: recovery, which is done by the next mount.
-Keeps: the state is not changed.
+Owns: reading the local state. Does not know: recovery, which the next mount does.
+Keeps: the local state is never changed.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ class Unshipped(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Return a clause that says where the changes are."""
+        """Return a clause that says where the unshipped changes are."""
         if self.is_nothing:
             return "everything is in the bucket"
         content = f"{human_bytes(self.content_bytes)} in {counted(self.blocks, 'block')}"
@@ -69,6 +69,6 @@ def unshipped(path: Path) -> Unshipped | None:
 
 
 def described(path: Path) -> str:
-    """Return a clause that says where the changes of a state directory are. Blocking."""
+    """Return a clause that says where a state directory's unshipped changes are. Blocking."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described

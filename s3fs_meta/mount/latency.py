@@ -1,4 +1,4 @@
-"""Histograms of request times: differences and quantiles.
+"""Histograms of request latencies, with differences and quantiles.
 
 Owns: the computations. Does not know: the source of the counts (``fuse.request_times``).
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The requests of one operation by the time that they took."""
+    """The number of requests of one operation in each range of latencies."""
 
     bounds_s: tuple[float, ...]  # inclusive upper bounds of the buckets, ascending
     counts: tuple[int, ...]  # requests in each bucket; the last count is above all bounds
@@ -28,7 +28,7 @@ class Histogram:
         return list(itertools.accumulate(self.counts))
 
     def since(self, earlier: "Histogram | None") -> "Histogram":
-        """Return the requests since an earlier reading of the same mount."""
+        """Return the histogram of the requests since an earlier reading of the same mount."""
         if earlier is None:
             return self
         counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
@@ -37,9 +37,9 @@ class Histogram:
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
     def quantile_s(self, part: float) -> float | None:
-        """Return the quantile *part* of the request times; None without requests.
+        """Return the quantile *part* of the latencies; None without requests.
 
-        The result is interpolated in its bucket; it is infinity above the last bound.
+        The result is interpolated within a bucket; above the last bound it is infinity.
         """
         wanted, before = part * self.count, 0
         if not self.count:
@@ -55,7 +55,7 @@ class Histogram:
 def histograms(figures: Mapping[str, Any]) -> dict[str, Histogram]:
     """Return the histograms of all operations from the figures of a mount.
 
-    A daemon of an older version has none.
+    A daemon of an older version reports no histograms.
     """
     times = figures.get("latency")
     if not times:

@@ -1,7 +1,7 @@
-"""The mount option ``metrics=``: listening for clients of the figures.
+"""The mount option ``metrics=``: listening for clients that read the figures.
 
-Owns: the order of steps. A mount listens before it changes the bucket, because the port may be in
-use. Does not know: requests (``metrics_server``, which only mounts with the option import).
+Owns: the order of steps: a mount listens before it changes the bucket, because the port may be in
+use. Does not know: requests (``metrics_server``, which is imported only with the option).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def listening(
     address: Address | None, mountpoint: str
 ) -> AsyncIterator["MetricsServer | None"]:
-    """Listen on an address in a context; yield None without an address.
+    """Listen on an address for the duration of a context; yield None without an address.
 
     Raises:
         SettingsError: the address cannot be used.

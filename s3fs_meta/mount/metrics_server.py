@@ -1,10 +1,10 @@
-"""The figures of a mount over HTTP, for Prometheus: ``-o metrics=ADDR:PORT``.
+"""The server that ``-o metrics=ADDR:PORT`` starts: the figures of a mount for Prometheus.
 
-Owns: which request gets the figures, the choice of the format. Does not know: the names of metrics
-(``prometheus``), how figures are collected, connections (``http_server``).
-Keeps: METRICS_CONNECTIONS_MAX requests at a time. Pages are made in a thread, one at a time, and
-serve all clients for METRICS_PAGE_S. A client or a bug here never ends the mount.
-Only GET and HEAD of numbers: there is nothing to change, so there is no authentication.
+Owns: refusing requests, the choice of the format. Does not know: the names of metrics
+(``prometheus``), collecting figures, connections (``http_server``).
+Keeps: at most METRICS_CONNECTIONS_MAX requests at a time. A thread makes one page at a time, which
+is reused for METRICS_PAGE_S. No client and no bug in this module ends the mount.
+Clients can only read numbers (GET, HEAD), so there is no authentication.
 Tasks: one ``serve`` per mount.
 Source: RFC 9110; https://prometheus.io/docs/instrumenting/exposition_formats.
 """
@@ -67,7 +67,7 @@ class MetricsServer:
         self.address = str(self._server.address)
 
     def close(self) -> None:
-        """End listening. Schedule point: never."""
+        """Stop listening. Schedule point: never."""
         self._server.close()
 
     async def serve(self, collect: Collect) -> None:
@@ -91,7 +91,7 @@ class MetricsServer:
         return Reply(http_server.TIMEOUT, b"the mount did not report its figures in time\n")
 
     def _refusal(self, request: Request) -> Reply | None:
-        """Return the error for a request that does not get the page.
+        """Return the error reply to a refused request; None if the request is accepted.
 
         A web page of another host could make a browser on this host resolve the page's host name to
         127.0.0.1 to read the figures. So on loopback only names of this host are accepted.
@@ -119,12 +119,12 @@ class MetricsServer:
 
 
 def _header(request: Request, wanted: bytes) -> str:
-    """Return the value of a header; "" without one."""
+    """Return the value of a header; "" if the request lacks the header."""
     return request.headers.get(wanted, b"").decode(errors="replace")
 
 
 def _is_own_name(host: str) -> bool:
-    """Return whether a Host header is missing, has an IP address, or a name of this host."""
+    """Return whether a Host header is missing, or contains an IP address or this host's name."""
     match = _HOST.fullmatch(host)
     if match is None:
         return not host

@@ -1,11 +1,11 @@
-"""The processes of other mount namespaces that still use an unmounted filesystem.
+"""The processes in other mount namespaces that still use an unmounted filesystem.
 
-Owns: reading /proc. Does not know: how the caller uses the result.
+Owns: reading /proc. Does not know: the use of the result.
 A container, ``unshare -m`` or a systemd unit with private mounts gets a copy of every mount. The
-filesystem remains in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
+filesystem stays in use until the last copy is unmounted. Reading ``mountinfo`` of a process never
 accesses a mounted filesystem.
-The kernel reuses the device number of an unmounted filesystem. So two mounts are equal only
-if their sources (URLs) are equal, too.
+The kernel reuses the device number of an unmounted filesystem, so two mounts are equal only if
+their sources (URLs) are also equal.
 Source: mount_namespaces(7), proc_pid_mountinfo(5).
 """
 
@@ -23,7 +23,7 @@ _PROC: Final = Path("/proc")
 
 
 class Holder(NamedTuple):
-    """A process in whose mount namespace a filesystem is mounted."""
+    """A process whose mount namespace contains the filesystem."""
 
     pid: int
     name: str
@@ -38,8 +38,8 @@ def is_mounted_here(wanted: Mounted) -> bool:
 def find(wanted: Mounted) -> list[Holder]:
     """Return the first HOLDERS_SHOWN_MAX processes, by PID, that have a filesystem mounted.
 
-    Processes that the caller may not inspect are not found. The search takes some milliseconds for
-    each hundred processes, so call it in a thread.
+    Processes that the caller may not inspect are not found. The search takes some milliseconds per
+    hundred processes, so call it in a thread.
 
     Args:
         wanted: the filesystem as it was first mounted; its mountpoint is ignored.
@@ -56,7 +56,7 @@ def find(wanted: Mounted) -> list[Holder]:
 
 
 def described(holders: list[Holder], open_files: int) -> str:
-    """Return a phrase for a message that names the processes that use a filesystem."""
+    """Return a phrase that names the processes that use a filesystem, for a message."""
     if holders:
         named = [f"{one.name} (pid {one.pid}) on {one.mountpoint}" for one in holders]
         more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""

@@ -1,11 +1,11 @@
-"""Mapping a user's path to a directory entry of a mounted filesystem.
+"""The mapping of a user's path to a directory entry of a mounted filesystem.
 
 Owns: finding the mount of a path, refusing paths that do not end in a directory entry or that the
 caller may not read, waiting until programs see a change, and the request that removes an entry.
 Does not know: other control requests (``control_api``).
 Keeps: no event loop is used, because ``rm`` must start fast.
-Symbolic links in a path are followed, except at its end, as rm(1) does; for commands that read a tree
-(``nodes``) also at its end.
+Symbolic links in a path are followed, except at its end, as by rm(1); commands that read a tree
+(``nodes``) also follow a link at the end.
 """
 
 import os
@@ -49,9 +49,9 @@ class Node(NamedTuple):
 
 
 def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
-    """Return the files and directories at paths; the caller may read all, in one filesystem.
+    """Return the files and directories at paths that are readable and in one filesystem.
 
-    Symbolic links are followed, also at the end of a path.
+    Symbolic links are followed, even at the end of a path.
 
     Raises:
         UsageError: a path does not exist, may not be read, or is on another filesystem.
@@ -81,16 +81,16 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
 
 
 def shown(place: Target, path: str) -> str:
-    """Return the path below the mountpoint of an absolute path inside a filesystem."""
+    """Return the path that programs see for an absolute path inside a filesystem."""
     mountpoint = (place.mountpoint or "").rstrip("/")
     return f"{mountpoint}{path}".rstrip("/") or "/"
 
 
 def existing(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry of an existing path without a mountpoint on or below it.
+    """Return the entry of an existing path; no filesystem may be mounted at or below the path.
 
     Raises:
-        UsageError: the path does not exist, ends in no name, or has a mountpoint on or below it.
+        UsageError: the path does not exist, ends in no name, or is at or above a mountpoint.
         NotMountedError: the path is not on a filesystem of s3fs-meta.
     """
     parent, name = _split(path)
@@ -108,11 +108,11 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
 
 
 def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
-    """Return the entry of a new name in an existing directory, on the filesystem of *near*.
+    """Return the entry for a new name in an existing directory on the filesystem of *near*.
 
     Raises:
-        UsageError: the name exists, or its directory does not, or is in the past, or is on another
-            filesystem.
+        UsageError: the name exists, or its directory is missing, read-only (in the past) or on
+        another filesystem.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -131,7 +131,7 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
 
 
 def hand_over(entry: Entry) -> None:
-    """Make the kernel write back the dirty pages of a filesystem: syncfs(2).
+    """Make the kernel write back the dirty pages of a filesystem (syncfs(2)).
 
     Raises:
         OSError: some data could not be written back.
@@ -181,7 +181,7 @@ def _is_there(entry: Entry) -> bool:
 
 
 def _split(path: Path) -> tuple[str, str]:
-    """Return the directory of a name, without links, and the name.
+    """Return a path's directory, with symbolic links resolved, and the name in it.
 
     Raises:
         UsageError: the path does not end in a name, or its directory does not exist.
@@ -200,7 +200,7 @@ def _is_below(path: str, above: str) -> bool:
 
 
 def place_of(directory: str, cachedir: Path | None) -> Target:
-    """Return the s3fs-meta filesystem of an existing directory, whose path has no links.
+    """Return the s3fs-meta filesystem of a directory; the path has no symbolic links.
 
     Raises:
         NotMountedError: the directory is on another filesystem.
@@ -240,5 +240,5 @@ def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[s
 
 
 def entry_message(entry: Entry) -> dict[str, int | str]:
-    """Return an entry in the form of control messages."""
+    """Return an entry as the arguments of a control request."""
     return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}

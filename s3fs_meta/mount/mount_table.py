@@ -1,4 +1,4 @@
-"""The filesystems that are mounted on this host, from the kernel's list.
+"""The filesystems that are mounted on this host, as the kernel lists them.
 
 Owns: reading /proc/self/mountinfo.
 Keeps: only ``is_disconnected`` accesses a mounted filesystem, because an access blocks if the daemon
@@ -29,7 +29,7 @@ class Mounted(NamedTuple):
 
 
 def parse(lines: Iterable[str]) -> list[Mounted]:
-    """Return the mounts in the order of the list; on each path the last mount is visible."""
+    """Return the mounts in the kernel's order; on each path the last mount is visible."""
     found = []
     for line in lines:
         before, _, after = line.rstrip("\n").partition(" - ")
@@ -92,7 +92,7 @@ def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
 
 
 def find(mountpoint: str) -> Mounted | None:
-    """Return the s3fs-meta mount at an absolute path; None if none is visible there."""
+    """Return the visible s3fs-meta mount at an absolute path; None if there is no such mount."""
     for mounted in reversed(read()):
         if mounted.mountpoint == mountpoint:
             return mounted if mounted.fs_type == FS_TYPE else None
@@ -100,21 +100,21 @@ def find(mountpoint: str) -> Mounted | None:
 
 
 def same_filesystem(wanted: Mounted) -> list[Mounted]:
-    """Return the mounts of the same filesystem in this mount namespace, such as bind mounts."""
+    """Return all mounts of a filesystem in this mount namespace, including bind mounts."""
     return [one for one in read() if one._replace(mountpoint=wanted.mountpoint) == wanted]
 
 
 def is_automount(mountpoint: str) -> bool:
-    """Return whether the topmost mount at an absolute path is that of an automounter."""
+    """Return whether the topmost mount at an absolute path belongs to an automounter."""
     found = [one.fs_type for one in read() if one.mountpoint == mountpoint]
     return found[-1:] == [_AUTOMOUNT]
 
 
 def is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount has no daemon; False if this user may not query the kernel.
+    """Return whether a mount's daemon has ended; False if this user may not query the kernel.
 
-    The kernel keeps the mount of a killed daemon. statfs(2) is never answered from a cache. It waits
-    if a daemon runs that does not answer.
+    The kernel keeps the mount of a killed daemon. statfs(2) is never answered from a cache, and
+    waits for a running daemon that does not answer.
     Source: Linux, fs/fuse/inode.c, fuse_statfs; fs/fuse/dev.c, fuse_abort_conn.
     """
     try:

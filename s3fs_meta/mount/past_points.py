@@ -1,6 +1,6 @@
-"""The past states shown in a mount: connecting ``fs.past`` with the session and local state.
+"""The past states in a mount: the connection of ``fs.past`` with the session and local state.
 
-Owns: which mounts show past states, the names of temporary state. Does not know: requests.
+Owns: the choice of mounts with past states, the names of temporary state. Does not know: requests.
 """
 
 import os
@@ -37,14 +37,14 @@ class Past(NamedTuple):
 
 
 def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
-    """Return the directory in which the daemon *pid* of a filesystem restores a txg."""
+    """Return the directory into which the daemon *pid* of a filesystem restores a txg."""
     return locate_snapshot_state(state, f"process {pid} txg {txg}")
 
 
 def _may_spawn(mountpoint: Path) -> bool:
-    """Return whether the daemon can start Python without a request to itself.
+    """Return whether the daemon can start Python without accessing its own mount.
 
-    The daemon waits until execve(2) has read the program.
+    The daemon is blocked until execve(2) has read the program, so it could not answer.
     """
     return not Path(sys.executable).resolve().is_relative_to(mountpoint)
 

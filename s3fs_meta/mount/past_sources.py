@@ -1,9 +1,9 @@
-"""Sources of copies of the past: which file or tree, at which point in time, a request means.
+"""The sources of copies from the past: the file or tree and the point in time of a request.
 
-Owns: the forms in which a request states them, uploading the present for a copy of *now*.
-Does not know: how a tree is copied (``fs.past.past_clone``), paths of users (``mount_paths``).
+Owns: the form of sources in requests, and the upload of the present state for a copy of *now*.
+Does not know: copying a tree (``fs.past.past_clone``), paths of users (``mount_paths``).
 
-    {"ino": number}     an inode of the past, as ``.snapshots`` shows it
+    {"ino": number}     a past inode, as ``.snapshots`` shows it
     {"top": inode, "names": [text], "at": {"text", "time_ns", "txg", "is_ago"}}   a path at a time
     {"top": inode, "names": [text], "at": null}   a path at the end of a txg that is cut now
 """
@@ -25,7 +25,7 @@ from s3fs_meta.sync.session import Session
 
 
 class PastSources:
-    """The sources of copies of the past in one mount."""
+    """Finds the sources of copies from the past in one mount."""
 
     def __init__(
         self, session: Session, points: OpenPoints, tree: PastTree, clone: PastClone
@@ -33,9 +33,9 @@ class PastSources:
         """Store the parts of the mount.
 
         Args:
-            session: uploads the present.
+            session: uploads the present state.
             points: finds points in time.
-            tree: knows the numbers of inodes of the past.
+            tree: maps the inode numbers of past states.
             clone: copies a source.
         """
         self._session = session
@@ -97,7 +97,7 @@ class PastSources:
 
 
 def _at_path(top: Ino, path: Sequence[bytes], db: Database) -> Attributes:
-    """Return the inode that a path had. Raises UsageError; symbolic links are not followed."""
+    """Return the inode at a path without following links; raise UsageError if it is missing."""
     at = inodes.find(db, top)
     for name in path:
         at = None if at is None else dentries.find_attributes(db, at.ino, name)

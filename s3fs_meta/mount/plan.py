@@ -1,4 +1,4 @@
-"""The plan of a mount, checked before anything is changed.
+"""The plan of a mount, which is checked before anything is changed.
 
 Owns: converting mount options to settings of other modules, refusing options that cannot work, and
 warnings about risky settings. Does not know: carrying out a plan (``service``).
@@ -51,7 +51,7 @@ _ABANDONED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """The settings of one mount, in the form that each component needs."""
+    """The settings of one mount, separated by component."""
 
     place: Target
     mountpoint: Path  # absolute
@@ -119,8 +119,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
     """Return a shell command that mounts a filesystem with these options.
 
-    Options for a single mount are not repeated: a takeover, and the state at which
-    the bucket had to be.
+    The command omits options for a single mount: takeover, and at_least.
     """
     flags: list[str] = []
     for field in _FLAGS:
@@ -133,7 +132,7 @@ def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:
-    """Add the implied options: ``at`` implies ``ro``."""
+    """Return the options with implied options: ``at`` implies ``ro``."""
     return options if options.at is None else replace(options, read_only=True)
 
 
@@ -142,7 +141,7 @@ def _snapshot_warnings(said: MountOptions) -> tuple[str, ...]:
 
 
 def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
-    """Return the ``-o`` options, overridden by options such as --cachedir of the command.
+    """Return the ``-o`` options, overridden by command options such as --cachedir.
 
     Raises:
         UsageError: as ``parse_mount_options``.
@@ -162,12 +161,12 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
 
 
 def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:
-    """Return the values of the options that are fields of a class of settings."""
+    """Return the values of those options that are fields of a class of settings."""
     return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
 def pragmas_of(options: MountOptions) -> Pragmas:
-    """Return SQLite's settings, with defaults for options that were not given."""
+    """Return SQLite's settings; options that were not given have defaults."""
     pragmas = Pragmas(**_slice(options, SqliteOptions))
     if options.page_size is not None:
         pragmas = replace(pragmas, page_size=options.page_size)
@@ -177,7 +176,7 @@ def pragmas_of(options: MountOptions) -> Pragmas:
 
 
 def _absolute(options: MountOptions) -> MountOptions:
-    """Make paths absolute, because a daemon changes its working directory."""
+    """Return the options with absolute paths, because a daemon changes its working directory."""
     secret, cachedir = options.passphrase_file, options.cachedir
     return replace(
         options,
@@ -187,9 +186,9 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Raise UsageError if the mountpoint is unusable; a killed mount or an automounter is accepted.
+    """Raise UsageError unless a mount is possible, also on a killed mount or an automounter.
 
-    The directory of an automounter is not accessed, because the access would wait for this mount.
+    An automounter's directory is not accessed, because the access would wait for this mount.
 
     Raises:
         UsageError: the mountpoint is not a directory, or another filesystem is mounted on it.
@@ -208,7 +207,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
 
 
 def _hidden_entries(path: str) -> tuple[str, ...]:
-    """Return a warning if the mount hides entries of its mountpoint."""
+    """Return a warning if the mount hides files in its mountpoint."""
     if mount_table.is_automount(path) or mount_table.find(path) is not None:
         return ()  # an existing mount already hides the entries
     try:
@@ -224,7 +223,7 @@ def _hidden_entries(path: str) -> tuple[str, ...]:
 
 
 def _open_metrics(options: MountOptions) -> tuple[str, ...]:
-    """Return a warning if other hosts can read the figures."""
+    """Return a warning if other hosts can read the figures of the mount."""
     if options.metrics is None or options.metrics.is_loopback:
         return ()
     return (
@@ -258,13 +257,13 @@ def _check_privileges(options: MountOptions) -> None:
 
 
 def _without_effect(options: MountOptions) -> tuple[str, ...]:
-    """Return a warning for each option that has no effect any more."""
+    """Return a warning for each option that no longer has an effect."""
     given = ((word, getattr(options, BY_WORD[word].field)) for word in WITHOUT_EFFECT)
     return tuple(_ABANDONED.format(word, value) for word, value in given if value is not None)
 
 
 def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
-    """Return warnings about guarantees that these settings remove; every mount shows them."""
+    """Return a warning for each guarantee that the settings remove."""
     if pragmas.journal_mode in {"off", "memory"}:
         return (_VOLATILE.format(pragmas.journal_mode),)
     if pragmas.synchronous == "off":

@@ -1,6 +1,6 @@
-"""The prices of a store: a table in TOML; the default table is that of AWS S3 Standard.
+"""The prices of a store: a table in TOML, by default with the prices of AWS S3 Standard.
 
-Owns: the fields of the table, and their ranges. Does not know: which requests were counted.
+Owns: the fields of the table, and their ranges. Does not know: the counts of requests.
 Design: docs/guide/cost.md, "A table of prices".
 """
 
@@ -32,7 +32,7 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class PriceTable(NamedTuple):
-    """The prices of one store, in one currency."""
+    """The prices of one store in one currency."""
 
     name: str
     as_of: date
@@ -49,10 +49,10 @@ def default() -> PriceTable:
 
 
 def load(path: Path) -> PriceTable:
-    """Return the prices in a file. Blocking.
+    """Return the prices in a TOML file. Blocking.
 
     Raises:
-        UsageError: the file cannot be read, or is no valid table of prices.
+        UsageError: the file cannot be read, or is not a valid table of prices.
     """
     try:
         with path.open("rb") as file:
@@ -63,7 +63,7 @@ def load(path: Path) -> PriceTable:
 
 
 def parse(where: str, data: bytes) -> PriceTable:
-    """Return the prices in the text of a table.
+    """Return the prices in the TOML text of a table.
 
     Raises:
         UsageError: a field is missing, unknown, or out of range.

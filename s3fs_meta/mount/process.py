@@ -1,4 +1,4 @@
-"""The process of a mount: open files, garbage collection, fatal signals, the service manager.
+"""The daemon's process: file limit, garbage collection, fatal signals, service manager.
 
 Sources: getrlimit(2); sd_notify(3), "Notes": the protocol is stable and may be implemented without
 the library.
@@ -20,8 +20,8 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 def raise_open_files() -> None:
     """Raise the soft limit of open files to OPEN_FILES_WANTED, or to the hard limit if lower.
 
-    The usual soft limit of 1,024 protects programs that use select(2). This program does not. The
-    hard limit is usually much higher.
+    The usual soft limit of 1,024 protects programs that use select(2), which this program does
+    not use. The hard limit is usually much higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
@@ -30,7 +30,7 @@ def raise_open_files() -> None:
 
 
 def exempt_objects() -> None:
-    """Collect garbage now, and exempt all other objects from later collections.
+    """Collect garbage now, and exempt the remaining objects from later collections.
 
     A full collection examines every object with the interpreter lock held. Libraries and the
     descriptions of S3 create more than a hundred thousand objects, which are never freed. Examining
@@ -43,7 +43,7 @@ def exempt_objects() -> None:
 def explain_aborts() -> None:
     """Print the stack of every thread to standard error if a fatal signal ends the process.
 
-    A watchdog ends a stalled daemon with SIGABRT; the stack shows the cause.
+    A watchdog ends a stalled daemon with SIGABRT; the stacks then show the cause.
     """
     faulthandler.enable()
 

@@ -1,7 +1,7 @@
 """The figures of mounts in the text formats of Prometheus and OpenMetrics.
 
 Owns: names, units and labels of the metrics. Does not know: their readers (``metrics_server``, the
-command status). prometheus_client is imported when a page is made, because most commands make none.
+command status). prometheus_client is imported late, because most commands make no page.
 Source: https://prometheus.io/docs/practices/naming, https://openmetrics.io.
 """
 
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One metric for one figure; a figure that is missing or None has no sample."""
+    """The metric of one figure; a missing figure, or None, has no sample."""
 
     name: str  # name of the metric; a counter if it ends with "_total", else a gauge
     path: str  # path of the figure as docs/reference/metrics.md lists it
@@ -51,7 +51,7 @@ def _flag(value: object) -> float:
 
 
 def _from_ns(value_ns: int) -> float | None:
-    """Return a time in seconds; None for 0, which stands for no time."""
+    """Return nanoseconds as seconds; None for 0, which means an unset time."""
     return value_ns / _SECOND_NS if value_ns else None
 
 
@@ -113,11 +113,11 @@ _ROWS: Final = (
 
 
 def text(readings: Sequence[Reading], *, open_metrics: bool) -> bytes:
-    """Return the metrics of mounts as text. This takes some ms; call it in a thread.
+    """Return the metrics of mounts as text; takes some ms, so call it in a thread.
 
     Args:
-        readings: the mounts.
-        open_metrics: use the format OPEN_METRICS instead of PLAIN.
+        readings: the figures of the mounts.
+        open_metrics: True for the format OPEN_METRICS, False for PLAIN.
     """
     from prometheus_client import exposition, registry
     from prometheus_client.openmetrics import exposition as open_exposition
@@ -154,7 +154,7 @@ def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
 
 
 def _shown(text: str) -> str:
-    r"""Return a path as valid Unicode for a label; bytes that are not UTF-8 become ``\xff``."""
+    r"""Return a path as valid Unicode for a label; other bytes are escaped as ``\xff``."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
@@ -163,7 +163,7 @@ _Sample = tuple[dict[str, str], float]
 
 
 def _family(name: str, documentation: str, samples: Iterable[_Sample]) -> "Metric":
-    """Return a counter if *name* ends with "_total", else a gauge."""
+    """Return a metric family: a counter if *name* ends with "_total", else a gauge."""
     from prometheus_client.core import Metric
 
     base = name.removesuffix("_total")
@@ -201,7 +201,7 @@ def _of_row(alive: _Alive, row: _Row) -> Iterator[_Sample]:
 
 
 def _at(figures: Mapping[str, Any], path: str) -> Any:
-    """Return a figure; None if the mount does not have it."""
+    """Return a figure by its path; None if the mount does not report it."""
     found: Any = figures
     for key in path.split("."):
         if not isinstance(found, Mapping):

@@ -1,6 +1,6 @@
-"""``mount -o remount,ro`` and ``remount,rw``: making a mount read-only for the kernel, or writable.
+"""``mount -o remount,ro`` and ``remount,rw``: switching a mount to read-only or writable.
 
-Owns: the control requests of a remount, in the command and in the daemon, and the call of mount(2).
+Owns: the control requests of a remount, in the command and in the daemon, and calling mount(2).
 The kernel refuses ``ro`` while a file is open for writing, and writes back dirty pages before it
 changes the flag. mount(2) may wait for the daemon, so the daemon does not call it.
 Source: mount(2), MS_REMOUNT; Linux, fs/namespace.c, do_remount; fs/fuse/inode.c, fuse_reconfigure.
@@ -47,17 +47,17 @@ _FIELDS: Final = frozenset(field.name for field in fields(MountOptions))
 
 
 def asks_for_it(options: Sequence[str]) -> bool:
-    """Return whether ``-o`` strings contain ``remount``."""
+    """Return whether the arguments of ``-o`` contain ``remount``."""
     return any(WORD in split_options(text) for text in options)
 
 
 def remount(url: str, directory: Path, options: Sequence[str]) -> None:
-    """Make a mount read-only for the kernel, or writable again.
+    """Switch a mount to read-only, or to writable.
 
     Raises:
         NotMountedError: no filesystem of s3fs-meta is mounted on *directory*.
         UsageError: another URL is mounted there, or an option cannot be changed by a remount.
-        ControlError: the daemon refuses: the mount cannot become writable, or has other options.
+        ControlError: the mount cannot become writable, or has other options.
         SettingsError: the kernel refuses the remount.
     """
     path = mount_table.resolve(directory)
@@ -87,7 +87,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
 
 
 def given_by(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
-    """Return the user's options, without options that mount(8) added from the mount table."""
+    """Return the options of the user without those that mount(8) copied from the mount table."""
     shown = (flags.mount | flags.filesystem) - {"ro", "rw"} | {WORD}
     return given_options(
         [",".join(_escaped(part) for part in split_options(text) if part not in shown)
@@ -100,7 +100,7 @@ def _escaped(part: str) -> str:
 
 
 def _place(path: str, given: Mapping[str, GivenOption]) -> Target:
-    """Return the target of the mount; ``cachedir`` is used only if the mount has no note."""
+    """Return the target of the mount; ``cachedir`` matters only if the mount has no note."""
     place = targets.of_mountpoint(Path(path), None)
     cachedir: Any = given["cachedir"].value if "cachedir" in given else None
     if cachedir is None or place.state.exists():
@@ -140,7 +140,7 @@ class RemountHandlers:
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
-        """Return whether the mount table shows the mount as read-only; record this.
+        """Record and return whether the mount table shows the mount as read-only.
 
         The mount table is read because the daemon may have missed the report of a remount.
         """
@@ -151,7 +151,7 @@ class RemountHandlers:
         return status.kernel_read_only
 
     async def _on_remount(self, arguments: Message, _report: Report) -> Message:
-        """Return whether the client must call mount(2), or refuse the remount."""
+        """Refuse the remount, or return whether the client must call mount(2)."""
         for field, one in arguments["given"].items():
             if field not in _FIELDS or shown_value(getattr(self._options, field)) != one["value"]:
                 raise UsageError(
@@ -179,7 +179,7 @@ class RemountHandlers:
         return {"change": True}
 
     async def _on_remounted(self, arguments: Message, _report: Report) -> Message:
-        """Record the remount; after a remount to ``ro`` sync all data, as other filesystems do."""
+        """Record the remount; after ``ro`` sync all data, as other filesystems do."""
         status = self._session.status
         status.remount(read_only=arguments["read_only"] is True)
         if status.kernel_read_only and status.writable:

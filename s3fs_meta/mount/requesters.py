@@ -1,7 +1,7 @@
 """The processes that send most requests to a mount, and their groups.
 
-Owns: finding the process of a thread, its name and its supplementary groups. Does not know: how
-requests are recorded (``fuse.request_times``). Nothing is computed until a command needs it.
+Owns: finding the process of a thread, its name and its supplementary groups. Does not know:
+recording requests (``fuse.request_times``). Nothing is computed before a command asks for it.
 """
 
 import re
@@ -21,7 +21,7 @@ _OTHER_NAMESPACE: Final = "(in another process namespace)"
 
 
 class Process(NamedTuple):
-    """A process that sends requests, or several processes that cannot be distinguished."""
+    """A process that sends requests, or several indistinguishable processes."""
 
     pid: int | None
     name: str
@@ -34,7 +34,7 @@ async def find(within_s: float) -> dict[str, Any]:
 
 
 def ranked(copy: Recent, within_s: float) -> dict[str, Any]:
-    """Return the processes with most requests, sorted by number. Call this in a thread."""
+    """Return the processes with most requests in descending order. Call it in a thread."""
     span_s, counts = request_times.senders(copy, within_s)
     by_count = sorted(counts.items(), key=lambda one: -one[1])
     found: dict[Process, int] = {}
@@ -50,7 +50,7 @@ def ranked(copy: Recent, within_s: float) -> dict[str, Any]:
 
 
 def process_of(sender: Sender) -> Process:
-    """Return the process of a thread that sent a request, with its name unless it has ended."""
+    """Return the process of a thread that sent a request; an ended process has no name."""
     if sender.uid is None:
         return Process(None, WRITE_BACK, None)
     if sender.thread == 0:
@@ -66,7 +66,7 @@ def process_of(sender: Sender) -> Process:
 
 
 def supplementary_groups(pid: int) -> frozenset[int]:
-    """Return a process's supplementary groups; empty if it has ended.
+    """Return the supplementary groups of a process; an ended process has no groups.
 
     Source: proc_pid_status(5).
     """

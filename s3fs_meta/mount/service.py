@@ -111,7 +111,7 @@ class Sides(NamedTuple):
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
-    """Mount, serve, and return when the filesystem is unmounted and closed.
+    """Mount the filesystem, serve it until the unmount, and close it.
 
     Raises:
         S3fsError: the filesystem could not be mounted.
@@ -173,10 +173,10 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
-    """Return the figures of the mount that has the state directory, None if none answers.
+    """Return the figures of the mount that uses the state directory; None without an answer.
 
-    A killed daemon keeps the lock until it has exited. Wait for it if its mount is still at
-    the mountpoint.
+    A killed daemon holds the lock until its process has ended. If its mount is still on the
+    mountpoint, wait for the end.
     """
     with LockWatch(plan.place.state) as watch:
         try:
@@ -189,7 +189,7 @@ async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
 
 
 async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Front) -> None:
-    """Wait for the end of a mount that is ending. Raises as ``_wait_for_earlier``."""
+    """Wait until an ending mount has ended. Raises as ``_wait_for_earlier``."""
     if present["state"] == control_api.DETACHED:
         used = control_api.used_by(present)
         raise HeldError(
@@ -253,7 +253,7 @@ def _advise_read_only(plan: MountPlan, front: Front) -> None:
 
 
 async def _learn_last_image(session: Session) -> None:
-    """Read the creation time of the newest image; only ``status`` shows it."""
+    """Read the creation time of the newest image for ``status``."""
     volume = session.volume
     head = volume.keeper.lease.head
     if head is None or volume.offline:
@@ -266,7 +266,7 @@ async def _learn_last_image(session: Session) -> None:
 
 
 class Mount:
-    """An open mount: it serves requests, and then uploads the remaining changes."""
+    """A mount that serves requests until the unmount, then uploads the remaining changes."""
 
     def __init__(
         self,
@@ -366,15 +366,15 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Purge removed files when the mount accepts changes; start with those of earlier mounts."""
+        """Once the mount accepts changes, purge removed files, those of earlier mounts first."""
         await self._accepting.wait()
         await self._filesystem.run()
 
     async def _detach_dead_mount(self) -> None:
-        """Detach the mount of a killed daemon.
+        """Detach the mount of a killed daemon from the mountpoint.
 
-        Until now accesses of its mountpoint fail, so programs cannot write into the directory
-        below it, even if this mount fails.
+        Programs cannot access the mountpoint before this call. So they never write into the
+        directory below the mount, even if the new mount fails.
         """
         mountpoint = self._plan.mountpoint
         if await dead_mount.is_left(mountpoint, self._plan.place.url):
@@ -400,11 +400,11 @@ class Mount:
         self._front.ready()
 
     def _is_kernel_read_only(self) -> bool:
-        """Return whether the filesystem was remounted read-only, and record this."""
+        """Record and return whether the filesystem was remounted read-only."""
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:
-        """Report the mountpoint and the state that the mount shows."""
+        """Report the mountpoint, and the txg that the mount shows."""
         link = self._session.volume.position.link
         plan = self._plan
         self._front.notice(f"{plan.place.url} is mounted on {plan.mountpoint}: {described(link)}")
@@ -412,7 +412,7 @@ class Mount:
     # --- the end -------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Upload dirty blocks and changes, unless a signal ends the upload; keep the local state."""
+        """Upload dirty blocks and changes until a signal arrives; keep the local state."""
         self._ending = True
         self._supervisor.ending()
         self._outcome = {"complete": False, "why": "it was interrupted"}
@@ -433,7 +433,7 @@ class Mount:
             await self._control.quiet()
 
     async def _cancel_when_kept(self, scope: trio.CancelScope) -> None:
-        """End the last upload when the client stops waiting; the changes are kept on this host."""
+        """End the last upload when the client stops waiting; the changes stay on this host."""
         await self._keeps.wait()
         self._outcome["why"] = health.away(self._figures()) or "umount --force did not wait for it"
         scope.cancel()
@@ -452,7 +452,7 @@ class Mount:
 
     @property
     def _only_reads(self) -> bool:
-        """Return whether the mount is read-only and has no changes of earlier mounts to upload."""
+        """Return whether the mount is read-only without changes of earlier mounts to upload."""
         session = self._session
         return session.status.read_only and not session.db.changed and not session.uploader.pending
 
@@ -477,7 +477,7 @@ class Mount:
         }
 
     async def _save_points(self) -> None:
-        """Save the known points in time, unless the mount shows another point in time."""
+        """Save the known points in time, unless the mount shows a past point in time."""
         if self._plan.options.at is None:
             await self._points.save()
 

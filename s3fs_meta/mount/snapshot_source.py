@@ -1,4 +1,4 @@
-"""Opening a filesystem at a point in time for one command, without a mount.
+"""Opening a filesystem at a past point in time for one command, without a mount.
 
 Owns: the passphrase, the store, and the temporary database. Does not know: its callers.
 """
@@ -32,7 +32,7 @@ _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The filesystem that is read, and the options for reading it."""
+    """The filesystem to read, and the options for reading it."""
 
     place: Target
     s3: S3Options
@@ -41,7 +41,7 @@ class Reading:
 
     @property
     def options(self) -> S3Options:
-        """Return the S3 options, those of the mount where the user gave none."""
+        """Return the S3 options of the user, completed by those of the mount."""
         mount = S3Options(*map(mount_flags(self.place).get, S3_FLAGS))
         return S3Options(*(one or two for one, two in zip(self.s3, mount, strict=True)))
 

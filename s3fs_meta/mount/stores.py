@@ -1,8 +1,8 @@
-"""Opening and closing the store of a command, and naming the store in its errors.
+"""Opening and closing the store of a command, and adding the store's URL to errors.
 
-Most errors of a store name only the key of an object, because the same code serves all stores. A user
-who gave a wrong URL or endpoint needs the URL. A command in the advice of an error needs the S3
-options of the command that failed.
+Most errors of a store name only the key of an object, because the same code serves all stores.
+After a wrong URL or endpoint, the user needs the URL. A command that an error advises needs the
+S3 options of the failed command.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     counts: Path | None = None,
     charge: Charge = ignore_charge,
 ) -> AsyncIterator[CountingStore]:
-    """Open the store at *url* for the duration of a context; errors in it name the store.
+    """Open the store at *url* for the duration of a context; its errors name the store.
 
     Args:
         url: URL of the store.
@@ -54,8 +54,8 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         probe_only: as ``open_store``.
         may_be_absent: as ``open_store``.
         notify: shows a line while the store cannot be reached.
-        counts: the state directory to which the billed requests are added, if it contains a
-            filesystem's state at the end; None: they are not saved.
+        counts: the state directory that records the billed requests, if it contains a
+        filesystem's state at the end; None to record no requests.
         charge: as for ``RetryingStore``.
 
     Raises:
@@ -85,7 +85,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
 
 @contextlib.contextmanager
 def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
-    """Put the URL of a store before messages that lack it, and complete their commands."""
+    """Prefix messages with the URL of the store, and complete the commands in them."""
     try:
         yield
     except BaseException as exc:
@@ -100,16 +100,16 @@ def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
 
 
 def words_of(options: S3Options) -> list[str]:
-    """Return the arguments of a command that stand for S3 options."""
+    """Return S3 options as arguments of a command."""
     given = zip(S3_FLAGS, options, strict=True)
     return [word for name, value in given if value is not None for word in (name, value)]
 
 
 def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
-    """Return a message whose commands for a URL are complete.
+    """Return a message with the URL and its S3 options added to the commands in it.
 
-    A command ``s3fs-meta fsck`` without a URL gets it, because modules that do not know the URL
-    advise the command. The S3 options that the URL needs are put before it.
+    Modules that do not know the URL advise ``s3fs-meta fsck`` without it. The S3 options precede
+    the URL.
     """
     text = _FSCK.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
     flags = words_of(options)

@@ -1,10 +1,11 @@
-"""Messages of a mount to its service manager: its status, more time, the watchdog.
+"""Messages of a mount to its service manager: status, requests for time, watchdog.
 
-A service manager such as systemd passes a socket in NOTIFY_SOCKET. Without it, nothing is sent.
+A service manager such as systemd passes a socket in NOTIFY_SOCKET. Without the variable, nothing
+is sent.
 
-Owns: the texts, and when they are sent. Does not know: how figures are computed.
-More time is requested while the start makes progress, and at the end while the bucket accepts the
-upload: an unreachable bucket delays a shutdown only for the TimeoutStopSec= of the unit.
+Owns: the texts and the times of messages. Does not know: computing figures.
+A mount requests more time while its start makes progress, and while the bucket accepts the last
+upload. An unreachable bucket delays a shutdown only for the TimeoutStopSec= of the unit.
 Sources: sd_notify(3); sd_watchdog_enabled(3); systemd.service(5), "TimeoutStopSec=".
 """
 
@@ -29,7 +30,7 @@ _EVERYTHING: Final = "everything is in the bucket"
 
 
 def watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
-    """Return the time in which the watchdog expects a message; None without a watchdog."""
+    """Return the interval at which the watchdog expects messages; None without a watchdog."""
     value = environment.get("WATCHDOG_USEC", "")
     if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return None
@@ -66,7 +67,7 @@ class Supervisor:
     """Sends the messages of a mount while it serves and while it ends."""
 
     def __init__(self, figures: Figures) -> None:
-        """Prepare messages, without sending any.
+        """Prepare messages; send nothing.
 
         Args:
             figures: returns the current figures of the mount, including its state.
@@ -77,9 +78,9 @@ class Supervisor:
         self._owed: list[str] = []  # lines that could not be sent to systemd yet
 
     async def run(self) -> None:
-        """Send messages after changes of the status, and as often as the watchdog expects.
+        """Send a message after each change of the status, and as often as the watchdog expects.
 
-        The task runs on the event loop, so a loop that stalls sends nothing.
+        The task runs on the event loop, so a stalled loop sends nothing.
         """
         if process.ENVIRONMENT_NAME not in os.environ:
             return
@@ -119,7 +120,7 @@ class Supervisor:
 
 
 class SupervisedFront:
-    """A front that also sends the progress of a start, such as a restore, to the service manager."""
+    """A front that also sends the progress of a mount's start to the service manager."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -147,5 +148,5 @@ class SupervisedFront:
 
 
 def supervised(front: Front) -> Front:
-    """Return a front that reports to the service manager, if there is one."""
+    """Return a front that also reports to the service manager, if one supervises the mount."""
     return SupervisedFront(front) if process.ENVIRONMENT_NAME in os.environ else front

@@ -1,6 +1,6 @@
-"""Mapping a URL or a mountpoint of the user to the filesystem and its local state.
+"""The mapping of a user's URL or mountpoint to the filesystem and its local state.
 
-Owns: the mapping, and a note about each running mount. The note lets a command find a mount that has
+Owns: the mapping, and a note about each running mount. With the note a command finds a mount with
 another ``cachedir``, and an unmounted filesystem that still uploads.
 
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, start of the
@@ -8,12 +8,12 @@ another ``cachedir``, and an unmounted filesystem that still uploads.
                                  the outcome of a mount that has ended,
                                  and the command that mounts it again
 
-Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. A container
-that shares /run has other processes with the same PIDs, so it would mistake the notes of running
-mounts for notes of killed mounts. Source: pid_namespaces(7), namespaces(7).
+Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. In a container
+that shares /run, the PIDs in notes name other processes, so running mounts would look killed.
+Source: pid_namespaces(7), namespaces(7).
 
-The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` that starts
-just after the end.
+The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` command that
+starts just after the end.
 The note of a killed daemon is kept while its mount exists.
 A mount removes other leftovers of killed processes: notes, incomplete notes, and the subfolders
 of PID namespaces that have ended.
@@ -89,20 +89,20 @@ def _own_namespace(kind: str = "pid") -> int:
 
 
 def of_url(url: str, cachedir: Path | None) -> Target:
-    """Return the target of a URL."""
+    """Return the target for a URL."""
     return Target(url, locate(url, cachedir or own_cachedir()))
 
 
 def of_snapshot(place: Target, mountpoint: str) -> Target:
-    """Return the target of a point in time, which has a state directory for each mountpoint."""
+    """Return the target of a mounted point in time; each mountpoint has its own state directory."""
     return place._replace(state=locate_snapshot_state(place.state, mountpoint))
 
 
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
-    """Return the target of a mountpoint, also if it was unmounted and its daemon still uploads.
+    """Return the target of a mountpoint, even if it is unmounted and its daemon still uploads.
 
     Raises:
-        NotMountedError: no filesystem is mounted there, and no note names the mountpoint.
+        NotMountedError: no filesystem is mounted on the path, and no note names the path.
     """
     path = mount_table.resolve(mountpoint)
     mounted = mount_table.find(path)
@@ -124,7 +124,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
 
 
 def _given_a_url(mountpoint: str) -> str:
-    """Return an error if a command got a URL instead of a mountpoint; "" for a path.
+    """Return an error message if a mountpoint looks like a URL; "" for a path.
 
     ``Path`` removes one of the two slashes after the scheme of a URL.
     """
@@ -142,7 +142,7 @@ def _is_mount_of(mounted: Mounted, url: str) -> bool:
 
 
 def of_killed(mounted: Mounted) -> Target | None:
-    """Return the target in the note of a killed daemon for its mount, None without a note."""
+    """Return the target from the note of a killed daemon for its mount; None without a note."""
     found = _best(_killed_notes(), mounted)
     return (
         None
@@ -152,16 +152,16 @@ def of_killed(mounted: Mounted) -> Target | None:
 
 
 def mount_command(place: Target) -> str:
-    """Return the command that mounts a filesystem as before, with options as far as known."""
+    """Return the command that mounts a filesystem as before; unknown options are left out."""
     if place.again:
         return place.again
     return shlex.join(("s3fs-meta", "mount", place.url, place.mountpoint or "MOUNTPOINT"))
 
 
 def mount_flags(place: Target) -> dict[str, str]:
-    """Return the options of the command that mounted a filesystem, as far as known.
+    """Return the known command options, such as ``--region``, that mounted a filesystem.
 
-    These are the options with a name of their own, such as ``--region``; -o is none.
+    Options after ``-o`` are not included.
     """
     words = shlex.split(place.again)[2:]
     pairs = zip(words[::2], words[1::2], strict=False)
@@ -180,17 +180,17 @@ def of_either(target: str, cachedir: Path | None) -> Target:
 
 
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
-    """Return whether a running mount's note describes *mounted*, at any mountpoint.
+    """Return whether the note of a running mount describes *mounted*, at any mountpoint.
 
-    The device number alone is not enough, because the kernel reuses numbers of ended mounts. A
-    daemon that still uploads after its unmount has the device number of a mount that has begun
-    since, perhaps of the same URL on another server.
+    The device number alone does not suffice, because the kernel reuses the numbers of ended mounts.
+    A daemon that uploads after its unmount can have the device number of a newer mount, perhaps
+    with the same URL on another server.
     """
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
 
 def _best(notes: Iterable[dict[str, Any]], mounted: Mounted) -> dict[str, Any] | None:
-    """Return the note that describes *mounted*, preferably at its mountpoint; None without one."""
+    """Return the note that describes *mounted*, preferably with its mountpoint; None if missing."""
     return max(
         (note for note in notes if _is_of(note, mounted)),
         key=lambda note: (note["mountpoint"] == mounted.mountpoint, note["started"]),
@@ -216,7 +216,7 @@ def all_mounted() -> list[Target]:
 
 
 def only_mounted(option: str) -> Target:
-    """Return the mount of this host if there is only one, for a command without a target.
+    """Return the only mount of this host, for a command without a target.
 
     Raises:
         UsageError: this host has no mount or several mounts; the message names them.
@@ -277,7 +277,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def outcome_of(place: Target) -> dict[str, Any] | None:
-    """Return the outcome that a target's daemon has written to its note; None without one."""
+    """Return the outcome in the note of a target's daemon; None if it is not written."""
     if place.note is None:
         return None
     try:
@@ -312,7 +312,7 @@ def _ending(note: dict[str, Any]) -> Target:
 
 
 def _living_notes() -> list[dict[str, Any]]:
-    """Return the notes of running mounts, without reading those of ended mounts."""
+    """Return the notes of running mounts; the notes of ended mounts are not read."""
     found = []
     processes = set(os.listdir("/proc"))
     for path in _note_paths():
@@ -337,7 +337,7 @@ def _killed_notes() -> list[dict[str, Any]]:
 
 
 def _may_be_mounted(note: Mapping[str, Any], mounts: Iterable[Mounted], age_s: float) -> bool:
-    """Return whether the mount of a killed daemon may exist, also in another mount namespace."""
+    """Return whether a killed daemon's mount may exist in this or another mount namespace."""
     is_visible = note["mount_namespace"] in {0, _own_namespace("mnt")}
     return any(_is_of(note, one) for one in mounts) or (not is_visible and age_s < _ELSEWHERE_S_MAX)
 
@@ -348,10 +348,10 @@ def _is_alive(note: Mapping[str, Any]) -> bool:
 
 
 def _notes() -> list[dict[str, Any]]:
-    """Return the notes of running mounts, then those of ended mounts, the newest first.
+    """Return the notes of running mounts, then the notes of ended mounts, newest first.
 
-    Remove the notes of killed processes whose mount does not exist any more, and the notes of ended
-    mounts that are older than _ENDED_S_MAX or not among the newest ENDED_NOTES_MAX.
+    Remove the notes of killed processes whose mounts no longer exist, and the notes of ended mounts
+    that are older than _ENDED_S_MAX or not among the newest ENDED_NOTES_MAX.
     """
     living, ended = [], []
     mounts = [one for one in mount_table.read() if one.fs_type == mount_table.FS_TYPE]
@@ -419,7 +419,7 @@ def remove_stale_notes() -> None:
 
 
 def remove_incomplete(notes: Path) -> None:
-    """Remove notes whose writer was killed before it had renamed them."""
+    """Remove incomplete notes, whose writer was killed before the rename."""
     for path in notes.glob(f"*{_NEW}"):
         if _PID.fullmatch(path.stem) and not is_running(int(path.stem)):
             path.unlink(missing_ok=True)
@@ -442,10 +442,10 @@ def remove_ended_namespaces(notes: Path, living: Callable[[], Set[int]]) -> None
 
 
 def inner_namespaces() -> set[int]:
-    """Return the PID namespaces inside that of this process that have processes.
+    """Return the PID namespaces with processes inside the namespace of this process.
 
     Raises:
-        PermissionError: a process of such a namespace may not be inspected.
+        PermissionError: a process in an inner namespace may not be inspected.
     """
     found = set()
     for process in Path("/proc").iterdir():
@@ -459,7 +459,7 @@ def inner_namespaces() -> set[int]:
 
 
 def _is_in_inner_namespace(process: Path) -> bool:
-    """Return whether a process has another PID in a namespace inside this process's namespace."""
+    """Return whether a process is in a PID namespace inside that of this process."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     pids = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
     return len(pids) != 1

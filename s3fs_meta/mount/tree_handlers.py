@@ -1,4 +1,4 @@
-"""Handlers, in the daemon, of control requests that remove, copy or lock a tree.
+"""The daemon's handlers of control requests that remove, copy or lock a tree.
 
 Owns: converting messages to calls, and reporting progress to the client. Does not know: the
 operations on trees themselves.
@@ -23,7 +23,7 @@ from s3fs_meta.mount.past_sources import PastSources
 
 
 class TreeHandlers:
-    """The tree handlers of one mount."""
+    """The handlers of requests about trees in one mount."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class TreeHandlers:
         check_remount: Callable[[], object],
         collect: Callable[[], Awaitable[object]],
     ) -> None:
-        """Create the handlers; no operation runs yet.
+        """Create the handlers; start no operation.
 
         Args:
             filesystem: the filesystem of the trees.
-            check_remount: updates the status if the mount was remounted read-only.
+            check_remount: updates the status after a remount to read-only.
             collect: makes the kernel write back dirty pages.
         """
         self._status = filesystem.status
@@ -48,7 +48,7 @@ class TreeHandlers:
         self._collect = collect
 
     def serve_past(self, past: PastSources | None) -> None:
-        """Also copy trees of past points in time, as soon as the mount has them."""
+        """Enable copies of trees from past points in time."""
         self._past = past
 
     def handlers(self) -> dict[str, Handler]:
@@ -61,7 +61,7 @@ class TreeHandlers:
         }
 
     def _require_kernel_writable(self) -> None:
-        """Raise an error if the kernel's mount is read-only, before a request that changes files.
+        """Refuse a request that changes files if the mount was remounted read-only.
 
         Raises:
             ReadOnlyStateError: the mount was remounted read-only.
@@ -109,7 +109,7 @@ class TreeHandlers:
         return await counted.result(forgotten)
 
     async def _on_clone_past(self, arguments: Message, report: Report) -> Message:
-        """Copy a tree as it was at a past point in time, or at the end of a txg that is cut now."""
+        """Copy a tree from a past point in time, or from the end of a txg that is cut now."""
         self._require_kernel_writable()
         target = _target(arguments)
         if self._past is None:
@@ -138,19 +138,19 @@ class _Counted:
         self._show = _throttled(report, "copying")
 
     def copied(self, progress: TreeProgress) -> None:
-        """Note the progress after a slice."""
+        """Record and report the progress after a slice of entries."""
         self._entries = progress.done
         self._show(progress)
 
     async def result(self, forgotten: trio.Event) -> dict[str, Any]:
-        """Return the answer to the client, once the kernel has forgotten that the name is unused."""
+        """Return the reply, after the kernel dropped its cached entry for the new name."""
         with trio.move_on_after(TREE_FORGET_S_MAX):
             await forgotten.wait()
         return {"entries": self._entries}
 
 
 def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
-    """Return a function that reports progress to a client a few times per second."""
+    """Return a function that reports progress to a client, at most a few times per second."""
     next_s = 0.0
 
     def show(progress: TreeProgress) -> None:
@@ -165,12 +165,12 @@ def _throttled(report: Report, what: str) -> Callable[[TreeProgress], None]:
 
 
 def _target(arguments: Message) -> CloneTarget:
-    """Return the name for a copy. Raises UsageError."""
+    """Return the target of a copy; raise UsageError if the request lacks it."""
     return CloneTarget(*_entry(_part(arguments, "target"))[:2])
 
 
 def _part(arguments: Message, name: str) -> Message:
-    """Return the description of one of the two entries. Raises UsageError."""
+    """Return the source or the target in a request; raise UsageError if it is missing."""
     found = arguments.get(name)
     if not isinstance(found, dict):
         raise UsageError("the request for a copy needs a source and a target")

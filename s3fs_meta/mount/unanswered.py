@@ -1,7 +1,7 @@
 """The reason why no daemon answers a command.
 
 Owns: distinguishing a killed mount, a mount of another user, a mount with another state directory,
-or a filesystem that is not mounted on this host. Does not know: commands.
+and a filesystem that is not mounted on this host. Does not know: commands.
 Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start fast.
 """
 
@@ -25,7 +25,7 @@ from s3fs_meta.mount_errors import (
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Add to a NotMountedError the user's name of the filesystem, and why it does not answer."""
+    """Complete a NotMountedError: name the filesystem as the user does, and add the reason."""
     try:
         yield
     except NotMountedError as exc:
@@ -62,7 +62,7 @@ def _mounted(place: Target) -> Mounted | None:
 
 
 def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount has no daemon; false if the kernel does not answer in time."""
+    """Return whether a mount's daemon has ended; False if the kernel does not answer in time."""
     found: list[bool] = []
     asking = threading.Thread(
         target=lambda: found.append(mount_table.is_disconnected(mountpoint)), daemon=True

@@ -1,7 +1,7 @@
-"""Output for a user who waits until a mount has uploaded its changes.
+"""The output of a command that waits until a mount has uploaded its changes.
 
-Owns: the text of lines, and when they are printed. Does not know: uploads, the waiting command.
-The mount answers ``status`` at any time, so the lines also appear while the bucket does not answer.
+Owns: the texts and times of the output lines. Does not know: uploads, the waiting command.
+The mount always answers ``status``, so lines appear even while the bucket does not answer.
 """
 
 import math
@@ -44,7 +44,7 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "Left":
-        """Select the figures of a mount that a waiting user needs."""
+        """Return the upload figures of a mount."""
         upload, chain = figures["upload"], figures["chain"]
         # A daemon of an older version reports no outage and no endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
@@ -62,7 +62,7 @@ class Left(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Return the changes as a noun phrase in the plural."""
+        """Return a plural noun phrase that describes the changes."""
         if self.blocks:
             blocks = counted(self.blocks, "block")
             packs = f" (about {counted(self.packs, 'pack')})"
@@ -76,17 +76,17 @@ class Left(NamedTuple):
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the bucket has not answered for a while."""
+        """Return whether the bucket has not answered for SILENCE_SHOWN_S_MIN."""
         return self.silent_s >= SILENCE_SHOWN_S_MIN
 
     @property
     def is_away(self) -> bool:
-        """Return whether the bucket fails for longer than a retry takes, or refuses an upload."""
+        """Return whether the bucket fails for longer than a retry takes, or refused an upload."""
         return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
 
 
 def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the speed and remaining time of the upload as text; empty if unknown."""
+    """Return the speed and the remaining time of the upload as texts; empty if unknown."""
     per_s = upload.get("sent_bytes_per_s")
     if per_s is None:
         return ()
@@ -99,13 +99,13 @@ class UploadWatch:
     def __init__(
         self, place: Target, front: Front, remains: Remains | None = None, advice: str = ""
     ) -> None:
-        """Begin without output.
+        """Prepare the watch; print nothing.
 
         Args:
             place: the filesystem of the mount.
             front: shows the lines.
-            remains: receives a description of the changes that are only on this host.
-            advice: the end of that description: the state of the mount, and the next command.
+            remains: receives a description of the changes that are not uploaded.
+            advice: the end of the description: the state of the mount, and the next command.
         """
         self._place = place
         self._front = front
@@ -193,7 +193,7 @@ class UploadWatch:
 
 
 def _wait_longer() -> None:
-    """Wait for the bucket without a limit."""
+    """Do nothing: the command waits for the bucket without a limit."""
 
 
 def _progress(left: Left) -> str:

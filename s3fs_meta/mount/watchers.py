@@ -1,4 +1,4 @@
-"""The clients of a mount that wait for its last upload.
+"""The clients that wait for the last upload of a mount.
 
 Owns: the list of clients that receive progress. Does not know: uploads, the control socket.
 """
@@ -10,14 +10,14 @@ from s3fs_meta.control.protocol import Report
 
 
 class Watchers:
-    """The clients that wait for the last upload; a flush reports progress to its own client."""
+    """The clients that wait for the last upload of one mount."""
 
     def __init__(self) -> None:
         self._of_the_end: set[Report] = set()
 
     @contextlib.contextmanager
     def until_the_end(self, report: Report) -> Iterator[None]:
-        """Report progress of the last upload to a client during a context."""
+        """Report the last upload's progress to a client for the duration of a context."""
         self._of_the_end.add(report)
         try:
             yield

@@ -95,7 +95,7 @@ async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:
     Raises:
         NotMountedError: the filesystem is not mounted.
         ControlError: the mount runs an older version without these counts, or did not answer in
-        time.
+            time.
     """
     return await _ask_at_once(place, REQUESTERS, {"within_s": within_s})
 

@@ -112,7 +112,7 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
 
     Raises:
         UsageError: the name exists, or its directory is missing, read-only (in the past) or on
-        another filesystem.
+            another filesystem.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)

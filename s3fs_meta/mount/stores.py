@@ -55,7 +55,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         may_be_absent: as ``open_store``.
         notify: shows a line while the store cannot be reached.
         counts: the state directory that records the billed requests, if it contains a
-        filesystem's state at the end; None to record no requests.
+            filesystem's state at the end; None to record no requests.
         charge: as for ``RetryingStore``.
 
     Raises:

@@ -52,7 +52,7 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
 
 
 def _status(body: Body) -> ExitStatus | int:
-    """Run the body of a program, and write its output; return its exit status.
+    """Run the body of a program and flush its output; return its exit status.
 
     Raises:
         KeyboardInterrupt: the user pressed Ctrl-C.
@@ -95,7 +95,7 @@ def text_of(exc: BaseException) -> str:
 
 
 def print_line(program: str, text: str) -> None:
-    """Print a line to standard error, after the name of the program."""
+    """Print a line to standard error, with the name of the program before it."""
     sys.stderr.write(f"{program}: {printable(text)}\n")
 
 

@@ -1,7 +1,7 @@
-"""Exit statuses: one for each family of error classes.
+"""The exit statuses of commands, one for each family of error classes.
 
 Owns: the statuses, their meanings, and the table that maps error classes to statuses.
-docs/reference/exit-codes.md is generated from this module. The command fsck has the statuses of
+docs/reference/exit-codes.md is generated from this module. The command fsck returns the statuses of
 fsck(8), and mount.s3fs-meta those of mount(8).
 """
 
@@ -119,7 +119,7 @@ def status_of(exc: BaseException) -> ExitStatus:
 
 
 def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
-    """Return whether an error, or the daemon's error that it reports, is of these classes."""
+    """Return whether an error, or the daemon's error that it reports, belongs to classes."""
     kind = type(exc)
     if isinstance(exc, errors.ControlError):
         remote = next((getattr(home, exc.kind) for home in HOMES if hasattr(home, exc.kind)), None)
@@ -148,7 +148,7 @@ def mount_status(status: ExitStatus) -> int:
 
 
 def leaves(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the errors in an exception group (as nurseries raise), or the error itself."""
+    """Yield the errors inside an exception group, or an error that is not a group."""
     members = getattr(exc, "exceptions", None)
     if isinstance(members, tuple):
         for member in members:

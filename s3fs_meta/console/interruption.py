@@ -1,8 +1,8 @@
-"""The message after Ctrl-C: the state that the command leaves, and whether to run it again.
+"""The message after Ctrl-C: the state that the command leaves, and the next step.
 
 Owns: the exception, and the conversion of KeyboardInterrupt to it. Does not know: commands.
-The command-line parser handles KeyboardInterrupt by an exit status alone, so the exception is of
-another class. ``boundary`` prints it and returns the status of an interrupted command.
+The exception is not a KeyboardInterrupt, because the command-line parser prints no message for it.
+``boundary`` prints the message and returns the status of an interrupted command.
 """
 
 import contextlib
@@ -16,22 +16,22 @@ class InterruptedCommandError(Exception):
 
 
 class Remains:
-    """The description of the state that an interruption would leave now."""
+    """The description of the state that would remain after an interruption."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def change(self, text: str) -> None:
-        """Replace the description after progress of the command."""
+        """Replace the description, because the command has made progress."""
         self.text = text
 
 
 @contextlib.contextmanager
 def explained(text: str) -> Iterator[Remains]:
-    """Describe the remaining state if the user interrupts the context.
+    """Run a context; if the user interrupts it, report the state that remains.
 
     Args:
-        text: the description until the command changes it.
+        text: the first description, which the command may change.
 
     Raises:
         InterruptedCommandError: the user pressed Ctrl-C.

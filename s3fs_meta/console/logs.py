@@ -1,4 +1,4 @@
-"""Destinations of log lines: the journal, a terminal, or the log file of a daemon.
+"""The destinations of log lines: the journal, a terminal, or the log file of a daemon.
 
 Owns: handlers and formats. Does not know: the modules that log.
 """
@@ -30,7 +30,7 @@ Complete = Callable[[str], str]
 
 
 class CompletingFormatter(logging.Formatter):
-    """Formats records, and completes the commands that they advise."""
+    """Formats records, and completes the commands that their messages advise."""
 
     def __init__(self, text: str, complete: Complete = str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class CompletingFormatter(logging.Formatter):
 
 
 class JournalFormatter(CompletingFormatter):
-    """Formats records with a priority on each line; the journal adds time and process."""
+    """Formats records for the journal, with a priority on each line and without time."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:

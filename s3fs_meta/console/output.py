@@ -1,4 +1,4 @@
-"""Results on standard output: JSON for programs, tables for users."""
+"""The results of commands on standard output: JSON for programs, tables for users."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print one line to standard output; on a terminal escape unprintable characters."""
+    """Print one line to standard output; on a terminal, escape unprintable characters."""
     sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + "\n")
 
 
@@ -50,7 +50,7 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 
 def human_bytes(size_bytes: float) -> str:
-    """Return a size with a unit, in three significant digits."""
+    """Return a size with a unit and three significant digits."""
     for unit in _UNITS[:-1]:
         if size_bytes < _STEP:
             return f"{size_bytes:.3g} {unit}" if unit != "B" else f"{size_bytes:.0f} B"
@@ -59,7 +59,7 @@ def human_bytes(size_bytes: float) -> str:
 
 
 def human_duration(time_s: float) -> str:
-    """Return a time span with a unit, in two or three significant digits; minutes are rounded."""
+    """Return a time span with a unit and two or three significant digits."""
     if time_s < _SECOND_IN_MS:
         return _small(time_s * 1e6, "µs") if time_s < _MS_IN_US else _small(time_s * 1e3, "ms")
     if time_s < _MINUTE_S:

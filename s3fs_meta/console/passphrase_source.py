@@ -1,4 +1,4 @@
-"""Sources of a passphrase: a file, the environment, the terminal.
+"""The sources of a passphrase: a file, the environment, the terminal.
 
 Owns: the order of the sources, and the prompt. Does not know: keys.
 Keeps: no passphrase is a command-line argument, which every user could read (proc(5), cmdline).
@@ -31,7 +31,7 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
 
     Args:
         prompt: text of the prompt.
-        instead: alternatives to the terminal, for the error message.
+        instead: alternatives to the terminal that the error message names.
 
     Raises:
         PassphraseError: the process has no terminal.
@@ -50,7 +50,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
     Args:
         environment: the result of ``from_environment``.
         file: a file, which overrides the environment.
-        ask: asks the user if both are missing.
+        ask: prompts the user if file and environment are missing.
 
     Raises:
         PassphraseError: the passphrase is empty, or the process has no terminal.
@@ -62,7 +62,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 
 
 def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
-    """Return the passphrase of an existing filesystem; it is read or asked for when needed."""
+    """Return the passphrase of an existing filesystem as a secret that is read when needed."""
     environment = from_environment()
     given = file is not None or environment is not None
     return Passphrase(lambda: existing(environment, file, ask), given=given)
@@ -87,7 +87,7 @@ def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> 
 
 
 def from_file(file: Path) -> bytes:
-    """Return the first line of a file, without the line end.
+    """Return the first line of a file without its line end.
 
     Raises:
         PassphraseError: the first line is empty.

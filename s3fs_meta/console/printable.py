@@ -1,9 +1,9 @@
-"""Text that is safe on a terminal.
+"""Text without characters that control a terminal.
 
 Owns: escaping characters that a terminal would interpret or cannot show. Does not know:
 tables, errors.
-Names of files and processes, and texts from a bucket, may come from other users. With an escape
-sequence they could change what the terminal shows, or even what it sends as input.
+Names of files and processes, and texts from a bucket, may be chosen by other users. An escape
+sequence in a name could change the screen of the terminal, or even the input that it sends.
 Source: ECMA-48; ls(1), --quoting-style=escape.
 """
 
@@ -14,7 +14,7 @@ _KEPT: Final = "\n\t"
 
 
 def printable(text: str) -> str:
-    r"""Escape every character of a text that is not printable, for example as ``\x1b``.
+    r"""Return a text with its unprintable characters escaped, for example as ``\x1b``.
 
     Line breaks and tabs stay; bytes that are not UTF-8 become ``\xff``.
     """

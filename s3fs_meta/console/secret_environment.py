@@ -1,9 +1,9 @@
-"""Removing the passphrase from the environment of the process, at its start.
+"""Removing the passphrase from the environment of the process at its start.
 
-Owns: the variable, and the memory that contains its value. Does not know: how it is used.
-Root, and processes of the same user, can read the environment with which a process was started, and
-programs that the process starts inherit it. unsetenv(3) prevents only the inheritance. The kernel
-shows the memory into which execve(2) wrote the strings, so the passphrase is overwritten there.
+Owns: the variable, and the memory that contains its value. Does not know: the use of the value.
+Root and processes of the same user can read the initial environment of a process, and child
+programs inherit the environment. unsetenv(3) prevents only the inheritance. The kernel shows the
+memory into which execve(2) wrote the strings, so the passphrase is overwritten in this memory.
 Source: proc_pid_environ(5); proc_pid_stat(5), fields 50 and 51.
 """
 
@@ -22,7 +22,7 @@ _taken: dict[str, str] = {}  # values that forked children see, and executed pro
 
 
 def take() -> None:
-    """Store the passphrase in memory and remove it from the environment of this process."""
+    """Remove the passphrase from this process's environment, and keep it in memory."""
     value = os.environ.pop(VARIABLE, None)
     if value is not None:
         _taken[VARIABLE] = value
@@ -30,12 +30,12 @@ def take() -> None:
 
 
 def passphrase() -> str | None:
-    """Return the passphrase in the environment, also after ``take``; None if it was not set."""
+    """Return the passphrase of the initial environment, even after ``take``; None if unset."""
     return os.environ.get(VARIABLE, _taken.get(VARIABLE))
 
 
 def _overwrite(name: bytes) -> None:
-    """Overwrite all variables of a name with zeros in the memory that /proc shows."""
+    """Overwrite all variables with a name by zeros in the memory that /proc shows."""
     try:
         status = Path("/proc/self/stat").read_bytes()
     except FileNotFoundError:

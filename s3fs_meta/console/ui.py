@@ -25,7 +25,7 @@ from s3fs_meta.console.printable import printable
 
 
 class Front(Protocol):
-    """Progress, notices and questions for a waiting user."""
+    """The interface for progress, notices and prompts to a waiting user."""
 
     def notice(self, text: str) -> None:
         """Show a message that is not part of the command's result."""
@@ -45,7 +45,7 @@ class Front(Protocol):
 
 
 class TerminalFront:
-    """A front on standard error, which shows progress bars only if that is a terminal."""
+    """A front on standard error; progress bars are shown only on a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
@@ -96,7 +96,7 @@ class TerminalFront:
         self._bars.update(self._tasks[what], completed=done, total=total)
 
     def _complete(self) -> None:
-        """Complete the bars after a successful command; its last report may be missing."""
+        """Complete all progress bars after success, even if the last report is missing."""
         if self._bars is not None:
             for task in self._bars.tasks:
                 self._bars.update(task.id, completed=task.total)

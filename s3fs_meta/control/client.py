@@ -1,7 +1,7 @@
-"""The client of the control socket, for commands that run an event loop.
+"""The client of the control socket for commands with an event loop.
 
-Owns: sending one request and waiting for its answer while other tasks run. Does not know: the effect
-of a command. ``plain_call`` is for commands without an event loop.
+Owns: sending one request and waiting for its answer while other tasks run. Does not know: the
+effects of commands. ``plain_call`` serves commands without an event loop.
 """
 
 import socket
@@ -22,7 +22,7 @@ async def call(
     arguments: Message | None = None,
     report: Report = no_report,
 ) -> dict[str, Any]:
-    """Send a request to the mount whose state is in *directory* and return its result.
+    """Send a request to the mount with the state directory *directory*; return its result.
 
     Args:
         directory: a state directory.

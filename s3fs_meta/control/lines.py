@@ -1,4 +1,4 @@
-"""Reading of lines of bounded length from a byte stream."""
+"""Reading lines of bounded length from a byte stream."""
 
 import trio
 
@@ -9,20 +9,20 @@ _RECEIVE_BYTES = 64 * KIB
 
 
 class LineReader:
-    """Splits a byte stream into lines."""
+    """Reads the lines of a byte stream."""
 
     def __init__(self, stream: trio.abc.ReceiveStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
 
     async def next_line(self) -> bytes:
-        """Return the next line without its newline, or b"" if the peer has closed the connection.
+        """Return the next line without its newline; b"" if the peer has closed the connection.
 
         Raises:
             ControlError: the line is too long, or the stream ends inside it.
             trio.BrokenResourceError: the connection broke.
 
-        Schedule point: unless the buffer has a line.  Locks: takes none.
+        Schedule point: unless the buffer contains a line.  Locks: takes none.
         """
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:

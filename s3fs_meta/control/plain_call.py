@@ -1,8 +1,7 @@
-"""A request to a mount without an event loop, for commands that must end within 0.1 s.
+"""Requests to a mount without an event loop, for commands that must end within 0.1 s.
 
 Owns: connecting to a mount and interpreting its answer (also for ``client``). Does not know: the
-effect of a command. Loading trio would take three times as long as everything else in such a
-command.
+effects of commands. Loading trio would take three times as long as the rest of such a command.
 """
 
 import contextlib
@@ -17,11 +16,11 @@ from s3fs_meta.mount_errors import NotMountedError
 
 
 def no_report(_event: Message) -> None:
-    """Ignore a progress event."""
+    """Ignore a progress message."""
 
 
 def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
-    """Send a request to the mount whose state is in *directory*, wait, and return its result.
+    """Send a request to the mount with the state directory *directory*; wait for the result.
 
     Args:
         directory: a state directory.
@@ -46,9 +45,9 @@ def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
 
 
 def connect(directory: Path) -> socket.socket:
-    """Return a connection to the mount whose state is in *directory*.
+    """Return a connection to the mount with the state directory *directory*.
 
-    Blocks while the mount's queue of connections is full.
+    The call blocks while the mount's queue of connections is full.
 
     Raises:
         NotMountedError: no mount listens on the socket.
@@ -87,7 +86,7 @@ def result_of(message: Message, report: Report) -> dict[str, Any] | None:
 
 
 def gone() -> ControlError:
-    """Return the error after a mount closed the connection without an answer."""
+    """Return the error for a connection that the mount closed without an answer."""
     return ControlError(
         "ControlError", "the mount ended before it answered the request; see its log"
     )

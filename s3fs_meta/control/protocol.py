@@ -1,7 +1,7 @@
 """The messages of the control socket: one JSON object per line.
 
-Owns: the form of messages, the socket's name and path. Does not know: sockets, the effect of a
-command.
+Owns: the form of messages, the socket's name and path. Does not know: sockets, the effects of
+commands.
 
     client → server   {"command": "flush", "arguments": {…}}
     server → client   {"progress": {…}}            any number of times, then one of
@@ -31,7 +31,7 @@ Handler = Callable[[Message, Report], Awaitable[Message]]
 
 
 class Request(NamedTuple):
-    """One command and its arguments."""
+    """A request: a command and its arguments."""
 
     command: str
     arguments: Message
@@ -50,7 +50,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Return the JSON object on one line.
+    """Return the JSON object that a line contains.
 
     Raises:
         ControlError: the line is not a JSON object.
@@ -65,7 +65,7 @@ def decode(line: bytes) -> Message:
 
 
 def decode_request(line: bytes) -> Request:
-    """Return the request on one line.
+    """Return the request that a line contains.
 
     Raises:
         ControlError: the line is not a request.
@@ -79,7 +79,7 @@ def decode_request(line: bytes) -> Request:
 
 @contextlib.contextmanager
 def socket_path(directory: Path) -> Iterator[str]:
-    """Yield a path of the socket in *directory* that is short enough for the kernel.
+    """Yield a path of the control socket that is short enough for the kernel.
 
     sun_path has only 108 bytes, so the path begins at an open descriptor of the directory.
     Source: unix(7), "Pathname sockets".

@@ -1,9 +1,9 @@
 """The server of a mount's control socket.
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
-effect of a command.
-Keeps: a client that closes its connection, sends garbage or stops reading does not affect others;
-an exception in a handler becomes an error message and never ends the mount.
+effects of commands.
+Keeps: a client that closes its connection, sends garbage or stops reading does not affect other
+clients; an exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, and one per connection.
 """
 
@@ -55,9 +55,9 @@ class ControlServer:
         """Create a server that does not listen yet.
 
         Args:
-            directory: the state directory; the caller holds its lock, so an existing socket is
-                a leftover of an earlier mount.
-            handlers: one for each command, by the command's name.
+            directory: the state directory; the caller holds its lock, so an existing socket
+                remained from an earlier mount.
+            handlers: the handler of each command, by the command's name.
             bound: commands that are cancelled when the client disconnects; all others run to
                 completion.
         """
@@ -87,7 +87,7 @@ class ControlServer:
                     os.unlink(path)
 
     async def quiet(self) -> None:
-        """Wait until every request is answered, so that stopping the server interrupts none."""
+        """Wait until every request is answered, so that the server can stop."""
         await self._quiet.wait()
 
     async def _converse(self, stream: trio.SocketStream) -> None:
@@ -118,10 +118,10 @@ class ControlServer:
             await stream.send_all(encode(_error(exc.kind, exc.message)))
 
     async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
-        """Handle one request; send its progress events, then its answer.
+        """Handle one request: send its progress messages, then its answer.
 
-        Unless the command is bound, its handler finishes even if the client disconnects, because an
-        interrupted flush is useless.
+        The handler of a command that is not bound finishes even if the client disconnects, because
+        an interrupted flush is useless.
         """
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
@@ -143,7 +143,7 @@ class ControlServer:
 
     @contextlib.contextmanager
     def _owing(self) -> Iterator[None]:
-        """Count a request that has no answer yet."""
+        """Count a request as unanswered for the duration of a context."""
         if self._answering == 0:
             self._quiet = trio.Event()
         self._answering += 1
@@ -172,7 +172,7 @@ def _listen(directory: Path) -> trio.socket.SocketType:
 
 
 async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
-    """Return the next connection; retry while no descriptor or memory is available."""
+    """Return the next connection; retry while the host lacks descriptors or memory."""
     while True:
         try:
             connection, _ = await listener.accept()
@@ -198,7 +198,7 @@ def _may_ask(stream: trio.SocketStream) -> bool:
 
 
 async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel *scope* when the client disconnects, without reading its next request."""
+    """Cancel *scope* when the client disconnects; leave its next request unread."""
     try:
         if not await stream.socket.recv(1, socket.MSG_PEEK):
             scope.cancel()

@@ -1,10 +1,10 @@
 """Copying files from a metadata database into a directory.
 
 Owns: creating files with content, modes, owners, times, attributes, links, holes; special files;
-reporting missing content. Does not know: which files to copy, the source of their content.
-Keeps: no file outside the target is written. Entries are created by path, so the caller must not
-copy a symbolic link before a directory of the same name, which damaged rows may have. All other
-operations use file descriptors, which no symbolic link can redirect.
+reporting missing content. Does not know: the choice of files, the source of their content.
+Keeps: no file outside the target is written. Entries are created by path, and damaged rows may
+contain a symbolic link and a directory of one name: the caller must copy the directory first.
+All other operations use file descriptors, which no symbolic link can redirect.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class Source(Protocol):
 
 
 class Empty(NamedTuple):
-    """A regular file that was created without its content."""
+    """A regular file whose content is not written yet."""
 
     fd: int
     path: bytes
@@ -71,12 +71,12 @@ class Empty(NamedTuple):
 
 
 class Copier:
-    """Copies inodes of one database below one directory."""
+    """Copies inodes of one database into one directory."""
 
     def __init__(
         self, db: Database, source: Source, target: Path, *, privileges: bool = True
     ) -> None:
-        """Prepare copying below one directory.
+        """Prepare to copy into one directory.
 
         Args:
             db: the database with the inodes.
@@ -106,7 +106,7 @@ class Copier:
         os.mkdir(self._place(path), 0o700)
 
     def finish_directory(self, attributes: Attributes, path: bytes) -> None:
-        """Apply the attributes of a directory's inode, after its last entry was created.
+        """Apply the attributes of a directory after its last entry was created.
 
         If the attributes would deny this user access to the directory, ``finish`` applies them,
         because files in the directory may get further hard links.
@@ -117,7 +117,7 @@ class Copier:
             self._finish_directory(attributes, path)
 
     def finish(self) -> None:
-        """Apply the postponed attributes of directories. This must be the last call."""
+        """Apply the postponed attributes of directories; must be the last call."""
         for attributes, path in self._put_off:  # inner directories precede outer directories
             self._finish_directory(attributes, path)
         self._put_off.clear()
@@ -130,15 +130,15 @@ class Copier:
             os.close(fd)
 
     def make(self, attributes: Attributes, path: bytes, *, again: bool) -> Empty | None:
-        """Create one name of a non-directory; the parent directory must exist.
+        """Create one name of an inode that is not a directory; the parent directory must exist.
 
         Args:
             attributes: attributes of the inode.
-            path: path below the target.
-            again: other names of the inode may follow.
+            path: path relative to the target.
+            again: True if other names of the inode may follow.
 
         Returns:
-            A regular file without content, for ``fill``; None if the name needs no content.
+            A regular file without content, for ``fill``; None if no content must be written.
         """
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
@@ -177,7 +177,7 @@ class Copier:
     # --- content ---------------------------------------------------------------------------------
 
     async def fill(self, file: Empty) -> CopiedFile:
-        """Write the content of a file, apply its inode's attributes, and close it.
+        """Write the content and the attributes of a file, and close it.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -220,11 +220,10 @@ class Copier:
     # --- attributes ------------------------------------------------------------------------------
 
     def _set_attributes(self, what: int | bytes, attributes: Attributes) -> None:
-        """Apply the inode's attributes to a copy, as far as user and target filesystem allow.
+        """Apply all attributes that the user and the target filesystem permit to a copy.
 
         The owner is set first, because chown clears capabilities and set-user-ID bits. The mode is
-        set after the extended attributes, because setting these may need the owner's permission
-        bits.
+        set last, because extended attributes may need the permission bits of the owner.
         """
         if self._is_root:
             with self._noting(_OWNERS):
@@ -249,7 +248,7 @@ class Copier:
         os.utime(what, ns=times, follow_symlinks=False)
 
     def _leaves_out(self, what: str, gives_power: bool) -> bool:
-        """Return whether an attribute gives privileges and must be omitted; count it if so."""
+        """Return whether to omit an attribute that gives privileges; count the omission."""
         if self._privileges or not gives_power:
             return False
         self.left_out[what] += 1
@@ -263,7 +262,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress and count the error of an operation that the target refuses."""
+        """Suppress and count an error in a context, because the target refused an operation."""
         try:
             yield
         except OSError as exc:
@@ -272,7 +271,7 @@ class Copier:
 
 
 def is_name(name: bytes) -> bool:
-    """Return whether a name is valid; damaged rows may have invalid names."""
+    """Return whether a name is valid, because damaged rows may contain invalid names."""
     return name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name
 
 
@@ -292,7 +291,7 @@ def require_empty(target: Path) -> None:
 
 
 class Tally:
-    """The counts of copied and of incomplete files."""
+    """The numbers of copied and incomplete files."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -311,7 +310,7 @@ class Tally:
                 self.incomplete.append(copied)
 
     def facts(self, copier: Copier) -> dict[str, Any]:
-        """Return the counts as JSON; *copier* copied the files."""
+        """Return the counts of this tally and of *copier* as a JSON object."""
         return {
             "files": self.files,
             "bytes": self.size_bytes,

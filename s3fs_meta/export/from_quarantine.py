@@ -1,7 +1,7 @@
 """Copying files out of a quarantined state.
 
 Owns: reading content from cached blocks or from the bucket, and the order in which names are
-created. Does not know: which files are wanted (``quarantine_list``), creating files (``copier``).
+created. Does not know: the choice of files (``quarantine_list``), creating files (``copier``).
 """
 
 import contextlib
@@ -38,14 +38,14 @@ class KeptContent:
         keyring: Keyring,
         find_elsewhere: FindElsewhere | None = None,
     ) -> None:
-        """Prepare reading.
+        """Prepare to read blocks.
 
         Args:
             db: the database of the quarantined state.
             blocks: the directory of its block files.
             store: the bucket.
             keyring: the keys of the filesystem.
-            find_elsewhere: finds content by its hash if its recorded location has lost it.
+            find_elsewhere: finds content by its hash if the recorded location lost the content.
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
@@ -63,8 +63,8 @@ class KeptContent:
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.
 
-        After a power loss only synced content is reliable. A block that replaced an earlier block
-        and was never synced has the content of the earlier block, as after a mount.
+        After a power loss only synced content is reliable. For a block that replaced an earlier
+        block and was never synced, return the content of the earlier block, as a mount does.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -99,7 +99,7 @@ class KeptContent:
 async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: Progress) -> Tally:
     """Copy inodes with all their names, and their parent directories.
 
-    Symbolic links are created last, so that no file is written through one.
+    Symbolic links are created last, so that no file is written through a symbolic link.
 
     Raises:
         StoreError: the bucket cannot be reached.
@@ -145,8 +145,8 @@ def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
 def _power_was_lost(db: Database) -> bool:
     """Return whether power was lost and no mount has recovered the state since then.
 
-    Either a mount recorded the power loss, or the machine was rebooted after an unclean shutdown, or
-    the disk was attached again.
+    Power was lost if a mount recorded it, or if the machine was rebooted or the disk was attached
+    again after an unclean shutdown.
     """
     if local_state.get(db, "power_lost") == "1":
         return True

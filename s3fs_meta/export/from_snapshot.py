@@ -26,7 +26,7 @@ _PAGE: Final = 256
 
 
 class Step(NamedTuple):
-    """One step of a walk: a name, or the end of a directory."""
+    """One step of a walk over a tree: a name, or the end of a directory."""
 
     attributes: Attributes
     path: bytes
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 
 def find(db: Database, path: bytes) -> list[Step]:
-    """Return the steps to a path: its parent directories, outer ones first, and the path itself.
+    """Return the steps to a path: its parent directories from the root on, then the path.
 
     Symbolic links are not followed.
 
@@ -53,7 +53,7 @@ def find(db: Database, path: bytes) -> list[Step]:
 
 
 def names_of(path: bytes) -> list[bytes]:
-    """Return the names of a path, from the root.
+    """Return the components of a path relative to the root.
 
     Raises:
         UsageError: the path contains "..".
@@ -103,7 +103,7 @@ class Restoring:
         self.tally = Tally()
 
     async def copy(self, paths: Sequence[bytes]) -> None:
-        """Copy the trees at some paths with their parent directories; by default the complete tree.
+        """Copy the trees at paths, with their parent directories; by default copy all files.
 
         A path below another given path is copied once. The target gets the attributes of the root
         only if the root is copied.

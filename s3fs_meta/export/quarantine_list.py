@@ -1,7 +1,7 @@
-"""Quarantined states: finding them, and the changes in them that the bucket may lack.
+"""The list of quarantined states, and the changes in them that the bucket may lack.
 
-Owns: finding the directories, reading their databases, comparing a database with the image on which
-it was based, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
+Owns: finding the directories, reading their databases, comparing a database with its base in the
+bucket, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
 Keeps: a quarantined state is never changed.
 """
 
@@ -68,7 +68,7 @@ def open_database(kept: Kept) -> Database:
 
 
 def summary(kept: Kept) -> dict[str, Any]:
-    """Return facts about a quarantined state, without the bucket; damage is part of the facts."""
+    """Return facts about a quarantined state, including damage, without reading the bucket."""
     known: dict[str, Any] = {
         "name": kept.path.name,
         "path": str(kept.path),
@@ -107,9 +107,9 @@ def without_database(kept: Kept) -> str:
 
 
 def changed(db: Database, base: Database | None) -> list[Ino]:
-    """Return the inodes with a name that differ from *base*, or if it is None, all with a name.
+    """Return the named inodes that differ from *base*; all named inodes if *base* is None.
 
-    A directory is returned only if it is new, because an old directory differs only in its entries.
+    A directory is returned only if it is new: other directories differ only in their entries.
     """
     states = (int(BlockState.DIRTY), int(BlockState.SEALED))
     pending = {row[0] for row in db.iterate(_PENDING_INODES, states)}
@@ -145,19 +145,19 @@ class Names:
         return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
 
     def directories(self) -> Iterator[tuple[Ino, bytes]]:
-        """Yield the directories on all paths returned so far, parents before children."""
+        """Yield the directories of all returned paths, parents before children."""
         known = [(ino, path) for ino, path in self._paths.items() if path]
         yield from sorted(known, key=lambda one: one[1].count(b"/"))
 
     def _path(self, parent: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name; None if rows lack its parent or the name is invalid."""
+        """Return the path of a name; None if its parent is missing or the name is invalid."""
         above = self._directory(parent)
         if above is None or not is_name(name):
             return None
         return above + b"/" + name if above else name
 
     def _directory(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory, without recursion, because trees may be deep."""
+        """Return the path of a directory; use no recursion, because trees may be deep."""
         way: list[Ino] = []
         while ino not in self._paths:  # ends, because each pass adds a directory
             way.append(ino)

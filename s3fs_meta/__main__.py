@@ -1,4 +1,4 @@
-"""``python -m s3fs_meta``."""
+"""The entry point of ``python -m s3fs_meta``."""
 
 from s3fs_meta.cli.start import program
 

@@ -1,4 +1,4 @@
-"""Errors about a bucket that has lost essential objects, or that shows an older state.
+"""Errors about a bucket that lacks essential objects, or that has an older state.
 
 Owns: the errors of chain, images, superblock and lease, with advice for their repair. Does not know:
 errnos, exit statuses. A damaged object alone is a FormatError (``errors``).
@@ -44,7 +44,7 @@ class NoImageError(FormatError):
 
 
 class OlderBucketError(CorruptionError):
-    """The bucket is older than a state seen before, or its history differs from that state on."""
+    """The bucket is older than a state that this host saw, or has another history."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class OlderBucketError(CorruptionError):
 
 
 class LostSuperblockError(CorruptionError):
-    """A filesystem exists, but no copy of its superblock is usable."""
+    """The bucket contains a filesystem, but no copy of its superblock is usable."""
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class LostSuperblockError(CorruptionError):
 
 
 class OlderSuperblockError(CorruptionError):
-    """The superblock in the bucket has an older generation than one that this host has seen."""
+    """The superblock in the bucket is older than a superblock that this host has seen."""
 
     def __init__(self, url: str, found: int, known: int) -> None:
         super().__init__(

@@ -13,7 +13,7 @@ _MFD_NOEXEC_SEAL: Final = 8  # from linux/memfd.h; the sysctl vm.memfd_noexec ma
 
 
 class Clock(Protocol):
-    """Source of wall-clock time."""
+    """A source of wall-clock time."""
 
     def now_ns(self) -> int:
         """Return nanoseconds since 1970-01-01 UTC."""
@@ -21,14 +21,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, read in the same way as the kernel's times of files.
+    """The clock of the machine, never behind the times that the kernel gives to files.
 
-    The kernel sets the times of written files, and this program the times of created files. make(1)
-    and relatime require that a later change never has an earlier time. No clock of clock_gettime(2)
+    The kernel sets the times of written files, this program the times of created files. make(1) and
+    relatime require that a later change never has an earlier time. No clock of clock_gettime(2)
     guarantees this: the kernel uses its coarse clock, which is up to a tick behind the fine clock.
-    Since Linux 6.13 it uses the last fine time of any file if that time is later (fs/inode.c,
+    Since Linux 6.13 the kernel uses the last fine time of any file if that time is later (fs/inode.c,
     inode_set_ctime_current). So this class makes the kernel set the time of a file in memory, and
-    reads this time.
+    reads the time of the file.
 
     Raises:
         OSError: the file in memory cannot be created, usually because too many files are open.

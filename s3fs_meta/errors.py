@@ -1,9 +1,8 @@
-"""The exception tree.
+"""The tree of all exceptions that the program raises on purpose.
 
-Owns: every error that the program raises on purpose, except those about a damaged bucket
-(``bucket_errors``) and about mounts that do not answer (``mount_errors``). Does not know: errnos
-(``fuse.errnos``), exit statuses (``console.exits``), the libraries whose exceptions their callers
-translate.
+Owns: all errors except errors about a damaged bucket (``bucket_errors``) and about mounts that do
+not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), exit statuses
+(``console.exits``), libraries; the callers of a library translate its exceptions.
 
     S3fsError
     ├── FsError                     a request cannot be carried out; becomes an errno
@@ -29,12 +28,12 @@ class S3fsError(Exception):
         self.message = message
 
     def put_before(self, text: str) -> None:
-        """Put *text* before the message, unless the message already contains it."""
+        """Prefix the message with *text*, unless the message already contains *text*."""
         if text not in self.message:
             self.reword(f"{text}: {self.message}")
 
     def reword(self, message: str) -> None:
-        """Replace the message."""
+        """Replace the message of this error."""
         self.message = message
         self.args = (message,)
 
@@ -43,7 +42,7 @@ class S3fsError(Exception):
 
 
 def quoted(name: bytes) -> str:
-    """Return a name in quotes, as text if it is UTF-8."""
+    """Return a name in quotes; bytes that are not UTF-8 are escaped."""
     try:
         return repr(name.decode())
     except UnicodeDecodeError:
@@ -55,7 +54,7 @@ class FsError(S3fsError):
 
 
 class NoEntryError(FsError):
-    """The directory has no such name."""
+    """The directory has no entry with the name."""
 
     def __init__(self, parent: int, name: bytes) -> None:
         super().__init__(f"no entry {quoted(name)} in directory {parent}")
@@ -119,7 +118,7 @@ class TooManyLinksError(FsError):
 
 
 class NoAttributeError(FsError):
-    """The inode has no such extended attribute."""
+    """The inode has no extended attribute with the name."""
 
     def __init__(self, ino: int, name: bytes) -> None:
         super().__init__(f"inode {ino} has no attribute {quoted(name)}")
@@ -190,7 +189,7 @@ class ReadOnlyStateError(FsError):
 
 
 class NoSpaceLeftError(FsError):
-    """A limit of space is reached: the capacity, the cache, or its disk."""
+    """No space is left: the capacity, the cache or the disk of the cache is full."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"no space left: {what}")
@@ -213,7 +212,7 @@ class TooBigError(FsError):
 
 
 class BusyError(FsError):
-    """Too many requests wait for the store; one more would block all others."""
+    """Too many requests wait for the store; a further request would block all others."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} requests wait for the object store")
@@ -221,7 +220,7 @@ class BusyError(FsError):
 
 
 class UnknownLengthError(FsError):
-    """SEEK_DATA and SEEK_HOLE are refused: only the kernel has the length of the open file."""
+    """SEEK_DATA or SEEK_HOLE is refused, because only the kernel has the file's current length."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"inode {ino} is open for writing: the kernel does not show its length")
@@ -232,7 +231,7 @@ class UnknownLengthError(FsError):
 
 
 def _object(key: str) -> str:
-    """Return a key in quotes; a phrase, such as "the list of objects pack/*", without quotes."""
+    """Return a key in quotes, or a phrase such as "the list of objects pack/*" unchanged."""
     return key if " " in key else repr(key)
 
 
@@ -241,7 +240,7 @@ class StoreError(S3fsError):
 
 
 class TransientStoreError(StoreError):
-    """A retry may succeed.
+    """A store request failed, but a retry may succeed.
 
     If the store has never answered, a wrong endpoint is more likely than an outage. Then an
     unresolved name is not retried, and a failed connection only for a few seconds.
@@ -257,11 +256,11 @@ class TransientStoreError(StoreError):
 
 
 class PermanentStoreError(StoreError):
-    """A retry would fail, too."""
+    """A store request failed, and a retry would fail, too."""
 
 
 class StoreUnavailableError(PermanentStoreError):
-    """All retries failed."""
+    """A store request failed, and so did all retries."""
 
     def __init__(self, key: str, attempts: int, waited_s: float, code: str) -> None:
         tries = f" after {attempts} attempts in {waited_s:.1f} s" if attempts > 1 else ""
@@ -270,7 +269,7 @@ class StoreUnavailableError(PermanentStoreError):
 
 
 class OfflineError(PermanentStoreError):
-    """The bucket is unreachable, and the local state is not enough to mount without it."""
+    """The bucket is unreachable, and the local state is insufficient for a mount without it."""
 
     def __init__(self, why: str, lacking: str) -> None:
         super().__init__(f"{why}; it cannot be mounted offline, because {lacking}")
@@ -286,7 +285,7 @@ class ObjectMissingError(PermanentStoreError):
 
 
 class StoreAccessError(PermanentStoreError):
-    """Credentials, policy, bucket or region are wrong; ``advice`` says what to do."""
+    """The store denied access: credentials, policy, bucket or region are wrong."""
 
     def __init__(self, key: str, code: str, advice: str) -> None:
         super().__init__(f"store refused {_object(key)}: {code}; {advice}")
@@ -302,7 +301,7 @@ class PreconditionError(PermanentStoreError):
 
 
 class UnexpectedStoreError(PermanentStoreError):
-    """The store answered with a code that no table lists."""
+    """The store answered with an unknown error code."""
 
     def __init__(self, key: str, code: str) -> None:
         super().__init__(f"store failed for {_object(key)}: {code}")
@@ -310,7 +309,7 @@ class UnexpectedStoreError(PermanentStoreError):
 
 
 class NotLocalError(StoreError):
-    """The cached copy of an uploaded block was evicted: fetch it and repeat the request."""
+    """A block is not cached; fetch the block and repeat the request."""
 
     def __init__(self, block: int) -> None:
         super().__init__(f"block {block} is not local")
@@ -321,11 +320,11 @@ class NotLocalError(StoreError):
 
 
 class CorruptionError(S3fsError):
-    """Stored bytes or rows are damaged; damaged content is never replaced by invented content."""
+    """Stored bytes or rows are damaged; damaged content is never returned."""
 
 
 class PastUnavailableError(CorruptionError):
-    """A file of a past point in time cannot be read; the current state is not affected."""
+    """A file at a past point in time cannot be read; the current state is not affected."""
 
     def __init__(self, txg: int, why: str) -> None:
         super().__init__(f"cannot read the state of txg {txg}: {why}")
@@ -341,7 +340,7 @@ class FormatError(CorruptionError):
 
 
 class ObjectTooLargeError(FormatError):
-    """An object is larger than the limit for its kind; its content was not read."""
+    """An object exceeds the size limit of its kind, so its content was not read."""
 
     def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
         super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
@@ -350,7 +349,7 @@ class ObjectTooLargeError(FormatError):
 
 
 class NewerFormatError(FormatError):
-    """An object was written by a newer version of the program; it need not be damaged."""
+    """A newer version of the program wrote an object, which need not be damaged."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)
@@ -368,7 +367,7 @@ class MetadataError(CorruptionError):
 
 
 class BadRowError(CorruptionError):
-    """A row has values of a wrong type; only the inode of that row is affected."""
+    """A row has a value of a wrong type; only the row's inode is affected."""
 
     def __init__(self, what: str, ino: int) -> None:
         super().__init__(f"{what} of inode {ino} has values of another type; run s3fs-meta fsck -y")
@@ -377,7 +376,7 @@ class BadRowError(CorruptionError):
 
 
 class LostBlockError(CorruptionError):
-    """The cache file of a block that is not yet in the bucket is missing, short or torn."""
+    """A dirty block is lost: its cache file is missing, short or torn."""
 
     def __init__(self, block: int, what: str) -> None:
         super().__init__(f"block {block} is lost: {what}")
@@ -393,7 +392,7 @@ class DatabaseFullError(DatabaseError):
 
 
 class FencedError(S3fsError):
-    """A newer epoch owns the filesystem, so this mount must not write any more."""
+    """Another host has taken over with a newer epoch, so this mount must not write."""
 
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
         super().__init__(f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}")
@@ -404,11 +403,11 @@ class FencedError(S3fsError):
 
 
 class SettingsError(S3fsError):
-    """The user's request is impossible in this form; the message contains advice."""
+    """A setting or argument makes a request impossible; the message contains advice."""
 
 
 class UsageError(SettingsError):
-    """An option or argument is wrong."""
+    """An option or argument of the user is wrong."""
 
 
 class ExtensionMissingError(SettingsError):
@@ -427,7 +426,7 @@ class PassphraseError(SettingsError):
 
 
 class NotAFilesystemError(SettingsError):
-    """There is no filesystem at the URL."""
+    """The URL contains no filesystem."""
 
     def __init__(self, url: str, why: str = "") -> None:
         because = f": {why}" if why else ";"

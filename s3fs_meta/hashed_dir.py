@@ -1,13 +1,13 @@
-"""A tree of directories that are created for their files and removed when they are empty.
+"""A tree of files whose directories are created on demand and removed when they are empty.
 
 Owns: creating a directory when a file needs it, and removing it with its last file.
-Does not know: the meaning of the files, or when they must be durable.
+Does not know: the meaning of the files, and when they must be durable.
 Used by: the block cache (``NumberedDir``) and the local object store (``PrunedTree``).
 
-Creating and pruning need no lock. A directory is removed by rmdir(2), which fails if it is not
-empty. If a create finds its directory missing, it creates the directory again and repeats. Each
-unlink tries the rmdir, as does a create that fails after creating a directory. So empty directories
-remain only after a crash, and ``prune_all`` removes them.
+Creating and pruning need no lock. rmdir(2) removes a directory only if it is empty. An operation
+that finds its directory missing creates the directory and repeats. Each unlink tries the rmdir, as
+does a failed operation that created a directory. So empty directories remain only after a crash,
+and ``prune_all`` removes them.
 
 All methods are synchronous, block on the disk, and may be called from several threads at once.
 """
@@ -65,7 +65,7 @@ class PrunedTree:
         return self._with_parents(place, lambda: os.open(place, flags | os.O_CLOEXEC, mode))
 
     def put_from(self, source: Path, name: str) -> None:
-        """Move *source* to *name*, replacing a file of that name; atomic, not yet durable.
+        """Move *source* to *name*, atomically replacing a file of this name; not yet durable.
 
         Raises:
             FileNotFoundError: *source* or *root* does not exist.
@@ -74,7 +74,7 @@ class PrunedTree:
         self._with_parents(place, lambda: os.rename(source, place), source)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a file, replacing a file of the new name; atomic, not yet durable.
+        """Rename a file, atomically replacing a file of the new name; not yet durable.
 
         Raises:
             FileNotFoundError: the file or *root* does not exist.
@@ -91,7 +91,7 @@ class PrunedTree:
 
         Raises:
             FileExistsError: the other tree has a file of this name; nothing was changed.
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
         """
         place, target = self._place(name), other.path(name)
         if os.path.lexists(target):
@@ -120,7 +120,7 @@ class PrunedTree:
         return True
 
     def remove_all(self, names: Iterable[str]) -> None:
-        """Remove files, then each directory that is empty without them."""
+        """Remove files, then each directory that became empty."""
         last_in: dict[str, str] = {}
         try:
             for place in map(self._place, names):
@@ -132,10 +132,10 @@ class PrunedTree:
                 self._prune_above(place)
 
     def names(self) -> Iterator[str]:
-        """Yield the name of every file, in no order.
+        """Yield the name of every file, in no particular order.
 
-        Files that are created or removed meanwhile may be included. Links to directories are not
-        followed.
+        Files that are created or removed during the listing may be included. Links to directories
+        are not followed.
         """
         for directory, _, files in os.walk(self._root, onerror=_pass_over_pruned):
             for file in files:
@@ -144,7 +144,7 @@ class PrunedTree:
     def sync_parents(self, names: Iterable[str]) -> None:
         """Make names durable: fsync each of their directories once, then *root*.
 
-        A directory that was pruned meanwhile is skipped, because its files were removed, too.
+        A directory that another thread has pruned is skipped, because its files were removed.
         """
         places = [self._place(name) for name in names]
         if not places:
@@ -161,10 +161,10 @@ class PrunedTree:
         sync_path(self._root)
 
     def prune_all(self) -> int:
-        """Remove every empty directory below *root* (a crash may leave some); return their number.
+        """Remove every empty directory below *root*, as a crash leaves; return their number.
 
-        If a directory's link count shows the number of its subdirectories, the time depends on
-        the number of directories, not of files. (On Btrfs every link count is one.)
+        Where a link count shows the number of subdirectories, the time depends on the number of
+        directories, not of files. (On Btrfs every link count is one.)
         """
         return sum(self._prune_below(place) for place in _subdirectories(self._root))
 
@@ -198,7 +198,7 @@ class PrunedTree:
         )
 
     def _make_parents(self, place: str) -> None:
-        """Create the missing directories above *place*; the caller repeats if one vanishes."""
+        """Create the missing directories above *place*; the caller retries if one was pruned."""
         directories = self._directories_above(place)
         if not directories:
             raise FileNotFoundError(errno.ENOENT, "the root directory was removed", self._root)
@@ -267,7 +267,7 @@ class NumberedDir(PrunedTree):
         return place.rpartition("/")[2]
 
     def numbers(self, first: int) -> Iterator[int]:
-        """Yield the numbers of all files from *first* on, in no order; skip files without a number.
+        """Yield the numbers of all files from *first* on, in no order; skip other files.
 
         Directories with smaller numbers are skipped.
         """
@@ -283,11 +283,11 @@ class NumberedDir(PrunedTree):
                     yield number
 
     def gather(self) -> int:
-        """Move files from the directories of an older layout; return the number of moved files.
+        """Move files from directories of an older layout; return the number of moved files.
 
-        A file is not moved if its name is no number, or if the new layout has its number. A kill is
-        harmless: the next call moves the remaining files. Until a call has returned, the caller
-        must not open any file.
+        A file is not moved if its name is not a number, or if the new layout contains its number. A
+        kill is harmless: the next call moves the remaining files. The caller must not open a file
+        before this method returns.
 
         Raises:
             FileNotFoundError: *root* does not exist.
@@ -312,9 +312,9 @@ def _is_number(name: str) -> bool:
 
 
 def make_durably(path: Path) -> None:
-    """Make a directory and its missing parents, and sync the directory of each new name.
+    """Create a directory and its missing parents, and sync the parent of each new name.
 
-    Otherwise a power cut could lose a new directory together with synced files in it.
+    Without the sync, a power cut could lose a new directory with the synced files in it.
     """
     missing = path
     made = []
@@ -327,7 +327,7 @@ def make_durably(path: Path) -> None:
 
 
 def sync_path(path: str | Path) -> None:
-    """Sync one file or directory to the disk (fsync(2))."""
+    """Sync a file or directory to the disk (fsync(2))."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -336,7 +336,7 @@ def sync_path(path: str | Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file and fsync it, but not its directory; a symbolic link is not followed.
+    """Write and fsync a file, but not its directory; do not follow a symbolic link.
 
     No other process may write the file. ``os.write`` is used because the tests of power cuts record
     calls of ``os``.
@@ -352,9 +352,9 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Write a file in place of the one with its name, atomically and durably. Blocking.
+    """Replace a file atomically and durably. Blocking.
 
-    After an error the former file is there. No other process may replace the file.
+    After an error the file has its former content. No other process may replace the file.
     """
     new = path.with_name(f"{path.name}.new")
     try:
@@ -373,20 +373,21 @@ def write_again(
     *,
     keep_bytes: int | None = None,
 ) -> None:
-    """Replace a file by a durable copy with the same holes; the caller syncs its name. In a thread.
+    """Replace a file by a durable copy with the same holes; the caller syncs the name.
 
-    A failed sync leaves pages that differ from the disk but count as written. Writing to the
-    same file does not help: ext4 then writes the bytes into blocks that still count as unwritten.
+    A failed sync leaves pages in memory that differ from the disk but count as written. Writing to
+    the same file does not help: ext4 then writes into blocks that still count as unwritten. The
+    call blocks, so call it in a thread.
 
     Args:
         path: the file.
         copy: an unused path on the same disk.
         prepare: called with the descriptor of the empty copy.
-        keep_bytes: the length of the copy; None for that of the file.
+        keep_bytes: the length of the copy; None for the length of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        OSError: the file cannot be read, or the copy not be written to the disk.
+        FileNotFoundError: the file does not exist.
+        OSError: the file cannot be read, or the copy cannot be written to the disk.
     """
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -415,7 +416,7 @@ def write_again(
 
 
 def _data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the first bytes of an open file that are not holes."""
+    """Yield the byte ranges with data among the first bytes of an open file."""
     stop = 0
     while stop < size_bytes:
         try:

@@ -1,4 +1,4 @@
-"""The identity of this machine, of its boot and of its memory, as values that tests can replace.
+"""The identity of this machine, of its boot and of its memory, which tests can replace.
 
 Owns: the files that identify a machine, and the detection of containers. In a container these files
 belong to the image or to the host, so a container is an unknown machine.
@@ -30,7 +30,7 @@ _BYTES_MAX = 128  # maximum size of an identifier; real ones have about 36 bytes
 
 
 class Machine(NamedTuple):
-    """The identifiers of a machine; None if unknown."""
+    """The identifiers of a machine; an unknown identifier is None."""
 
     machine_id: str | None
     product_uuid: str | None
@@ -49,7 +49,7 @@ def this_machine() -> Machine:
 
 
 def _read(path: Path) -> str | None:
-    """Return the identifier in a file; None if the file is absent, unreadable, or has none."""
+    """Return the identifier in a file; None if the file is unreadable or lacks an identifier."""
     try:
         with path.open("rb") as file:
             value = file.read(_BYTES_MAX).decode("ascii").strip().lower()
@@ -68,9 +68,9 @@ def this_boot() -> str:
 
 
 def memory_of(directory: Path) -> str:
-    """Return an identifier of the memory that caches the files of a directory: see ``has_forgotten``.
+    """Return an identifier of the memory that caches a directory's files (``has_forgotten``).
 
-    It names the boot, the disk as it was attached last, and the directory.
+    The identifier consists of the boot, the last attachment of the disk, and the directory.
     """
     found = directory.stat()
     disk = _disk_sequence(found.st_dev)
@@ -78,10 +78,10 @@ def memory_of(directory: Path) -> str:
 
 
 def has_forgotten(before: str | None, now: str) -> bool:
-    """Return whether the memory lost pages of a directory between two calls of ``memory_of``.
+    """Return whether cached pages of a directory were lost between two calls of ``memory_of``.
 
-    It did if the machine was restarted, or if the disk of the same directory was detached and
-    attached again. A copy of the directory on another disk was read from the memory.
+    Pages were lost if the machine was restarted, or if the directory's disk was detached and
+    attached again. A copy of the directory on another disk lost no pages.
     """
     if before is None:
         return True
@@ -93,10 +93,10 @@ def has_forgotten(before: str | None, now: str) -> bool:
 
 
 def _disk_sequence(device: int) -> str:
-    """Return the number that the kernel gave a disk when it was attached, "" if it has none.
+    """Return the kernel's sequence number of an attached disk; "" if the disk has no number.
 
-    No two attached disks of a boot have the same number. Linux has it since version 5.15; network
-    filesystems and Btrfs have no single disk.
+    Each attachment in a boot has another number. Linux has these numbers since version 5.15;
+    network filesystems and Btrfs have no single disk.
     """
     entry = BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}"
     for path in (

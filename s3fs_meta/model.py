@@ -1,4 +1,4 @@
-"""The values that all layers share: numbers with their own types, and immutable tuples.
+"""The values that all layers share: typed numbers and immutable tuples.
 
 Owns: NewTypes and tuples. Does not know: SQLite, FUSE, stores.
 Values that every request creates are NamedTuples: creating one from a database row takes a third
@@ -75,7 +75,7 @@ _OTHER_POINTS: Final = frozenset({NEWEST.text, "now"})
 
 
 def is_kept_name(text: str) -> bool:
-    """Return whether a text can be the name of a kept point, and means no other point in time."""
+    """Return whether a text is a valid name of a kept point and no other point in time."""
     return (
         len(text) <= KEPT_NAME_CHARS_MAX
         and _KEPT_NAME.fullmatch(text) is not None
@@ -102,7 +102,7 @@ class Address(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A position in the chain of changelogs, as printed by mount and given to at_least=."""
+    """A position in the chain of changelogs, as mount prints it and at_least= accepts it."""
 
     txg: Txg
     hash: str  # first digits of the changelog's hash
@@ -157,7 +157,7 @@ class CachedRow(NamedTuple):
 
 
 class AccessTime(enum.Enum):
-    """When reading a file writes its access time; the values are options of mount(8)."""
+    """The rule by which reads write access times; the values are options of mount(8)."""
 
     NEVER = "noatime"
     RELATIVE = "relatime"

@@ -1,4 +1,4 @@
-"""Errors of commands if a mount does not answer or does not end.
+"""Errors of commands about mounts that do not answer or do not end.
 
 Owns: the reasons why no daemon on this host answers, with advice. Does not know:
 errnos, exit statuses.
@@ -16,7 +16,7 @@ class NotMountedError(SettingsError):
 
 
 class KilledMountError(NotMountedError):
-    """The filesystem is mounted, but its daemon does not exist any more."""
+    """The filesystem is mounted, but its daemon was killed."""
 
     def __init__(self, mountpoint: str, rest: str, again: str) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class OtherUserError(NotMountedError):
 
 
 class InUseError(SettingsError):
-    """The filesystem was unmounted, but the daemon continues because it is still in use."""
+    """The filesystem was unmounted but is still in use, so its daemon continues."""
 
     def __init__(self, by: str, mountpoint: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The state of a mount: an enumeration and the table of its transitions.
+"""The state of a mount: its values, and the table of their transitions.
 
     STARTING ──► FOLLOWING ──► SERVING ──► STOPPING
         │            │          │  │  ▲        ▲
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class MountState(enum.Enum):
-    """The state of a mount."""
+    """The possible states of a mount."""
 
     STARTING = "starting"
     FOLLOWING = "following"
@@ -58,11 +58,11 @@ class MountStatus:
         rows_changed: Callable[[], int] | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
-        """Begin as STARTING.
+        """Begin in state STARTING.
 
         Args:
-            read_only: changes are refused until ``promote``.
-            rows_changed: returns the number of changed rows; None: every change counts as one.
+            read_only: True to refuse changes until ``promote``.
+            rows_changed: returns the number of changed rows; None if each change counts as one row.
             undo: rolls back changes that are not committed.
         """
         self._state = MountState.STARTING
@@ -91,7 +91,7 @@ class MountStatus:
         return self._state not in _SHIPS_NOT and not self._troubled
 
     def enter(self, state: MountState, why: str = "") -> None:
-        """Change the state; a transition that is not in the table is a bug."""
+        """Change the state; a transition that the table lacks is a bug."""
         if state is self._state:
             return
         assert state in NEXT[self._state], f"{self._state} cannot become {state}"
@@ -120,25 +120,25 @@ class MountStatus:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return counters that grow when a change begins and when a row changes."""
+        """Return counters of started changes and changed rows."""
         return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
-        """Return whether a change started and rows changed after *since*, an earlier ``progress``."""
+        """Return whether a change began and changed rows after *since*, an earlier ``progress``."""
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Accept changes from now on, because the follower has become the writer."""
+        """Start to accept changes, because the follower has become the writer."""
         assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
 
     def remount(self, *, read_only: bool) -> None:
-        """Record that the kernel has remounted the filesystem, read-only or writable."""
+        """Record that the kernel has remounted the filesystem as read-only or writable."""
         self.kernel_read_only = read_only
 
     def require_kernel_writable(self) -> None:
-        """Raise an error if the kernel's mount is read-only; for changes by control requests.
+        """Refuse a change by a control request if the kernel's mount is read-only.
 
         FUSE requests skip this check, because the kernel may still write back earlier changes.
 
@@ -149,7 +149,7 @@ class MountStatus:
             raise ReadOnlyStateError("remounted read-only")
 
     def require_writable(self) -> None:
-        """Count the start of a change; raise an error if the mount accepts none.
+        """Count the start of a change, or refuse the change.
 
         Raises:
             ReadOnlyStateError: the mount is read-only, degraded, fenced or stopping.

@@ -1,6 +1,6 @@
-"""The form of one row of the table of mount options.
+"""The fields of one row in the table of mount options.
 
-Owns: the fields of a row. Does not know: any option (``option_table``).
+Owns: the fields of a row. Does not know: the options (``option_table``).
 """
 
 from collections.abc import Callable

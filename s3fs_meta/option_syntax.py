@@ -1,9 +1,9 @@
 """Parsers of the values of mount options: sizes, times, points in time, masks, keywords.
 
 Owns: the syntax of values, and the suggestion for a misspelt word.
-Does not know: which option uses which parser.
-Each parser takes the name of the option, for its message, and the text after ``=``. It raises
-UsageError if the text is invalid.
+Does not know: the options that use a parser.
+The arguments of a parser are the name of the option, for messages, and the text after ``=``. A
+parser raises UsageError if the text is invalid.
 """
 
 import difflib
@@ -85,7 +85,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def percent(word: str, text: str) -> float:
-    """Parse a percentage from 0 to 100, with or without the sign.
+    """Parse a percentage from 0 to 100, with or without a percent sign.
 
     Raises:
         UsageError: the text is not a percentage.
@@ -117,7 +117,7 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
 
 
 def point_in_time(word: str, text: str) -> PointInTime:
-    """Return a point in time: ISO 8601, an age, ``txg=N``, the name of a kept point, or ``newest``."""
+    """Parse a point in time: ISO 8601, an age, ``txg=N``, a kept point's name, or ``newest``."""
     found = parse_point_in_time(text.strip(), SystemClock().now_ns())
     if found is None:
         raise UsageError(
@@ -128,19 +128,19 @@ def point_in_time(word: str, text: str) -> PointInTime:
 
 
 def entry_name(word: str, text: str) -> str:
-    """Return a name that a directory can have."""
+    """Return the text if it is a valid file name."""
     if not 0 < len(os.fsencode(text)) <= NAME_BYTES_MAX or text in {".", ".."} or "/" in text:
         raise UsageError(f"{word}={text} is not a valid file name")
     return text
 
 
 def point_of_txg(word: str, text: str) -> PointInTime:
-    """Return a point in time: the end of a transaction group, by its number."""
+    """Return the point in time at the end of the transaction group with a number."""
     return PointInTime(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
 
 
 def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
-    """Return a point in time; None if the text does not describe one."""
+    """Parse a point in time; return None if the text has no valid syntax."""
     if text == NEWEST.text:
         return NEWEST
     by_number = _TXG.fullmatch(text)
@@ -165,7 +165,7 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
 
 
 def format_time(time_ns: int) -> str:
-    """Return a time in the syntax of ``point_in_time``, rounded up to a millisecond."""
+    """Return a time in the syntax of ``point_in_time``, rounded up to milliseconds."""
     milliseconds = -(-time_ns // _MS_NS)
     when = _EPOCH + timedelta(milliseconds=milliseconds)
     return when.astimezone().isoformat(timespec="milliseconds")
@@ -180,7 +180,7 @@ def mark(word: str, text: str) -> Mark:
 
 
 def listen_address(word: str, text: str) -> Address:
-    """Return an address to listen on: ``ADDR:PORT``, or a port on 127.0.0.1."""
+    """Parse an address to listen on: ``ADDR:PORT``, or a port on 127.0.0.1."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     host = "127.0.0.1" if host in {"", "localhost"} else host
@@ -194,7 +194,7 @@ def listen_address(word: str, text: str) -> Address:
 
 
 def retention(word: str, text: str) -> int:
-    """Return the retention of points in time: seconds, up to 100 years; 0 retains none."""
+    """Parse the retention: return seconds, up to 100 years; 0 retains no past point in time."""
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
     if match is not None:
@@ -207,7 +207,7 @@ def retention(word: str, text: str) -> int:
 
 
 def duration(seconds: int) -> str:
-    """Return a time in the syntax of options, in the largest unit that divides it."""
+    """Return a time span in the syntax of options, in the largest unit that divides it."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % _DURATION_UNITS[unit] == 0:
             return f"{seconds // int(_DURATION_UNITS[unit])}{unit}"
@@ -215,7 +215,7 @@ def duration(seconds: int) -> str:
 
 
 def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers in a closed range."""
+    """Return a parser of integers from a minimum to a maximum, inclusive."""
 
     def parse(word: str, text: str) -> int:
         if not re.fullmatch(r"-?[0-9]+", text) or not minimum <= int(text) <= maximum:
@@ -241,7 +241,7 @@ class OneOf:
 
 
 def text_value(word: str, text: str) -> str:
-    """Return any text that is not empty."""
+    """Return the text; raise UsageError if it is empty."""
     if not text:
         raise UsageError(f"the option {word} needs a value")
     return text
@@ -253,7 +253,7 @@ def path_value(word: str, text: str) -> Path:
 
 
 def page_size(word: str, text: str) -> int:
-    """Return a page size that SQLite supports."""
+    """Parse a page size of the database that SQLite supports."""
     size = parse_size(word, text, "8K")
     if not PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX or size & (size - 1):
         raise UsageError(
@@ -263,7 +263,7 @@ def page_size(word: str, text: str) -> int:
 
 
 def page_cache(word: str, text: str) -> int:
-    """Return the size of a page cache in SQLite's notation: pages, or KiB as a negative number."""
+    """Parse the size of SQLite's page cache; return pages, or KiB as a negative number."""
     if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     return -(parse_size(word, text) >> 10)
@@ -278,18 +278,18 @@ def cache_bytes(word: str, text: str) -> int:
 
 
 def mode_mask(word: str, text: str) -> int:
-    """Return permission bits from octal digits."""
+    """Parse permission bits in octal digits."""
     if not re.fullmatch(r"0*[0-7]{1,3}", text):
         raise UsageError(f"{word}={text} is not an octal mask such as 022")
     return int(text, 8) & MODE_BITS_MAX
 
 
 def flag(value: object) -> Callable[[str, str], object]:
-    """Return the parser of an option without a value; it returns *value*."""
+    """Return the parser of a flag; the parser returns *value*."""
     return lambda _word, _text: value
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a question with the most similar known word; empty if no known word is similar."""
+    """Return a question that suggests the most similar known word; "" if no word is similar."""
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_LIKENESS)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,7 +1,7 @@
-"""The table of mount options (``-o``): one row for each option, with its complete documentation.
+"""The table of mount options (``-o``): one row per option, with its complete documentation.
 
 Owns: names, defaults, effects and costs; docs/reference/settings.md is generated from them.
-Does not know: how values are used. ``transfer_options`` has the rows about cache and bucket.
+Does not know: the use of values. ``transfer_options`` contains the rows about cache and bucket.
 Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
 """
 
@@ -521,9 +521,10 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 
 
 def default_of(field: str) -> Any:
-    """Return the default of a field of MountOptions, from the row with a default.
+    """Return the default of a field of MountOptions.
 
-    Without such a row the default is None; for a flag it is the opposite of the flag's value.
+    The default is in one row of the field. Without a default in any row it is None, and for a flag
+    the opposite of the flag's value.
     """
     rows = [option for option in OPTIONS if option.field == field]
     for option in rows:

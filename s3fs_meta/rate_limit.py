@@ -1,8 +1,8 @@
-"""Limits of a transfer rate, fixed or by a timetable, and their syntax in options.
+"""Limits of a transfer rate, fixed or by timetable, and their syntax in options.
 
-Owns: the value, its parser, the rate that applies at a local time. Does not know: clocks, waiting
+Owns: the value, its parser, the rate at a local time. Does not know: clocks, waiting
 (``objects.throttle``).
-Source: the form of a timetable is that of rclone's option ``--bwlimit``.
+Source: rclone's option ``--bwlimit``, whose form a timetable has.
 """
 
 import re
@@ -28,7 +28,7 @@ _EXAMPLE: Final = "08:00,512K 23:00,off"
 
 
 class Slot(NamedTuple):
-    """One entry of a timetable: from this minute of the week on the rate applies."""
+    """One entry of a timetable: the rate from a minute of the week on."""
 
     minute: int  # minutes since Monday 00:00, local time
     bytes_per_s: int | None  # maximum rate; None means unlimited
@@ -48,7 +48,7 @@ class RateLimit:
         return self.text
 
     def bytes_per_s(self, now: time.struct_time) -> int | None:
-        """Return the rate that applies at a local time, None for no limit."""
+        """Return the maximum rate at a local time; None means unlimited."""
         minute = now.tm_wday * _MINUTES_PER_DAY + now.tm_hour * 60 + now.tm_min
         current = self.slots[-1]
         for slot in self.slots:
@@ -59,7 +59,7 @@ class RateLimit:
 
 
 def rate_limit(word: str, text: str) -> RateLimit:
-    """Return a limit: a rate, ``off``, or a timetable; and ``strict`` after it.
+    """Parse a limit: a rate, ``off`` or a timetable, optionally followed by ``strict``.
 
     Raises:
         UsageError: the text is not a limit.
@@ -81,7 +81,7 @@ def rate_limit(word: str, text: str) -> RateLimit:
 
 
 def _slot(word: str, text: str, part: str) -> tuple[int | None, int, int | None]:
-    """Return the day of an entry of a timetable, its minute of the day, and its rate."""
+    """Return the weekday, the minute of the day and the rate of a timetable's entry."""
     match = _SLOT.fullmatch(part)
     if match is None:
         raise _invalid(word, text)
@@ -94,7 +94,7 @@ def _slot(word: str, text: str, part: str) -> tuple[int | None, int, int | None]
 
 
 def _day(name: str) -> int:
-    """Return the number of a weekday from its name or the first three letters, -1 if unknown."""
+    """Return the number of a weekday by its name or first three letters; -1 if unknown."""
     given = name.lower()
     found = [n for n, day in enumerate(_DAYS) if given in {day, day[:_DAY_CHARS]}]
     return found[0] if found else -1

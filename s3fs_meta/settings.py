@@ -1,7 +1,7 @@
-"""The parsed mount options (``-o``), as one frozen value.
+"""The parsed mount options (``-o``) as one immutable value.
 
-Owns: the value, the slice of it that each component takes, the parser of fstab-style strings, and
-the options of other programs, which are ignored or refused.
+Owns: the value, its slice for each component, the parser of fstab-style strings, and the options
+of other programs, which are ignored or refused.
 Does not know: defaults (``option_table``), the command line, the values that SQLite accepts
 (``meta.db.pragmas``), the methods of compression (``codec.compression``).
 """
@@ -101,7 +101,7 @@ class FilesystemOptions:
 
 @dataclass(frozen=True)
 class SqliteOptions:
-    """The settings of SQLite that do not depend on the database."""
+    """The settings of SQLite that any database may have."""
 
     journal_mode: str = default_of("journal_mode")
     synchronous: str = default_of("synchronous")
@@ -124,7 +124,7 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptions):
-    """All options of a mount; None if an option was not given and has no default."""
+    """All options of a mount; an option without value and default is None."""
 
     # SQLite
     page_size: int | None = default_of("page_size")
@@ -208,7 +208,7 @@ def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
 
 
 def option_words(options: MountOptions, without: Container[str] = ()) -> list[str]:
-    r"""Return the options that differ from their defaults, as parts of a ``-o`` string.
+    r"""Return the options with other values than the defaults, as parts of a ``-o`` string.
 
     Args:
         options: the options of a mount.
@@ -224,7 +224,7 @@ def option_words(options: MountOptions, without: Container[str] = ()) -> list[st
 
 
 def _written(row: Option, value: object) -> Iterator[str]:
-    """Yield the texts of an option with *value*, if the option can have this value."""
+    """Yield the forms of an option in a ``-o`` string that give it *value*."""
     if not row.takes:
         if row.parse(row.word, "") == value:
             yield row.word

@@ -1,4 +1,4 @@
-"""Paths of the local state of filesystems, and of the notes about running mounts.
+"""The paths of local state, and of the notes about running mounts.
 
 Owns: the paths. Does not know: the files in these directories.
 Keeps: no slow imports, so that commands that only send a control request start fast.
@@ -17,9 +17,9 @@ SNAPSHOT_INFIX: Final = "-at-"
 
 
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
-    """Return the default parent of state directories.
+    """Return the default directory of all state directories.
 
-    Source: XDG Base Directory Specification 0.8; a relative $XDG_STATE_HOME is to be ignored.
+    Source: XDG Base Directory Specification 0.8, which ignores a relative $XDG_STATE_HOME.
     """
     if uid == 0:
         return Path("/var/lib/s3fs-meta")
@@ -43,9 +43,9 @@ def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
 
 
 def locate(url: str, cachedir: Path) -> Path:
-    """Return the path of the state directory for a URL; it may not exist.
+    """Return the path of the state directory for a URL; the directory may be missing.
 
-    The name has a readable part and a hash, so that two URLs never share a directory.
+    The name consists of a readable part and a hash, so that two URLs never share a directory.
     """
     import hashlib  # loads OpenSSL
 
@@ -55,7 +55,7 @@ def locate(url: str, cachedir: Path) -> Path:
 
 
 def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
-    """Return the state directory of a mounted point in time; each mountpoint has its own.
+    """Return the state directory of a point in time that is mounted on a mountpoint.
 
     Args:
         state: the state directory of the filesystem.

@@ -1,11 +1,10 @@
 """The record in a state directory that a sync of its files has failed.
 
-Owns: the file ``failed-sync``. Does not know: which file it was, and how the next mount repairs the
-state (``sync.opening.failed_sync``).
-Keeps: the record is made in the thread of the failed call, before its caller knows of the failure. The
-file exists, with its length, from the opening on: a full disk is a frequent reason of a failed sync,
-and even then bytes of a file can be overwritten. The record need not be durable, because it concerns
-only pages in memory.
+Owns: the file ``failed-sync``. Does not know: the file whose sync failed, and the repair by the next
+mount (``sync.opening.failed_sync``).
+Keeps: the thread of the failed call writes the record before the call returns. The file exists with
+its full length from the opening on, because it can be overwritten even on a full disk, a frequent
+reason of a failed sync. The record need not be durable, because it is only about pages in memory.
 Design: docs/design/durability.md, "From write to fsync".
 """
 
@@ -25,7 +24,7 @@ _MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def prepare(state: Path) -> None:
-    """Make the file of the record, if it is missing; without room for it ``note`` tries again."""
+    """Create the file of the record if it is missing; after an error ``note`` tries again."""
     try:
         if not (state / NAME).exists():
             _write(state, _NOTHING)
@@ -36,7 +35,7 @@ def prepare(state: Path) -> None:
 
 
 def note(state: Path) -> None:
-    """Record that a sync has failed. In any thread."""
+    """Record that a sync has failed. May be called in any thread."""
     try:
         _write(state, machine.memory_of(state).encode().ljust(_RECORD_BYTES, b"\0"))
     except OSError as exc:
@@ -48,12 +47,12 @@ def note(state: Path) -> None:
 
 
 def forget(state: Path) -> None:
-    """Delete the record, because all files are durable. Raises OSError."""
+    """Delete the record once all files are durable. Raises OSError."""
     _write(state, _NOTHING)
 
 
 def is_noted(state: Path) -> bool:
-    """Return whether a sync has failed, and the memory may still have what the disk lacks."""
+    """Return whether a sync failed and the memory may still differ from the disk."""
     try:
         with (state / NAME).open("rb") as file:
             before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")

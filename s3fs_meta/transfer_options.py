@@ -1,6 +1,6 @@
-"""Rows of the table of mount options about the cache, uploads and downloads.
+"""The rows of the mount option table about the cache, uploads and downloads.
 
-Owns: names, defaults, effects and costs of these options. Does not know: the other rows
+Owns: names, defaults, effects and costs of these options. Does not know: all other rows
 (``option_table``), the use of a value.
 """
 

@@ -26,7 +26,7 @@ class SystemClock:
     The kernel sets the times of written files, this program the times of created files. make(1) and
     relatime require that a later change never has an earlier time. No clock of clock_gettime(2)
     guarantees this: the kernel uses its coarse clock, which is up to a tick behind the fine clock.
-    Since Linux 6.13 the kernel uses the last fine time of any file if that time is later (fs/inode.c,
+    Since Linux 6.13 the kernel uses the last fine time of any file if it is later (fs/inode.c,
     inode_set_ctime_current). So this class makes the kernel set the time of a file in memory, and
     reads the time of the file.
 

@@ -1,6 +1,6 @@
 """The record in a state directory that a sync of its files has failed.
 
-Owns: the file ``failed-sync``. Does not know: the file whose sync failed, and the repair by the next
+Owns: the file ``failed-sync``. Does not know: the file whose sync failed, the repair by the next
 mount (``sync.opening.failed_sync``).
 Keeps: the thread of the failed call writes the record before the call returns. The file exists with
 its full length from the opening on, because it can be overwritten even on a full disk, a frequent

@@ -1,4 +1,4 @@
-"""A filesystem and its history as pages in the browser, read-only, on loopback.
+"""Read-only web pages, on loopback, that show a filesystem and its history.
 
 page server a server of ``mount.http_server`` on loopback, with headers that protect every reply
 access      the one-time token in the URL, the cookie and the secret path that replace it

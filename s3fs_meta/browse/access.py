@@ -1,13 +1,13 @@
-"""Who may see the pages: the browser to which the user gave the printed URL.
+"""Access control: only the browser that opens the printed URL may read the pages.
 
 Owns: the token, the cookie, the secret path of the pages, names of this server in the Host header.
 Does not know: pages.
-Keeps: the token is valid once. A web page of another host can neither guess the cookie nor, by
-resolving its own name to 127.0.0.1, reach this server under that name. A page that another server
-on this host has sent cannot make the browser send requests here.
+Keeps: the token is valid once. A web page of another host cannot guess the cookie, and cannot reach
+this server under its own name by resolving the name to 127.0.0.1. A page of another server on this
+host cannot make the browser send requests to this server.
 
-Browsers send a cookie to all ports of a host, so also to a server of another user. But they send it
-only below the path for which it was set, and only this server knows that path.
+Browsers send a cookie to all ports of a host, even to a server of another user. But they send the
+cookie only below the path for which it was set, and only this server knows the path.
 """
 
 import hmac
@@ -37,12 +37,12 @@ _HTML: Final = "text/html; charset=utf-8"
 
 
 def new_path() -> str:
-    """Return the path below which all pages of a new server are."""
+    """Return a random path below which a new server serves all pages."""
     return "/" + secrets.token_urlsafe(_PATH_BYTES)
 
 
 def leading_to(url: str) -> str:
-    """Return a page that leads a browser to a URL at once."""
+    """Return a page that sends the browser to a URL at once."""
     return _ENTRANCE.format(url=html.escape(url))
 
 
@@ -50,11 +50,11 @@ class Access:
     """The secrets of one run of the server."""
 
     def __init__(self, address: Address, root: str) -> None:
-        """Make the secrets for a server.
+        """Create the secrets of a server.
 
         Args:
-            address: where it listens.
-            root: as from ``new_path``.
+            address: the address on which the server listens.
+            root: a path from ``new_path``.
         """
         self._address = address
         self.root = root
@@ -69,11 +69,11 @@ class Access:
 
     @property
     def url(self) -> str:
-        """Return the URL for the user; it works once."""
+        """Return the URL for the user, which works once."""
         return f"http://{self._address}/?token={self._token}"
 
     def refusal(self, request: Request) -> Reply | None:
-        """Return the reply to a request that does not get its page, None if it gets it."""
+        """Return the reply to a refused request; None if the request may get its page."""
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self._hosts:
             return Reply(MISDIRECTED, b"this server has another name\n")
@@ -99,7 +99,7 @@ class Access:
         return Reply(200, page, _HTML, {"set-cookie": cookie})
 
     def _takes(self, given: str, method: str) -> bool:
-        """Return whether a token is the valid one; afterwards it is not any more."""
+        """Return whether a token is valid, and invalidate the token."""
         is_valid = self._token is not None and _is_equal(given, self._token)
         if is_valid and method == "GET":
             self._token = None

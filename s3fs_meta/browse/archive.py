@@ -1,8 +1,7 @@
-"""The entries of an archive, and joining the small pieces of it.
+"""The entries of an archive, and the combination of its small pieces.
 
-Owns: the bounds that hold for every kind of archive. Does not know: formats (``tar_stream``,
-``zip_stream``).
-Keeps: a walk ends, also through directories that damaged metadata has put into themselves.
+Owns: the bounds for all kinds of archives. Does not know: formats (``tar_stream``, ``zip_stream``).
+Keeps: every walk ends, even if damaged metadata put a directory into itself.
 """
 
 from collections.abc import AsyncGenerator
@@ -22,7 +21,7 @@ _PAUSE: Final = 256  # number of entries after which other requests are served
 
 
 async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenerator[Step, None]:
-    """Yield a directory and everything below it; *name* is the first name of each path.
+    """Yield a directory and all entries below it; each path begins with *name*.
 
     Raises:
         PastUnavailableError: a path has more than BROWSE_PATH_BYTES_MAX bytes.
@@ -41,20 +40,20 @@ async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenera
 
 
 class Joined:
-    """Sends small pieces together."""
+    """Combines small pieces before it sends them."""
 
     def __init__(self, put: Send) -> None:
         self._put = put
         self._pieces = bytearray()
 
     async def put(self, data: bytes | bytearray) -> None:
-        """Add a piece."""
+        """Add a piece; send all pieces if they are large enough."""
         self._pieces += data
         if len(self._pieces) >= BROWSE_PIECE_BYTES:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what was added."""
+        """Send the remaining pieces."""
         data = bytes(self._pieces)
         self._pieces.clear()
         if data:

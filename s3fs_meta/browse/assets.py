@@ -1,8 +1,8 @@
-"""The files that the pages need: the style, the icon, and the one script.
+"""The static files of the pages: the style sheet, the icon, and the only script.
 
-Owns: their content types, the hash of the script. Does not know: pages.
-Keeps: the content security policy names the script by its hash, so no other one is run, wherever a
-mistake in a template or a file would bring it from.
+Owns: the content types, the hash of the script. Does not know: pages.
+Keeps: the content security policy permits the script by its hash. So no other script runs, even if
+a mistake in a template or a file adds a script to a page.
 Source: https://www.w3.org/TR/CSP3/#external-hash; https://www.w3.org/TR/SRI.
 """
 
@@ -15,14 +15,14 @@ FOLDER: Final = Path(__file__).parent
 
 
 class Asset(NamedTuple):
-    """One file."""
+    """One static file."""
 
     content: bytes
     content_type: str
 
     @property
     def hash(self) -> str:
-        """Return the hash of the content, as in a policy or an attribute ``integrity``."""
+        """Return the hash of the content in the form of a content security policy."""
         return "sha256-" + base64.b64encode(hashlib.sha256(self.content).digest()).decode()
 
 

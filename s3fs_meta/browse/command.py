@@ -1,6 +1,6 @@
-"""Serving the pages of one filesystem until the user ends them.
+"""The server of one filesystem's pages, from its start to its end by the user.
 
-Owns: the order of opening, listening and announcing the URL. Does not know: arguments of commands.
+Owns: the order of steps: open, listen, announce the URL. Does not know: arguments of commands.
 """
 
 import signal
@@ -24,7 +24,7 @@ async def serve(reading: Reading, address: Address, announce: Callable[[str], No
 
     Args:
         reading: the filesystem.
-        address: where to listen; port 0 is any free port.
+        address: the address to listen on; port 0 selects any free port.
         announce: called with the URL for the user.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Comparisons: two states of the tree, and two versions of a text.
+"""Comparisons of two points in time, and of two versions of a text.
 
 Owns: the bounds of both comparisons, rows of texts side by side. Does not know: pages.
 """
@@ -25,7 +25,7 @@ _ONE: Final = trio.CapacityLimiter(1)
 
 
 class Row(NamedTuple):
-    """One row of two texts side by side; a number is None beside a line that only one text has."""
+    """One row of two texts side by side; the number of a missing line is None."""
 
     kind: str  # kind of the row: equal, changed, removed, added or skipped
     old_number: int | None
@@ -35,14 +35,14 @@ class Row(NamedTuple):
 
 
 async def differences(source: Source, before: Txg, top: bytes) -> list[Difference] | None:
-    """Return what changed below a path between a txg and the newest one, sorted by path.
+    """Return the changes below a path between a txg and the newest txg, sorted by path.
 
     Returns:
         None if more than BROWSE_CHANGED_MAX files changed, or their directories have more than
         BROWSE_COMPARED_NAMES_MAX names, or the changes of a txg are unknown.
 
     Raises:
-        StoreError, PastUnavailableError: a state cannot be read.
+        StoreError, PastUnavailableError: the state at one of the txgs cannot be read.
     """
     newest = (await source.bounds()).newest
     search = await source.search()

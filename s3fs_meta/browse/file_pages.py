@@ -1,7 +1,7 @@
-"""Content of files: previews, pictures, downloads.
+"""Replies with the content of files: previews, pictures, downloads.
 
-Owns: the headers under which content is sent. Does not know: the page of a file.
-Keeps: content is never sent as a page, whatever its name or its first bytes are.
+Owns: the headers for file content. Does not know: the page of a file.
+Keeps: content is never sent as a page, regardless of the file's name and first bytes.
 """
 
 import re
@@ -47,7 +47,7 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
 
 
 async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
-    """Return the way to the path that an inode had, for versions from before a rename."""
+    """Redirect to the path that an inode had at a txg, for versions before a rename."""
     if len(wanted.names) != 1 or not _INODE.fullmatch(wanted.names[0]):
         raise WrongAddressError("the address needs the number of an inode")
     async with site.used(wanted.txg) as point:
@@ -57,7 +57,7 @@ async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
 
 
 async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
-    """Return a file as a download."""
+    """Return the content of a file as a download."""
     length = (await _file(site, wanted)).size_bytes
     headers = {
         "content-disposition": attachment(wanted.names[-1]),

@@ -1,6 +1,6 @@
-"""The page of a search by name: entries of a point in time, and former names of a folder.
+"""The page of a search by name: the entries at a point in time, and a folder's former names.
 
-Owns: what a typed name matches. Does not know: HTML, the order of the search.
+Owns: matching typed names. Does not know: HTML, the order of the search.
 """
 
 import stat
@@ -25,7 +25,7 @@ _ANY: Final = "*?"
 
 
 async def find(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with the entries below a folder whose names match."""
+    """Return the page with the entries below a folder that match a typed name."""
     text = wanted.query.get("name", "")
     if not text or len(text) > NAME_BYTES_MAX:
         raise WrongAddressError("type a part of a file name to search for")
@@ -59,7 +59,7 @@ async def find(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 async def _former_names(site: Source, wanted: Wanted, pattern: bytes) -> tuple[list[bytes], bool]:
-    """Return the names that a folder has or had, and whether these are all."""
+    """Return present and former names in a folder, and whether the list is complete."""
     bounds = await site.bounds()
     async with site.used(bounds.newest.txg) as point:
         search = await site.search()
@@ -68,12 +68,12 @@ async def _former_names(site: Source, wanted: Wanted, pattern: bytes) -> tuple[l
 
 
 def _pattern(text: str) -> str:
-    """Return a typed name as a pattern of * and ?; without them it is a part of the name."""
+    """Return a typed text as a pattern: text without * and ? matches a part of a name."""
     return text if any(one in text for one in _ANY) else f"*{text}*"
 
 
 def _like(text: str) -> str:
-    """Return a typed name as a pattern of SQL, in which a and A are equal."""
+    """Return a pattern in the syntax of SQL's LIKE, which ignores case."""
     found = _pattern(text)
     for one in "\\%_":
         found = found.replace(one, "\\" + one)
@@ -81,7 +81,7 @@ def _like(text: str) -> str:
 
 
 def _glob(text: str) -> bytes:
-    """Return a typed name as a pattern of fnmatch, in which a and A are equal."""
+    """Return a pattern in the syntax of fnmatch, which ignores case."""
     return "".join(_either(one) for one in _pattern(text)).encode(errors="surrogateescape")
 
 

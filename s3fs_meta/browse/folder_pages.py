@@ -1,6 +1,7 @@
-"""Pages about an entry of the tree: a directory, its archives; a file's content is ``file_pages``.
+"""The pages of directories and other entries, and downloads of directories as archives.
 
-Owns: the order and the paging of names. Does not know: HTML, points in time.
+Owns: the order and the paging of names. Does not know: HTML, points in time, content of files
+(``file_pages``).
 """
 
 import stat
@@ -69,11 +70,11 @@ def described(names: Sequence[bytes], attributes: Attributes) -> Entry:
 
 
 def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[str, Any]:
-    """Return one page of names.
+    """Return one page of the names in a directory.
 
     A small directory is sorted by name, folders first, and ``from`` is the number of names before
-    the page. A large one is in the order of its cookies, and ``after`` is the last cookie before
-    the page.
+    the page. A large directory is sorted by cookie, and ``after`` is the last cookie before the
+    page.
     """
     ino, limit = directory.ino, BROWSE_SORTED_NAMES_MAX
     rows = dentries.page(point.db, ino, Cookie(0), limit + 1)

@@ -1,6 +1,6 @@
-"""Pages about history: the time line, versions of a file, two versions, what changed since.
+"""The pages about history: the time line, versions of a file, comparisons, changes.
 
-Owns: the values of these pages. Does not know: HTML, how the history is searched.
+Owns: the values of these pages. Does not know: HTML, searching the history.
 """
 
 import re
@@ -32,7 +32,7 @@ _VERSION: Final = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with the time line, or with a part of it."""
+    """Return the page with the time line or a part of the time line."""
     bounds = await site.bounds()
     first = Txg(max(wanted.number("first", bounds.oldest.txg), bounds.oldest.txg))
     last = Txg(min(wanted.number("last", bounds.newest.txg), bounds.newest.txg))
@@ -60,7 +60,7 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with the versions of a file, which may not exist any more."""
+    """Return the page with the versions of a file, which may be removed."""
     bounds = await site.bounds()
     async with site.used(bounds.newest.txg) as point:
         search = await site.search()
@@ -79,7 +79,7 @@ async def versions(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 def _chosen(found: Sequence[Version]) -> dict[str, Any]:
-    """Return the versions that can be compared, and the two that are compared at first."""
+    """Return the versions that can be compared, and the two versions to preselect."""
     unusable = {"removed", "unknown"}
     possible = [one for one in found if not unusable & set(one.changes)]
     return {"possible": possible, "new": possible[:1], "old": possible[:2][-1:]}
@@ -106,7 +106,8 @@ async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
-    """Return the txg and the inode in a field such as 42-7; without an inode the path counts."""
+    """Return the txg and the inode in a field such as 42-7; the inode is 0 in a field such as "
+    "42."""
     found = _VERSION.fullmatch(wanted.query.get(field, ""))
     if found is None:
         raise WrongAddressError(f"the parameter {field} is not a version")
@@ -125,7 +126,7 @@ async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
 
 
 async def changes(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with what changed between a point in time and the newest one."""
+    """Return the page with the changes between a point in time and the newest state."""
     link = await site.link(wanted.txg)
     found = await comparison.differences(site, link.txg, wanted.path)
     values = await common(site, wanted, link)

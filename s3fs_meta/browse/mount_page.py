@@ -1,6 +1,6 @@
-"""The page about the mount: its figures of the last hour as plots.
+"""The page about the mount, with plots of its figures in the last hour.
 
-Owns: which figures are shown, their units, the lines. Does not know: HTML, where figures are from.
+Owns: the choice of figures, their units, the lines. Does not know: HTML, the source of figures.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _MARGIN: Final = 2.0  # space above and below a plotted line for the width of th
 
 
 class Series(NamedTuple):
-    """One figure over time."""
+    """One figure that is plotted over time."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Series(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One figure over time, as it is drawn."""
+    """One plotted line: the texts and points of a figure over time."""
 
     title: str
     now: str
@@ -61,7 +61,7 @@ async def mount(watch: MountWatch | None, render: Render) -> Reply:
     """Return the page about the mount.
 
     Raises:
-        WrongAddressError: the filesystem was not mounted on this host when the pages began.
+        WrongAddressError: the filesystem was not mounted on this host when the server started.
     """
     if watch is None:
         raise WrongAddressError("the filesystem is not mounted on this host")
@@ -79,7 +79,7 @@ async def mount(watch: MountWatch | None, render: Render) -> Reply:
 
 
 def line_of(series: Series, samples: Sequence[Sample]) -> Line:
-    """Return a figure as a line; samples without the figure part the line."""
+    """Return a figure as a line, with gaps at samples that lack the figure."""
     values = [one.values.get(series.name) for one in samples]
     known = [one for one in values if one is not None]
     most = max(known, default=0.0)

@@ -1,9 +1,9 @@
-"""The figures of the mount over the last hour.
+"""The figures of a mount over the last hour.
 
-Owns: reading them, and the differences of two readings. Does not know: HTML, names of the figures
-(``mount.figures``).
-Keeps: at most BROWSE_SAMPLES_MAX samples. A mount that has ended, or does not answer, is a sample
-without values; it never ends the pages.
+Owns: reading the figures, and the differences of two readings. Does not know: HTML, names of the
+figures (``mount.figures``).
+Keeps: at most BROWSE_SAMPLES_MAX samples. A mount that has ended or does not answer gives a sample
+without values, and never ends the server.
 Tasks: one ``run``.
 """
 
@@ -27,7 +27,7 @@ _SLOWEST: Final = 0.99
 
 
 class Sample(NamedTuple):
-    """The figures at one point in time."""
+    """The figures of a mount at one point in time."""
 
     time_ns: int
     state: str  # state of the mount, or the reason why the state is unknown
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 class MountWatch:
-    """Reads the figures of one mount, and keeps those of the last hour."""
+    """Reads the figures of one mount, and keeps the samples of the last hour."""
 
     def __init__(self, place: Target) -> None:
         self.samples: deque[Sample] = deque(maxlen=BROWSE_SAMPLES_MAX)
@@ -45,7 +45,7 @@ class MountWatch:
         self._read_s = 0.0  # time of the last sample
 
     async def run(self) -> None:
-        """Read the figures until cancelled."""
+        """Read the figures at intervals until cancelled."""
         while True:
             await self.read()
             await trio.sleep(BROWSE_SAMPLE_S)
@@ -67,7 +67,7 @@ class MountWatch:
 
 
 def levels(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of one reading that are no rates."""
+    """Return the figures that one reading is enough for, such as sizes and ages."""
     exposed = health.exposure(figures)
     return {
         "age": exposed.age_s,
@@ -82,10 +82,10 @@ def rates(
     passed_s: float,
     table: prices.PriceTable,
 ) -> dict[str, float]:
-    """Return what happened between two readings, for each second; the cost for each day.
+    """Return rates between two readings: per second, and the cost per day.
 
     Returns:
-        No figures if the mount began anew between the readings.
+        No figures if another mount began between the readings.
     """
     if before.get("pid") != now.get("pid") or passed_s <= 0:
         return {}
@@ -107,7 +107,7 @@ def rates(
 
 
 def _joined(figures: Mapping[str, Any]) -> Histogram:
-    """Return the times of all requests together."""
+    """Return the latencies of the requests of all operations in one histogram."""
     found = list(histograms(figures).values())
     if not found:
         return Histogram((0.0,), (0, 0), 0.0)
@@ -120,7 +120,7 @@ def _requests(figures: Mapping[str, Any]) -> int:
 
 
 def _cost(figures: Mapping[str, Any], table: prices.PriceTable) -> float:
-    """Return the cost of all requests since the mount began, and of what it received."""
+    """Return the cost of all requests and downloads since the mount began."""
     cost = 0.0
     for kinds in figures["billed"].values():
         for kind, counts in kinds.items():

@@ -1,7 +1,7 @@
-"""Names of files in URLs, on pages and in commands for a shell.
+"""File names in URLs, on pages and in shell commands.
 
-Owns: the encodings. A name is bytes of any value except "/" and NUL, so no text stands for it as it
-is. Does not know: pages, files.
+Owns: the encodings. A name can contain any byte except "/" and NUL, so every encoding as text needs
+escapes. Does not know: pages, files.
 """
 
 import re
@@ -23,7 +23,7 @@ def to_url(path: bytes | str) -> str:
 
 
 def from_url(text: bytes) -> list[bytes] | None:
-    """Return the names of a path in a URL, None if it is not the path of a file."""
+    """Return the components of a path in a URL; None if the path is invalid."""
     names = [unquote_to_bytes(part) for part in text.split(b"/") if part]
     if any(name in {b".", b".."} or b"/" in name or b"\0" in name for name in names):
         return None
@@ -31,7 +31,7 @@ def from_url(text: bytes) -> list[bytes] | None:
 
 
 def is_utf8(name: bytes) -> bool:
-    """Return whether a name is text."""
+    """Return whether a name is valid UTF-8."""
     try:
         name.decode()
     except UnicodeDecodeError:
@@ -40,7 +40,7 @@ def is_utf8(name: bytes) -> bool:
 
 
 def shown(name: bytes) -> str:
-    """Return a name as text; bytes and characters that cannot be seen are escaped."""
+    """Return a name as text; invalid bytes and invisible characters are escaped."""
     text = name.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
@@ -52,14 +52,14 @@ def _escaped(character: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Return a text in which characters that could deceive the reader are escaped."""
+    """Return a text with escapes for characters that could deceive the reader."""
     return _CONTROLS.sub(lambda found: _escaped(found[0]), text)
 
 
 def attachment(name: bytes) -> str:
-    """Return the header for a download with a name. Source: RFC 6266, RFC 8187.
+    """Return the Content-Disposition header of a download. Source: RFC 6266, RFC 8187.
 
-    Programs that know no UTF-8 in headers get a name without the characters that quote or separate.
+    Clients that do not support UTF-8 in headers get a name without quotes and separators.
     """
     text = name.decode("utf-8", "replace")
     text = "".join(one if one.isprintable() and one not in "/\\" else "_" for one in text)
@@ -68,7 +68,7 @@ def attachment(name: bytes) -> str:
 
 
 def shell_word(word: bytes) -> str:
-    """Return a word for bash that stands for these bytes."""
+    """Return a name, quoted as one word for bash."""
     if _PLAIN.fullmatch(word):
         return word.decode()
     text = word.decode("utf-8", "surrogateescape")
@@ -78,7 +78,7 @@ def shell_word(word: bytes) -> str:
 
 
 def _ansi(byte: int) -> str:
-    """Return a byte as bash reads it inside $'…'."""
+    """Return a byte, escaped for bash inside $'…'."""
     if byte in _PRINTABLE and byte not in b"\\'":
         return chr(byte)
     return f"\\x{byte:02x}"

@@ -1,7 +1,7 @@
-"""The server of the pages: only on loopback, and with headers that protect every reply.
+"""The server of the pages, only on loopback, with headers that protect every reply.
 
-Owns: the headers, the bounds of one user's requests. Does not know: connections (``mount.http_server``),
-which page a request gets.
+Owns: the headers, the bounds of one user's requests. Does not know: connections
+(``mount.http_server``), the page for a request.
 Source: https://www.w3.org/TR/CSP3.
 """
 
@@ -57,5 +57,5 @@ async def listening(address: Address) -> HttpServer:
 
 
 def page(content: bytes, status: int = http_server.OK) -> Reply:
-    """Return the reply with a page."""
+    """Return the reply that contains a page."""
     return Reply(status, content, HTML)

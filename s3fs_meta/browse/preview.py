@@ -1,8 +1,8 @@
-"""The beginning of a file as a text, or its kind of picture.
+"""Previews of files: the beginning of a text, or the type of a picture.
 
-Owns: recognising texts, and the pictures that a browser may show. Does not know: pages.
-Keeps: only raster pictures are shown, each with the one content type of its first bytes. A picture
-in SVG is a program, so it is shown as text.
+Owns: recognising texts, and pictures that a browser may display. Does not know: pages.
+Keeps: only raster pictures are shown, each with the content type that its first bytes determine. An
+SVG picture may contain scripts, so it is shown as text.
 """
 
 import codecs
@@ -21,7 +21,7 @@ _WEBP_AT: Final = 8
 
 
 def picture_type(begin: bytes) -> str | None:
-    """Return the content type of a picture by its first bytes, None for another file."""
+    """Return the content type of a picture by its first bytes; None for any other file."""
     for magic, content_type in _PICTURES:
         if begin.startswith(magic):
             return content_type
@@ -31,7 +31,7 @@ def picture_type(begin: bytes) -> str | None:
 
 
 def text_of(begin: bytes) -> str | None:
-    """Return the beginning of a file as text, None if it is not text in UTF-8.
+    """Return the beginning of a file as text; None if it is not UTF-8.
 
     The last character may be incomplete.
     """

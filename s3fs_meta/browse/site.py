@@ -1,22 +1,22 @@
-"""The site: which page or download a request gets.
+"""The site: the URLs of all pages and downloads of one filesystem.
 
-Owns: the URLs below the secret path, how long a page may wait for the bucket. Does not know:
+Owns: the URLs below the secret path, the maximum wait of a page for the bucket. Does not know:
 connections, HTML.
-Keeps: nothing is changed. Content of files is sent as a download, or as a raster picture; it is
-never a page of this site.
+Keeps: no request changes the filesystem. File content is sent as a download or as a raster picture,
+never as a page of this site.
 
-    /                       the time line; ?first=&last= a part of it
-    /go?at=&path=           to a point in time that the user typed
+    /                       the time line; ?first=&last= limits it to some txgs
+    /go?at=&path=           redirects to a point in time that the user typed
     /at/TXG/PATH            a directory or a file
-    /inode/TXG/INODE        to the path that an inode had
-    /content/TXG/PATH       download of a file; /picture/… the same for the preview
-    /tar/TXG/PATH           download of a directory; /zip/… the same as zip
-    /find/TXG/PATH?name=    entries below a directory by a part of their name
+    /inode/TXG/INODE        redirects to the path that an inode had
+    /content/TXG/PATH       download of a file; /picture/… is the preview of a picture
+    /tar/TXG/PATH           download of a directory as tar; /zip/… as zip
+    /find/TXG/PATH?name=    entries below a directory that match a name
     /versions/PATH          the versions of a file
-    /compare/PATH?old=&new= two of them side by side
-    /changes/TXG/PATH       what changed since then
-    /space/TXG/PATH?since=  what takes the space, and what grew since another txg
-    /mount                  the mount, as plots over time
+    /compare/PATH?old=&new= two versions of a file side by side
+    /changes/TXG/PATH       the changes since a txg
+    /space/TXG/PATH?since=  the largest folders and files, and their growth since another txg
+    /mount                  plots of the mount's figures over time
 """
 
 import logging
@@ -160,7 +160,7 @@ class Site:
             return self._error(http_server.BUG, "A bug", "the terminal shows the traceback")
 
     async def _in_time(self, target: bytes) -> Reply:
-        """Return a page, or an error while the bucket does not answer."""
+        """Return a page, or an error page if the bucket does not answer in time."""
         reply: Reply | None = None
         error: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -212,7 +212,7 @@ class Site:
         raise WrongAddressError("no page has this address")
 
     async def _go(self, query: dict[str, str]) -> Reply:
-        """Return the way to a point in time that the user typed."""
+        """Redirect to a point in time that the user typed."""
         wanted = option_syntax.point_in_time("at", query.get("at", "newest"))
         link = await self._source.find(wanted)
         path = to_url(b"/".join(_names(query.get("path", "").encode())))

@@ -1,7 +1,7 @@
-"""The sizes of all folders at the points in time that the user looked at last.
+"""The cached sizes of all folders at recently viewed points in time.
 
-Owns: how many are in memory. Does not know: how they are added up (``meta.trees.folder_sizes``).
-Keeps: one point in time is added up at a time, in slices between which other pages are made.
+Owns: the cache. Does not know: adding up the sizes (``meta.trees.folder_sizes``).
+Keeps: the sizes of one point in time are computed at a time, in slices that let other pages run.
 """
 
 from collections import OrderedDict
@@ -15,14 +15,14 @@ from s3fs_meta.model import Txg
 
 
 class Sizes:
-    """The sizes at at most BROWSE_SIZES_MAX points in time."""
+    """The folder sizes at no more than BROWSE_SIZES_MAX points in time."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Txg, FolderSizes] = OrderedDict()
         self._lock = trio.Lock()
 
     async def of(self, point: OpenPoint) -> FolderSizes:
-        """Return the sizes at a point in time. Raises as ``FolderSizes.read``."""
+        """Return the folder sizes at a point in time. Raises as ``FolderSizes.read``."""
         txg = point.volume.link.txg
         async with self._lock:
             if txg not in self._known:

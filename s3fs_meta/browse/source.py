@@ -1,8 +1,8 @@
 """One filesystem for the pages: its points in time, its files and their content.
 
-Owns: the open bucket, the newest txg as the pages see it, reading content. Does not know: HTTP.
+Owns: the open bucket, the newest txg that pages show, reading content. Does not know: HTTP.
 Keeps: the bucket is only read. At most PAST_POINTS_OPEN_MAX databases are on the disk, unless more
-are in use. Content that the bucket has lost raises an error; it never becomes zeros.
+are in use. Content that the bucket has lost raises an error, and never reads as zeros.
 Tasks: any task; ``opened`` runs a background task.
 """
 
@@ -44,26 +44,26 @@ _RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs, of 200
 
 
 def _free_nothing(_size_bytes: int) -> None:
-    """Free no space: there is no cache."""
+    """Free no space, because this process has no cache."""
 
 
 class Bounds(NamedTuple):
-    """The retained points in time."""
+    """The oldest and the newest retained point in time."""
 
     oldest: Link
     newest: Link
 
 
 class Source:
-    """The history of one filesystem."""
+    """The files and the history of one filesystem."""
 
     def __init__(self, reading: Reading, bucket: Bucket, first: Volume) -> None:
         """Store the arguments.
 
         Args:
-            reading: where the filesystem is.
-            bucket: its bucket.
-            first: any opened point in time, of which only the bucket and the keys are used.
+            reading: the location of the filesystem, and the options for reading it.
+            bucket: the open bucket of the filesystem.
+            first: any opened point in time; only its bucket and keys are used.
         """
         self.reading = reading
         self.place = reading.place
@@ -82,13 +82,13 @@ class Source:
 
     @property
     def outage(self) -> Outage:
-        """Return since when and why the bucket does not answer."""
+        """Return the begin and the reason of the bucket's outage."""
         return outage_of(self.bucket.store)
 
     # --- points in time ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Close databases that are not used any more, until cancelled; then close all."""
+        """Close unused databases until cancelled, then close all databases."""
         await self._points.run()
 
     async def bounds(self) -> Bounds:
@@ -116,13 +116,13 @@ class Source:
         return self._search
 
     def count(self, run: tuple[Txg, Txg], found: tuple[int, int, int]) -> None:
-        """Keep the changes of a run for the next page with the time line."""
+        """Cache the changes of a run for the next page with the time line."""
         if len(self.counted) >= _RUNS_MAX:
             self.counted.clear()
         self.counted[run] = found
 
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg, without a request if it is known. Raises as ``find``."""
+        """Return the link of a txg, which may be cached. Raises as ``find``."""
         bounds = await self.bounds()
         if bounds.oldest.txg <= txg <= bounds.newest.txg:
             known = await self.bucket.points.readable(txg)
@@ -134,14 +134,15 @@ class Source:
         """Return the link of a point in time.
 
         Raises:
-            SettingsError: it is not retained; the message names the retained ones.
+            SettingsError: the point in time is not retained; the message names retained points.
             StoreError, FormatError: the bucket cannot be read.
         """
         return await self.bucket.find(wanted)
 
     @asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Use the state of a txg, which is restored if necessary. Raises as ``OpenPoints.used``."""
+        """Open the state of a txg for a context; restore it if necessary. Raises "
+        "``OpenPoints.used``."""
         async with self._points.used((await self.link(txg)).txg) as point:
             yield point
 
@@ -176,7 +177,7 @@ def find(point: OpenPoint, names: list[bytes]) -> Attributes:
     """Return the inode at a path; symbolic links are not followed.
 
     Raises:
-        NoEntryError: there is no such path at that time.
+        NoEntryError: the path did not exist at the point in time.
     """
     found = inodes.get(point.db, ROOT_INO)
     for name in names:
@@ -190,10 +191,10 @@ def find(point: OpenPoint, names: list[bytes]) -> Attributes:
 
 
 def path_of(point: OpenPoint, ino: Ino) -> list[bytes]:
-    """Return the names on a path that an inode had. Its directory is searched for the name.
+    """Return the components of a path that an inode had; search its directory for the name.
 
     Raises:
-        NoInodeError: there was no such inode, or it had no path.
+        NoInodeError: the inode did not exist, or had no path.
     """
     path = tree_paths.bytes_of(point.db.connection, ino)
     if path is None:
@@ -202,7 +203,7 @@ def path_of(point: OpenPoint, ino: Ino) -> list[bytes]:
 
 
 async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> bytes:
-    """Return the first *length* bytes of a file, or all if it is shorter. Raises as ``send``."""
+    """Return the first *length* bytes of a file, or a shorter file. Raises as ``send``."""
     parts: list[bytes] = []
 
     async def take(data: bytes) -> None:  # noqa: RUF029 - as one that waits
@@ -213,7 +214,7 @@ async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> by
 
 
 async def send(point: OpenPoint, attributes: Attributes, put: Send) -> None:
-    """Pass the content of a file to a function, piece by piece.
+    """Pass the content of a file piece by piece to a function.
 
     Raises:
         PastUnavailableError: the bucket has lost a part of the content.

@@ -1,6 +1,6 @@
-"""The page about space: the largest folders and files, what grew, and what the bucket holds.
+"""The page about used space: the largest folders and files, growth, and bucket contents.
 
-Owns: which parts are shown, the map. Does not know: HTML, how folders are added up.
+Owns: the choice of parts, the map. Does not know: HTML, adding up sizes of folders.
 """
 
 import stat
@@ -33,7 +33,7 @@ _LABEL_CHARS: Final = 0.085  # characters of a label per unit of width
 
 
 class Part(NamedTuple):
-    """A folder or a large file in the shown folder, or all other files."""
+    """A part of a folder: a subfolder, a large file, or all other files."""
 
     name: bytes  # name of the folder or file; b"" for all files that are not listed
     path: bytes
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Area(NamedTuple):
-    """A part on the map."""
+    """A part with its rectangle on the map."""
 
     part: Part
     tile: Tile
@@ -52,7 +52,7 @@ class Area(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A folder whose own files grew."""
+    """A folder whose direct files grew."""
 
     path: bytes
     more_bytes: int
@@ -60,7 +60,7 @@ class Grown(NamedTuple):
 
 
 async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page about the space that a folder takes."""
+    """Return the page about the space that a folder uses."""
     before: FolderSizes | None = None
     since: Txg | None = None
     if wanted.query.get("since"):
@@ -94,7 +94,7 @@ def _parts(
     sizes: FolderSizes,
     before: FolderSizes | None,
 ) -> list[Part]:
-    """Return the largest folders and files in a directory, the largest first."""
+    """Return the largest folders and files in a directory in descending order."""
     below = sizes.below(directory.ino)
     shown, hidden = below[:BROWSE_FOLDERS_SHOWN], below[BROWSE_FOLDERS_SHOWN:]
     names = folder_sizes.names(point.db, directory.ino, [one.ino for one in shown])
@@ -151,7 +151,7 @@ def _label(tile: Tile) -> int:
 
 
 def _grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Grown]:
-    """Return the folders of the whole tree whose own files grew most."""
+    """Return the folders of the filesystem whose direct files grew most."""
     return [
         Grown(b"/".join(source.path_of(point, size.ino)), more, size.own_bytes)
         for size, more in sizes.grown_since(before, BROWSE_FILES_SHOWN)
@@ -159,7 +159,7 @@ def _grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Gr
 
 
 def _bucket(newest: OpenPoint) -> dict[str, Any]:
-    """Return how much the bucket holds, and how much of it the newest state does not need."""
+    """Return the bytes in the bucket, and the bytes that the newest state does not need."""
     counters = newest.db.counters
     live = packs.live_bytes(newest.db)
     return {

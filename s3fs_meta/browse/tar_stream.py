@@ -1,10 +1,10 @@
-"""A directory of the past as a tar archive, made while it is sent.
+"""A past directory as a tar archive that is created while it is sent.
 
-Owns: the records of the archive. Does not know: HTTP, how content is read (``source``).
-Keeps: memory does not grow with the tree: of files with several hard links at most
-BROWSE_LINKS_MAX are remembered, and the content of the others is repeated.
-An archive that cannot be completed has no end, so tar(1) reports it.
-Source: pax(1) of POSIX.1-2001; names that are not UTF-8 are binary records of it.
+Owns: the records of the archive. Does not know: HTTP, reading content (``source``).
+Keeps: memory does not grow with the tree: at most BROWSE_LINKS_MAX hard-linked files are
+remembered, and the content of all others is repeated.
+An incomplete archive has no end mark, so tar(1) reports an error.
+Source: pax(1) of POSIX.1-2001; names that are not UTF-8 are binary records.
 """
 
 import os
@@ -36,7 +36,7 @@ _TYPES: Final = {
 
 
 class TarStream:
-    """Sends one tree."""
+    """Sends one directory tree as a tar archive."""
 
     def __init__(self, point: OpenPoint, put: Send) -> None:
         self._point = point
@@ -45,14 +45,14 @@ class TarStream:
         self._firsts: dict[Ino, tuple[bytes, int]] = {}
 
     async def send(self, top: Attributes, name: bytes) -> None:
-        """Send a directory and everything below it.
+        """Send a directory and all entries below it.
 
         Args:
             top: the directory.
-            name: its name in the archive.
+            name: the name of the directory in the archive.
 
         Raises:
-            PastUnavailableError: content of a file is lost; the archive has no end.
+            PastUnavailableError: content of a file is lost; the archive has no end mark.
             StoreError: the bucket cannot be reached.
         """
         async with aclosing(archive.entries(self._point, top, name)) as steps:
@@ -80,7 +80,7 @@ class TarStream:
             await self._out.put(bytes(-record.size % _BLOCK))
 
     def _first_path(self, step: Step) -> bytes | None:
-        """Return the path under which the archive has the file already, None if it has not."""
+        """Return the path under which the archive already contains a file, or None."""
         ino, count = step.attributes.ino, step.attributes.nlink
         known = self._firsts.get(ino)
         if known is not None:
@@ -110,6 +110,6 @@ def _record_of(step: Step, kind: bytes) -> tarfile.TarInfo:
 
 
 def _decimal(time_ns: int) -> str:
-    """Return a time in seconds, as in a record of pax(1)."""
+    """Return a time in seconds, in the format of pax(1) records."""
     seconds, rest = divmod(abs(time_ns), _NS)
     return f"{'-' if time_ns < 0 else ''}{seconds}.{rest:09d}"

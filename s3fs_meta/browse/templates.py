@@ -1,6 +1,6 @@
-"""Pages from templates.
+"""The generation of pages from templates.
 
-Owns: jinja2, the functions that templates call. Does not know: which page a request gets.
+Owns: jinja2, the functions that templates call. Does not know: the page for a request.
 Keeps: every value is escaped; a missing value is an error, not an empty text.
 """
 
@@ -20,10 +20,10 @@ Render = Callable[..., bytes]
 
 
 def load(**constants: Any) -> Render:
-    """Return a function that makes a page from the name of a template and its values.
+    """Return a function that creates a page from a template's name and values.
 
     Args:
-        constants: values that every page has: root, place, target (as arguments), has_mount.
+        constants: values for every page: root, place, target (as arguments), has_mount.
 
     Raises:
         SettingsError: jinja2 is not installed.

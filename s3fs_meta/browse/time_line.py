@@ -1,9 +1,9 @@
-"""The time line: the retained txgs in runs, with the number of files that changed in each.
+"""The time line: the retained txgs in runs, with the number of changed files in each run.
 
-Owns: the length of runs, counting by the history index, gaps between runs, the kept points of each.
-Does not know: how runs are shown.
-Keeps: at most BROWSE_RUNS_MAX runs. Where the index lacks changes, at most BROWSE_CHANGELOGS_MAX
-changelogs are read for them; the number of a run is unknown beyond that.
+Owns: the length of runs, counting with the history index, gaps between runs, kept points of runs.
+Does not know: the display of runs.
+Keeps: at most BROWSE_RUNS_MAX runs. At most BROWSE_CHANGELOGS_MAX changelogs are read for changes
+that the index lacks; the number of changes in further runs is unknown.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ _NS: Final = 1e9
 
 
 class Run(NamedTuple):
-    """Some consecutive txgs."""
+    """A run of consecutive txgs."""
 
     first: Txg
     last: Txg
@@ -44,21 +44,21 @@ KeptIn = Mapping[Txg, Sequence[KeptPoint]]  # kept points of each run, by the ru
 
 
 class _Indexed(NamedTuple):
-    """The changes of one run by the index."""
+    """The changes of one run, as the history index records them."""
 
     inos: set[int]  # numbers of the changed inodes
     missing: list[Txg]  # txgs whose changes are not in the index
 
 
 class Day(NamedTuple):
-    """The runs that end on one day, the latest first."""
+    """The runs that end on one day, in descending order of time."""
 
     name: str  # date of the day; "" for runs of unknown time
     runs: list[Run]
 
 
 class Move(NamedTuple):
-    """Another part of the time line."""
+    """A link to another part of the time line."""
 
     label: str
     first: Txg
@@ -66,7 +66,7 @@ class Move(NamedTuple):
 
 
 async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
-    """Return the runs of a range of txgs, the latest first.
+    """Divide a range of txgs into runs, and return them in descending order of time.
 
     Raises:
         StoreError: the bucket cannot be reached.
@@ -99,15 +99,15 @@ async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
 
 
 def by_day(runs: Sequence[Run]) -> list[Day]:
-    """Return runs grouped by the local day on which they end."""
+    """Return runs, grouped by the local day on which they end."""
     return [Day(name, list(some)) for name, some in groupby(runs, _day)]
 
 
 def gaps(runs: Sequence[Run]) -> dict[Txg, float]:
-    """Return the seconds without changes before the first txg of some runs, where they are many.
+    """Return the long gaps before runs: the first txg of the run, and the gap in seconds.
 
     Args:
-        runs: the latest first.
+        runs: the runs, the latest first.
     """
     known = [one for one in runs if one.begin_ns is not None and one.end_ns is not None]
     if not known:
@@ -124,11 +124,11 @@ def gaps(runs: Sequence[Run]) -> dict[Txg, float]:
 
 
 def kept_in(runs: Sequence[Run], points: Sequence[KeptPoint]) -> KeptIn:
-    """Return the kept points within some runs.
+    """Return the kept points in each run.
 
     Args:
-        runs: the latest first.
-        points: the earliest first.
+        runs: the runs, the latest first.
+        points: the kept points, the earliest first.
     """
     found: dict[Txg, list[KeptPoint]] = {}
     lasts = [run.last for run in reversed(runs)]
@@ -140,7 +140,8 @@ def kept_in(runs: Sequence[Run], points: Sequence[KeptPoint]) -> KeptIn:
 
 
 def moves(first: Txg, last: Txg, oldest: Txg, newest: Txg) -> list[Move]:
-    """Return the parts of the time line next to a part, inside it and around it."""
+    """Return links from a part of the time line to its neighbours, and to a smaller and larger "
+    "part."""
     length = last - first + 1
     half, quarter = max(length // 2, 1), length // 4
     wanted = [
@@ -176,7 +177,7 @@ async def _read_times(source: Source, txgs: Sequence[Txg], times: dict[Txg, int]
 
 
 def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Txg]]]:
-    """Yield runs in parts whose index objects are fetched together; the first lists the index."""
+    """Yield batches of runs whose index objects are fetched together; first a batch of one."""
     yield runs[:1]
     for at in range(1, len(runs), HISTORY_FETCHES_MAX):
         yield runs[at : at + HISTORY_FETCHES_MAX]
@@ -185,7 +186,7 @@ def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Tx
 async def _indexed(
     source: Source, runs: Sequence[tuple[Txg, Txg]], times: dict[Txg, int]
 ) -> list[_Indexed]:
-    """Return the changes of some runs that the index has; *times* gets the times that it has."""
+    """Return the changes of runs from the history index; add the times of txgs to *times*."""
     search = await source.search()
     found = [_Indexed(set(), []) for _ in runs]
 
@@ -208,7 +209,7 @@ async def _indexed(
 
 
 async def _completed(source: Source, run: _Indexed, times: dict[Txg, int]) -> int | None:
-    """Return the number of inodes that a run changed; None if a changelog cannot be read."""
+    """Return the number of inodes that changed in a run; None if a changelog is unreadable."""
     for at in range(0, len(run.missing), HISTORY_FETCHES_MAX):
         batch = run.missing[at : at + HISTORY_FETCHES_MAX]
         for one in await source.changelogs.scan(batch, _inodes):

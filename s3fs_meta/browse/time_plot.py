@@ -1,6 +1,6 @@
-"""The time line as a plot: a bar for each run of txgs, gaps between them, marks of kept points.
+"""The plot of the time line: a bar for each run of txgs, gaps, and marks of kept points.
 
-Owns: positions on the plot. Does not know: HTML, how changes are counted.
+Owns: positions on the plot. Does not know: HTML, counting changes.
 """
 
 import math
@@ -19,7 +19,7 @@ _GAP: Final = 0.85  # fraction of the distance between two bars that a gap mark 
 
 
 class Bar(NamedTuple):
-    """One run; a run whose number of changes is unknown is as high as the plot."""
+    """The bar of one run; an unknown number of changes gives a bar of the full height."""
 
     x: float
     y: float
@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time without changes."""
+    """The mark of a time without changes."""
 
     x: float
     width: float
@@ -37,7 +37,7 @@ class Gap(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A kept point: a line within the bar of its run, with a flag to the right or to the left."""
+    """The mark of a kept point: a line in the bar of its run, with a flag on either side."""
 
     x: float
     flag: float
@@ -45,13 +45,13 @@ class Mark(NamedTuple):
 
 
 class Plot:
-    """The plot of some runs: time from left to right, the logarithm of changed files upwards."""
+    """A plot of runs: time on the x axis, the logarithm of changed files on the y axis."""
 
     def __init__(self, runs: Sequence[Run], kept: KeptIn | None = None) -> None:
-        """Place the runs, the latest first; runs whose time is unknown are left out.
+        """Create the plot, without runs of unknown time.
 
         Args:
-            runs: the runs.
+            runs: the runs, the latest first.
             kept: the kept points of each run, by its first txg.
         """
         self.bars: list[Bar] = []  # bars in the order of time

@@ -1,4 +1,4 @@
-"""Rectangles whose areas are in the ratio of some sizes, as square as possible.
+"""The layout of a tree map: nearly square rectangles with areas proportional to sizes.
 
 Owns: the layout. Does not know: folders, HTML.
 Source: Bruls, Huizing and van Wijk, Squarified Treemaps, 2000.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Tile(NamedTuple):
-    """One rectangle."""
+    """One rectangle of the tree map."""
 
     x: float
     y: float
@@ -18,12 +18,12 @@ class Tile(NamedTuple):
 
 
 def tiles(sizes: Sequence[float], width: float, height: float) -> list[Tile]:
-    """Return a rectangle for each size.
+    """Return a rectangle for each size, together filling a given rectangle.
 
     Args:
-        sizes: positive, descending.
-        width: of the rectangle that they fill.
-        height: the same.
+        sizes: positive sizes in descending order.
+        width: the width of the rectangle to fill.
+        height: the height of the rectangle to fill.
     """
     total = sum(sizes)
     areas = [one * width * height / total for one in sizes] if total else []
@@ -38,7 +38,7 @@ def tiles(sizes: Sequence[float], width: float, height: float) -> list[Tile]:
 
 
 def _row(areas: Sequence[float], side: float) -> int:
-    """Return how many areas in a row along a side have the best shape."""
+    """Return the number of areas that give a row along a side the best shapes."""
     best, total = float("inf"), 0.0
     for count, area in enumerate(areas):
         total += area
@@ -52,7 +52,7 @@ def _row(areas: Sequence[float], side: float) -> int:
 
 
 def _shape(area: float, thick: float) -> float:
-    """Return the ratio of the longer side to the shorter one."""
+    """Return the ratio of the longer to the shorter side of a rectangle."""
     if not area or not thick:
         return 1.0
     length = area / thick
@@ -60,7 +60,7 @@ def _shape(area: float, thick: float) -> float:
 
 
 def _place(row: Sequence[float], free: Tile) -> tuple[list[Tile], Tile]:
-    """Return the rectangles of a row at the shorter side, and the free rest."""
+    """Return the rectangles of a row along the shorter side, and the remaining rectangle."""
     x, y, width, height = free
     side = min(width, height)
     thick = sum(row) / side if side else 0.0

@@ -1,6 +1,6 @@
-"""The request of a page: the point in time and the path in its URL, and values of several pages.
+"""The arguments of a page in its URL, and the values that several pages have in common.
 
-Owns: reading numbers from a query, the commands that bring a file back. Does not know: HTTP.
+Owns: reading numbers from a query, the commands that restore a file. Does not know: HTTP.
 """
 
 import os
@@ -20,11 +20,11 @@ _NUMBER: Final = re.compile("[0-9]{1,19}")
 
 
 class WrongAddressError(Exception):
-    """The URL of a request names nothing."""
+    """The URL of a request is invalid."""
 
 
 class Wanted(NamedTuple):
-    """A point in time, a path, and the fields after ``?``."""
+    """The arguments of a page: a point in time, a path, and the fields after ``?``."""
 
     txg: Txg
     names: list[bytes]
@@ -32,14 +32,14 @@ class Wanted(NamedTuple):
 
     @property
     def path(self) -> bytes:
-        """Return the path from the root."""
+        """Return the path relative to the root."""
         return b"/".join(self.names)
 
     def number(self, field: str, default: int) -> int:
-        """Return a number in the query.
+        """Return the number in a field of the query.
 
         Raises:
-            WrongAddressError: it is not a number.
+            WrongAddressError: the field is not a number.
         """
         text = self.query.get(field, str(default))
         if not _NUMBER.fullmatch(text):
@@ -48,19 +48,19 @@ class Wanted(NamedTuple):
 
 
 class Crumb(NamedTuple):
-    """One directory above an entry."""
+    """A parent directory on the path of an entry."""
 
     name: bytes
     path: bytes
 
 
 def crumbs(names: list[bytes]) -> list[Crumb]:
-    """Return the directories on a path, and its last name."""
+    """Return the directories on a path, and its last component."""
     return [Crumb(name, b"/".join(names[: at + 1])) for at, name in enumerate(names)]
 
 
 async def common(source: Source, wanted: Wanted, link: Link) -> dict[str, Any]:
-    """Return the values that every page about an entry at a point in time has."""
+    """Return the template values of every page about an entry at a point in time."""
     bounds = await source.bounds()
     return {
         "label": source.label,
@@ -72,7 +72,7 @@ async def common(source: Source, wanted: Wanted, link: Link) -> dict[str, Any]:
 
 
 def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
-    """Return commands that bring an entry back, each with a text before it."""
+    """Return commands that restore an entry, each with an explanation."""
     place = source.place
     found: list[tuple[str, str]] = []
     if place.mounted and place.mountpoint is not None and path:
@@ -90,12 +90,12 @@ def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
 
 
 def target_words(reading: Reading) -> list[bytes]:
-    """Return the arguments of a command that name a filesystem, on any host."""
+    """Return command arguments that name a filesystem on any host."""
     return [os.fsencode(word) for word in (*words_of(reading.options), reading.place.url)]
 
 
 def _renamed(name: bytes, txg: Txg) -> bytes:
-    """Return a name for the copy of an entry; a long one loses its last characters."""
+    """Return a name for the copy of an entry; a long name is truncated."""
     suffix = b".txg-%d" % txg
     short = name[: NAME_BYTES_MAX - len(suffix)]
     if len(short) < len(name) and is_utf8(name):
@@ -104,5 +104,5 @@ def _renamed(name: bytes, txg: Txg) -> bytes:
 
 
 def _no_option(path: bytes) -> bytes:
-    """Return a path that a command does not take for an option."""
+    """Return a path that does not look like an option of a command."""
     return b"./" + path if path.startswith(b"-") else path

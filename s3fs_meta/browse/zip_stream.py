@@ -1,9 +1,9 @@
-"""A directory of the past as a zip archive, made while it is sent.
+"""A past directory as a zip archive that is created while it is sent.
 
-Owns: the names and attributes in the archive. Does not know: HTTP, how content is read (``source``).
-Keeps: at most BROWSE_ZIP_ENTRIES_MAX entries, because their list, which is the end of the archive,
-is in memory until then. No name leads out of the directory into which the archive is unpacked, also
-under Windows. An archive that cannot be completed has no list, so unzip(1) reports it.
+Owns: the names and attributes in the archive. Does not know: HTTP, reading content (``source``).
+Keeps: at most BROWSE_ZIP_ENTRIES_MAX entries, because the list at the end of the archive is built
+in memory. No name leads out of the directory of extraction, not even on Windows. An incomplete
+archive has no list, so unzip(1) reports an error.
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT; proginfo/extrafld.txt of
 Info-ZIP's zip 3.0.
 """
@@ -42,7 +42,7 @@ _ESCAPED: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|\\")
 
 
 class _Collected:
-    """Bytes from zipfile, as a file that cannot seek."""
+    """A file object without seek that collects the output of zipfile."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -52,10 +52,10 @@ class _Collected:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: ``take`` empties it."""
+        """Do nothing, because ``take`` returns the collected bytes."""
 
     def close(self) -> None:
-        """Do nothing: zipfile closes only files that it has opened."""
+        """Do nothing, because zipfile closes only files that it has opened."""
 
     def take(self) -> bytes:
         data = bytes(self._data)
@@ -64,7 +64,7 @@ class _Collected:
 
 
 class ZipStream:
-    """Sends one tree."""
+    """Sends one directory tree as a zip archive."""
 
     def __init__(self, point: OpenPoint, put: Send) -> None:
         self._point = point
@@ -73,14 +73,13 @@ class ZipStream:
         self._zip = zipfile.ZipFile(self._written, "w", zipfile.ZIP_DEFLATED)
 
     async def send(self, top: Attributes, name: bytes) -> None:
-        """Send a directory and everything below it.
+        """Send a directory and all entries below it.
 
-        Devices, pipes and sockets are left out; a file with several hard links is there several
-        times.
+        Devices, pipes and sockets are left out; a file with hard links is repeated for each link.
 
         Args:
             top: the directory.
-            name: its name in the archive.
+            name: the name of the directory in the archive.
 
         Raises:
             PastUnavailableError: content of a file is lost; the archive has no list.
@@ -113,10 +112,10 @@ class ZipStream:
 
 
 async def require_few(point: OpenPoint, top: Attributes) -> None:
-    """Refuse a directory with more entries than an archive may have.
+    """Refuse a directory with too many entries for a zip archive.
 
     Raises:
-        SettingsError: it has more.
+        SettingsError: the directory has too many entries.
     """
     count = 0
     async with aclosing(archive.entries(point, top, b"")) as steps:
@@ -144,9 +143,9 @@ def _record_of(step: Step) -> zipfile.ZipInfo:
 
 
 def _name(path: bytes) -> str:
-    """Return a path as text, with other characters than printable ones as %XX.
+    """Return a path as text, with unprintable characters escaped as %XX.
 
-    So is the backslash, which Windows takes for a separator. Different paths stay different.
+    The backslash is also escaped, because Windows treats it as a separator. The escapes are unique.
     """
     text = _ESCAPED.sub(lambda found: _percent(found[0]), path.decode(errors="surrogateescape"))
     if text.isprintable():
@@ -159,7 +158,7 @@ def _percent(character: str) -> str:
 
 
 def _dos_time(time_s: int) -> tuple[int, int, int, int, int, int]:
-    """Return a time as MS-DOS has it, in local time and within its years."""
+    """Return a local time in the format of MS-DOS, limited to its range of years."""
     when = datetime.fromtimestamp(time_s, tz=timezone.utc).astimezone()
     if when.year not in _YEARS:
         return (1980, 1, 1, 0, 0, 0)

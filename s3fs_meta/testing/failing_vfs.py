@@ -1,7 +1,7 @@
-"""A VFS that lets one sync of SQLite fail, as a disk with an unwritable sector does.
+"""A VFS in which one sync of SQLite fails, as on a disk with an unwritable sector.
 
 Owns: the failure, and the number of later syncs. Does not know: SQL.
-As in the kernel, only the first sync after the loss fails: later ones report success.
+As in the kernel, only the first sync after the loss fails; later syncs report success.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _NAME: Final = "failing"
 
 
 class FailingSync:
-    """The next sync of a file with a given end of its name fails, once ``armed``."""
+    """A fault: once ``armed``, the next sync of a file with a given name suffix fails."""
 
     def __init__(self, suffix: str) -> None:
         self.suffix = suffix
@@ -24,7 +24,7 @@ class FailingSync:
         self.later_syncs = 0
 
     def note(self, path: str) -> None:
-        """Note a sync of a file, and let the first one fail."""
+        """Count a sync of a file; fail the first sync."""
         if not self.armed or not path.endswith(self.suffix):
             return
         if self.failures:
@@ -35,7 +35,7 @@ class FailingSync:
 
 
 class _FailingFile(apsw.VFSFile):
-    """One file that SQLite has open."""
+    """One open file of SQLite, whose sync may fail."""
 
     def __init__(self, base: str, failing: FailingSync, name: Any, flags: list[int]) -> None:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
@@ -63,7 +63,7 @@ class _FailingVfs(apsw.VFS):
 
 @contextlib.contextmanager
 def failing_sqlite(suffix: str) -> Iterator[FailingSync]:
-    """Let a sync fail in databases opened in this context; the caller closes each before the end."""
+    """Make a sync fail in databases that the context opens; the caller must close all of them."""
     failing = FailingSync(suffix)
     vfs = _FailingVfs(failing)
     try:

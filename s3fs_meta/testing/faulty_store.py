@@ -1,8 +1,8 @@
 """A wrapper around a store that fails on request.
 
-Owns: the requested faults. Each applies to the next calls of one method, which has its name in the
-contract (``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``),
-or of ``ANY`` method. The faults of a method happen in the order in which they were requested.
+Owns: the requested faults. Each fault applies to the next calls of a method of the contract
+(``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``), or of
+``ANY`` method. The faults of a method happen in the order in which they were requested.
 """
 
 import enum
@@ -23,7 +23,7 @@ WRITES: Final = ("put", "create", "replace", "delete")
 
 
 class Call(NamedTuple):
-    """One recorded call; for a delete, *key* is the first key; for a list, the prefix."""
+    """A recorded call; *key* is the first key of a delete, or the prefix of a list."""
 
     method: str
     key: str
@@ -37,11 +37,11 @@ class StoreGate:
         self._opened = trio.Event()
 
     async def wait_started(self) -> None:
-        """Wait until the gate blocks a call."""
+        """Wait until a call is blocked at the gate."""
         await self._started.wait()
 
     def open(self) -> None:
-        """Let blocked calls continue, and later calls pass."""
+        """Let blocked calls continue, and let later calls pass."""
         self._opened.set()
 
     async def pass_through(self) -> None:
@@ -58,7 +58,7 @@ class _Kind(enum.Enum):
 
 
 class _Fault(NamedTuple):
-    """One fault, which applies to one call."""
+    """One fault that applies to one call."""
 
     kind: _Kind
     error: StoreError | None = None
@@ -78,21 +78,21 @@ class FaultyStore(StoreWrapper):
     # --- ordering faults -------------------------------------------------------------------
 
     def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
-        """Raise *error* (by default a transient one) instead of calling the store."""
+        """Make the next calls raise *error*, by default a transient error, without effect."""
         self._order(method, _Fault(_Kind.FAIL, error), times)
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:
-        """Carry out the call, then raise TransientStoreError."""
+        """Make the next call of a method take effect and then raise TransientStoreError."""
         assert method in {*WRITES, "list"}, "for a read, a lost reply is the same as a failure"
         self._order(method, _Fault(_Kind.LOSE_REPLY), times)
 
     def corrupt(self, method: str, *, times: int = 1) -> None:
-        """Flip one bit in the middle of the bytes that a get or get_range returns."""
+        """Make a get or get_range return bytes with one flipped bit in the middle."""
         assert method in {"get", "get_range"}, "only replies with bytes can be corrupt"
         self._order(method, _Fault(_Kind.CORRUPT), times)
 
     def shorten(self, method: str, *, times: int = 1) -> None:
-        """Return only the first half of an object from a get."""
+        """Make a get return only the first half of an object."""
         assert method == "get", "a get_range checks its own length"
         self._order(method, _Fault(_Kind.SHORTEN), times)
 
@@ -107,7 +107,7 @@ class FaultyStore(StoreWrapper):
     # --- the contract ----------------------------------------------------------------------
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock."""
+        """Return the time of the store's clock."""
         await self._enter("now", "")
         return await self.inner.now_ns()
 
@@ -156,7 +156,7 @@ class FaultyStore(StoreWrapper):
         _lose(fault, key)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield the objects by ascending key; a lost reply ends the listing after the first one."""
+        """Yield the objects by ascending key; a lost reply ends the listing after one object."""
         fault = await self._enter("list", prefix)
         async with aclosing(self.inner.list(prefix, after=after)) as found:
             async for info in found:

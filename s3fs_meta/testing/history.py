@@ -1,9 +1,9 @@
-"""The states that a filesystem may have after a crash: those after each uncommitted operation.
+"""The states that a filesystem may have after a crash.
 
-Owns: the states of a filesystem since the last commit, and comparing a tree found after a crash
-with these states. Does not know: how a crash is made. After a kill, all bytes written to block
-files exist, and the rows of committed groups. So a test finds the state of the last commit, but a
-file may already have some bytes of the next write.
+Owns: the states of a filesystem since the last commit, and comparing a tree after a crash with
+these states. Does not know: causing a crash. After a kill, all bytes written to block files exist,
+and the rows of committed groups. So a test finds the state of the last commit, but a file may
+already contain some bytes of the next write.
 """
 
 import re
@@ -22,7 +22,7 @@ _RUN: Final = re.compile(rb"\0+|[^\0]+")
 
 
 class History:
-    """Operations, and the states before, between and after them, in ``states``."""
+    """A sequence of operations, with the state before and after each operation."""
 
     def __init__(self, start: ModelFilesystem) -> None:
         self.states = [start]
@@ -35,16 +35,16 @@ class History:
         return self.states[-1]
 
     def add(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Add an operation that was carried out, and the state after the operation."""
+        """Add an operation, and the state after the operation."""
         self.operations.append(operation)
         self.states.append(after)
 
     def note_commit(self) -> None:
-        """Record that all operations added so far are committed."""
+        """Record that all added operations are committed."""
         self.sure = len(self.operations)
 
     def find(self, tree: Tree, next_ino: Ino) -> ModelFilesystem | None:
-        """Return the newest state that equals a tree; None if no state does."""
+        """Return the newest state that equals a tree; None if no state equals it."""
         for number in range(len(self.operations), self.sure - 1, -1):
             state = self.states[number].crashed()
             if state.next_ino != next_ino:
@@ -95,7 +95,7 @@ def differences(expected: Tree, found: Tree) -> list[str]:
 
 
 def _short(value: object) -> str:
-    """Return a value as short text; long contents as runs of zeros and of other bytes."""
+    """Return a value as short text; of long contents only the runs of zeros and other bytes."""
     if not isinstance(value, bytes) or len(value) <= _SHORT_BYTES:
         return repr(value)
     runs = [

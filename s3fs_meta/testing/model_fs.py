@@ -1,4 +1,4 @@
-"""The reference model: a minimal definition of a filesystem, with which tests compare the real one.
+"""The reference model: a minimal filesystem that tests compare with the real filesystem.
 
 Owns: the correct behaviour of operations. A filesystem is a set of nodes, and the entries of
 directories are the only links between nodes. Fields of stat(2) such as nlink are computed on
@@ -79,7 +79,7 @@ class ModelFilesystem:
         self.opens: dict[Ino, int] = {}
 
     def copy(self) -> "ModelFilesystem":
-        """Return an equal filesystem that changes independently."""
+        """Return an independent copy of the model."""
         other = ModelFilesystem()
         other.nodes = dict(self.nodes)
         other.next_ino = self.next_ino
@@ -87,7 +87,7 @@ class ModelFilesystem:
         return other
 
     def crashed(self) -> "ModelFilesystem":
-        """Return the filesystem after a crash, without the files that were open and unlinked."""
+        """Return the state after a crash, which removes unlinked files that were open."""
         left = self.copy()
         for ino in list(left.opens):
             left.opens.pop(ino)
@@ -97,11 +97,11 @@ class ModelFilesystem:
     # --- looking -------------------------------------------------------------------------------
 
     def tree(self) -> dict[bytes, Seen]:
-        """Return the state of each inode that has a name, by path; the root is ``/``."""
+        """Return the visible state of each inode by path; the root is ``/``."""
         return {path: self.seen(ino) for path, ino in self.paths()}
 
     def paths(self) -> Iterator[tuple[bytes, Ino]]:
-        """Yield every path with its inode, directories before their entries."""
+        """Yield every path with its inode; a directory precedes its entries."""
         waiting = [(b"/", ROOT_INO)]
         while waiting:
             path, ino = waiting.pop()
@@ -125,7 +125,7 @@ class ModelFilesystem:
         )
 
     def nlink(self, ino: Ino) -> int:
-        """Return the link count, which for a directory includes ``.`` and ``..`` of children."""
+        """Return the link count; a directory's includes ``.`` and each child's ``..``."""
         node = self.nodes[ino]
         if node.is_directory:
             return 2 + sum(self.nodes[child].is_directory for child in node.entries.values())
@@ -141,7 +141,7 @@ class ModelFilesystem:
         return ino
 
     def find(self, parent: Ino, name: bytes) -> Ino:
-        """Return the inode of a name; raise NoEntryError if there is none."""
+        """Return the inode of a name; raise NoEntryError if the name does not exist."""
         child = self.node(parent).entries.get(name)
         if child is None:
             raise NoEntryError(parent, name)
@@ -201,7 +201,7 @@ class ModelFilesystem:
         self._enter(parent, name, ino)
 
     def unlink(self, parent: Ino, name: bytes) -> None:
-        """Remove a name of an inode that is no directory."""
+        """Remove a name of an inode that is not a directory."""
         ino = self.find(parent, name)
         if self.nodes[ino].is_directory:
             raise RefusesDirectoryError(ino)
@@ -234,7 +234,7 @@ class ModelFilesystem:
     ) -> None:
         """Copy a name and the tree below it; hard links within the tree are hard links in the copy.
 
-        The source is in *past*, an earlier state of the filesystem, if that is given.
+        If *past* is given, an earlier state of the filesystem, the source is in this state.
 
         The inode numbers of the copy are unspecified, so ``renumber`` changes them later.
         """
@@ -253,13 +253,13 @@ class ModelFilesystem:
         self._enter(new_parent, new_name, new[source])
 
     def all_below(self, ino: Ino) -> Iterator[Ino]:
-        """Yield an inode and all inodes below it; one with several names several times."""
+        """Yield an inode and all inodes below it; a hard-linked inode is repeated."""
         yield ino
         for child in self.nodes[ino].entries.values():
             yield from self.all_below(child)
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
-        """Change the numbers of inodes to numbers that no other inode has."""
+        """Replace inode numbers by unused inode numbers."""
         assert len(set(numbers.values())) == len(numbers), "each new number is different"
         assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "no number is used"
         self.nodes = {
@@ -274,7 +274,7 @@ class ModelFilesystem:
     def rename(
         self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
     ) -> None:
-        """Move a name, or exchange two names if *flags* demands that."""
+        """Rename an entry, or exchange two entries, as *flags* demand."""
         _check_name(new_name)
         moved = self.find(parent, name)
         target = self._directory(new_parent).entries.get(new_name)
@@ -341,21 +341,21 @@ class ModelFilesystem:
         self.opens[ino] = self.opens.get(ino, 0) + 1
 
     def release(self, ino: Ino) -> None:
-        """End one ``open`` of an inode."""
+        """Undo one ``open`` of an inode."""
         self.opens[ino] -= 1
         if not self.opens[ino]:
             del self.opens[ino]
             self.purge(ino)
 
     def write(self, ino: Ino, offset: int, data: bytes) -> None:
-        """Write bytes to a file; a gap between its end and *offset* reads as zeros."""
+        """Write bytes to a file; a gap between the end of the file and *offset* reads as zeros."""
         node = self._file(ino)
         before = node.content.ljust(offset, b"\0")
         content = before[:offset] + data + before[offset + len(data) :]
         self.nodes[ino] = replace(node, content=content)
 
     def copy_range(self, source: Ino, start: int, target: Ino, at: int, length: int) -> None:
-        """Write a part of one file into another; beyond the end of *source* nothing is copied."""
+        """Copy a byte range of one file into another, up to the end of *source*."""
         self._file(target)
         data = self._file(source).content[start : start + length]
         if data:

@@ -1,4 +1,4 @@
-"""The visible state of a ``Filesystem``, in the types of the reference model.
+"""The visible state of a ``Filesystem`` in the types of the reference model.
 
 Owns: walking a ``Filesystem`` and describing its inodes. Does not know: the expected state.
 """
@@ -14,11 +14,11 @@ _PAGE = 3  # entries per page: small, so that a directory needs several pages
 
 
 async def tree_of(fs: Filesystem, *, content: bool = True) -> dict[bytes, Seen]:
-    """Return the state of each inode that has a name, by path; the root is ``/``.
+    """Return the visible state of each inode by path; the root is ``/``.
 
     Args:
         fs: the filesystem.
-        content: read every file, and so download blocks that are not cached.
+        content: read every file, which downloads uncached blocks.
     """
     found: dict[bytes, Seen] = {}
     waiting = [(b"/", fs.getattr(ROOT_INO))]
@@ -49,7 +49,7 @@ async def seen(fs: Filesystem, attributes: Attributes, *, content: bool = True) 
 
 
 def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attributes]]:
-    """Return a directory's names and attributes; check that its size is the number of names."""
+    """Return the names and attributes in a directory; check that its size is their number."""
     found: list[tuple[bytes, Attributes]] = []
     after = Cookie(0)
     while page := fs.read_directory(directory.ino, after, _PAGE):
@@ -62,11 +62,11 @@ def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attribut
 def numbers_of_copy(
     fs: Filesystem, model: ModelFilesystem, parent: Ino, name: bytes, *, first: Ino
 ) -> dict[Ino, Ino]:
-    """Return the inode numbers in the filesystem of a tree that was copied, by those in the model.
+    """Map the inode numbers of a copied tree in the model to those in the filesystem.
 
     Args:
         fs: the filesystem.
-        model: its model, which has the tree, too.
+        model: the model of the filesystem, which also contains the tree.
         parent: the directory with the name of the copy.
         name: the name of the copy.
         first: the lowest number that no inode had before the copy.

@@ -2,8 +2,8 @@
 
 Owns: the operations, choosing an operation by a few small numbers, and applying it to the model and
 to the filesystem. Does not know: comparisons, crashes.
-A *wish* is an act with small numbers, which choose among the inodes and names that exist when the
-wish is carried out. So Hypothesis can shrink a failing program to a readable one.
+A *wish* is an act with small numbers, which select among the inodes and names that exist when the
+wish is performed. So Hypothesis can shrink a failing program to a readable program.
 """
 
 import enum
@@ -58,7 +58,7 @@ class Act(enum.Enum):
 
 
 class Wish(NamedTuple):
-    """An act and the numbers that choose its arguments."""
+    """An act, and the numbers that select its arguments."""
 
     act: Act
     a: int = 0
@@ -146,7 +146,7 @@ _PATTERN_BYTES: Final = 61  # prime, so that each block begins at another byte o
 
 
 def pattern(number: int, length: int) -> bytes:
-    """Return *length* bytes that depend on *number*; for the number 0 they are zeros.
+    """Return *length* bytes that depend on *number*; the number 0 gives zeros.
 
     For other numbers no byte is zero, so that a test notices lost content.
     """
@@ -158,7 +158,7 @@ def pattern(number: int, length: int) -> bytes:
 
 
 def choose(model: ModelFilesystem, wish: Wish) -> Operation | None:
-    """Return the operation that a wish means in the current state; None if no inode is suitable."""
+    """Return the operation for a wish in the current state; None if no inode is suitable."""
     if wish.act in _OF_NAMES:
         return _choose_name(model, wish)
     if wish.act is Act.RELEASE:
@@ -188,7 +188,7 @@ def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
 
 
 def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
-    """Choose an existing name; for one wish in _WISHES_FOR_WHAT_IS_NOT, any name."""
+    """Choose an existing name, or for one wish in _WISHES_FOR_WHAT_IS_NOT any name."""
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
@@ -225,9 +225,9 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation | 
 
 
 def _choose_range(model: ModelFilesystem, wish: Wish, target: Ino) -> Operation | None:
-    """Choose a range within one block of another file: a longer copy may stop after any block.
+    """Choose a range within one block of another file, as a longer copy may end after any block.
 
-    Holes are not copied: lost zeros could not be told from zeros that were there before.
+    Holes are not copied, because lost zeros would look like the earlier zeros.
     """
     act, _, b, c, d = wish
     inos = sorted(ino for ino, node in model.nodes.items() if node.is_file and ino != target)
@@ -349,7 +349,7 @@ def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
 
 
 def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
-    """Remove a name with the tree below it, and delete the inodes of the tree at once."""
+    """Remove an entry with the tree below it, and delete the inodes of the tree at once."""
     found = fs.lookup(parent, name)
     fs.tree_removal.remove(parent, name, Ino(0) if found is None else found.ino)
     while len(fs.orphans.trees):

@@ -1,6 +1,6 @@
 """Simulated power cuts: every state of a disk that the rules of POSIX and SQLite allow.
 
-Owns: the rules, choosing states, writing a state to a directory. Does not know: the correct state
+Owns: the rules, choosing states, writing a state to a directory. Does not know: the correct states
 after recovery.
 
     synced before the cut     is on the disk
@@ -63,7 +63,7 @@ class Content:
         self.size_bytes = 0
 
     def apply(self, event: _Data) -> None:
-        """Apply a write or a change of the size to the content."""
+        """Apply a write or a change of size to the content."""
         if isinstance(event, Wrote):
             for piece in pieces(event):
                 self.put(piece)
@@ -79,7 +79,7 @@ class Content:
         page[piece.start : piece.start + len(piece.data)] = piece.data
 
     def cut_page(self, page: int, size_bytes: int) -> None:
-        """Zero the part of a page beyond a size; drop a page that is beyond it."""
+        """Zero the part of a page beyond a size; drop a page beyond the size."""
         keep = size_bytes - page * PAGE_BYTES
         if keep <= 0:
             self.pages.pop(page, None)
@@ -87,7 +87,7 @@ class Content:
             self.pages[page][keep:] = bytes(PAGE_BYTES - keep)
 
     def write_to(self, path: Path) -> None:
-        """Write the content to a file, with its holes."""
+        """Write the content to a file, including its holes."""
         with path.open("wb") as file:
             for page, data in sorted(self.pages.items()):
                 file.seek(page * PAGE_BYTES)
@@ -96,7 +96,7 @@ class Content:
 
 
 class Piece(NamedTuple):
-    """A part of a write within one page."""
+    """The part of a write within one page."""
 
     page: int
     start: int
@@ -104,7 +104,7 @@ class Piece(NamedTuple):
 
 
 def pieces(event: Wrote) -> Iterator[Piece]:
-    """Yield the parts of a write, one for each page."""
+    """Yield the parts of a write, one part per page."""
     done = 0
     while done < len(event.data):
         page, start = divmod(event.offset + done, PAGE_BYTES)
@@ -146,7 +146,7 @@ class State(NamedTuple):
 
 
 class PowerCut:
-    """The states that a directory may have if power is cut after some recorded events."""
+    """The possible states of a directory if power is cut after some recorded events."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
@@ -202,7 +202,7 @@ class PowerCut:
         return files, directories, everything
 
     def _lost(self) -> set[int]:
-        """Return the numbers of the writes that a failed sync has lost."""
+        """Return the event numbers of the writes that a failed sync has lost."""
         lost: set[int] = set()
         unsynced: defaultdict[FileId, list[int]] = defaultdict(list)
         for number, event in enumerate(self._events):
@@ -221,7 +221,7 @@ class PowerCut:
 
     @property
     def loose(self) -> int:
-        """Return the number of unsynced changes, by the count of ``Exactly``."""
+        """Return the number of unsynced changes, as ``Exactly`` counts them."""
         counts = [Exactly(0), Exactly((1 << _CHANGES_MAX) - 1)]
         for dice in counts:
             self.choose(dice)
@@ -256,7 +256,7 @@ class PowerCut:
 
 
 class Dice:
-    """Chooses a state at random, from a seed."""
+    """Chooses a state at random, reproducibly from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -269,13 +269,13 @@ class Dice:
         return self._random.random() < self._bias
 
     def page(self, count: int) -> int:
-        """Return how many of *count* successive changes of a page are on the disk."""
+        """Return the number of a page's *count* successive changes that are on the disk."""
         if self.keeps():
             return count
         return self._random.randint(0, count) if self._random.random() < _HALF else 0
 
     def size(self, count: int) -> int:
-        """Return how many of *count* successive changes of a file's size are on the disk."""
+        """Return the number of a file size's *count* successive changes that are on the disk."""
         return self.page(count)
 
     def sectors(self, piece: Piece) -> list[Piece]:
@@ -342,7 +342,7 @@ def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
 
 
 def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
-    """Apply writes to a block file: each page and the size have a point in time of their own."""
+    """Apply writes to a block file: each page, and the size, from its own point in time."""
     sizes = [content.size_bytes]
     changes: defaultdict[int, list[Piece | int]] = defaultdict(list)
     for event in loose:
@@ -369,7 +369,7 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
 
 
 def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
-    """Apply a part of the next change to a page that the disk has."""
+    """Apply a part of the next change to a page that is on the disk."""
     if not isinstance(change, int):
         for part in dice.torn(change):
             content.put(part)

@@ -1,4 +1,4 @@
-"""A recording of every change that a process makes to one directory, in order.
+"""A recording of all changes that a process makes to one directory, in order.
 
 Owns: the events, and the hooks that record them: replacements of the functions of ``os`` that
 change files, and for SQLite a VFS (``recorded_vfs``). Does not know: the effects of a power cut
@@ -28,7 +28,7 @@ FileId = int
 
 
 class Wrote(NamedTuple):
-    """Bytes were written to a file, through the page cache."""
+    """An event: bytes were written to a file through the page cache."""
 
     file: FileId
     offset: int
@@ -36,27 +36,27 @@ class Wrote(NamedTuple):
 
 
 class Resized(NamedTuple):
-    """A file was truncated or extended."""
+    """An event: a file was truncated or extended."""
 
     file: FileId
     size_bytes: int
 
 
 class Entered(NamedTuple):
-    """A name was created, for a file or a directory."""
+    """An event: a name for a file or a directory was created."""
 
     path: str
     file: FileId | None  # the file; None for a directory
 
 
 class Left(NamedTuple):
-    """A name was removed."""
+    """An event: a name was removed."""
 
     path: str
 
 
 class Moved(NamedTuple):
-    """A name was renamed, atomically."""
+    """An event: a name was changed atomically."""
 
     path: str
     new_path: str
@@ -64,29 +64,29 @@ class Moved(NamedTuple):
 
 
 class SyncedFile(NamedTuple):
-    """All events of one file before event number *covers* are on the disk."""
+    """An event: all events of one file before event *covers* are on the disk."""
 
     file: FileId
     covers: int
 
 
 class SyncedDirectory(NamedTuple):
-    """All events of names in one directory before event number *covers* are on the disk."""
+    """An event: all name events in one directory before event *covers* are on the disk."""
 
     path: str
     covers: int
 
 
 class SyncedAll(NamedTuple):
-    """All events before event number *covers* are on the disk: syncfs(2)."""
+    """An event: all events before event *covers* are on the disk (syncfs(2))."""
 
     covers: int
 
 
 class Lost(NamedTuple):
-    """A sync failed: the unsynced writes to a file before event number *before* never reach the disk.
+    """An event: a sync failed, so unsynced writes before event *before* never reach the disk.
 
-    Later syncs succeed, but do not cover them, as with fsync(2) on Linux.
+    Later syncs succeed, but do not cover these writes, as with fsync(2) on Linux.
     """
 
     file: FileId
@@ -94,7 +94,7 @@ class Lost(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """An event that is no change of the disk, such as the end of an fsync or a stored object."""
+    """An event without a change of the disk, such as the end of an fsync or a stored object."""
 
     what: Any
 
@@ -117,7 +117,7 @@ IGNORED: Final = ("-shm", "control.sock")
 
 
 class Recorder:
-    """Collects the events below one directory, which is empty at the start."""
+    """Collects the events in one directory, which is empty at the start."""
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
@@ -128,7 +128,7 @@ class Recorder:
         self.failing = ""  # the next sync of a file whose path contains this text fails
 
     def note(self, what: object) -> int:
-        """Add an event that is no change of the disk; return the number of the event."""
+        """Add an event without a change of the disk; return the number of the event."""
         with self._lock:
             self.events.append(Noted(what))
             return len(self.events) - 1
@@ -150,7 +150,7 @@ class Recorder:
             self.events.append(Entered(path, self._ids[inode]))
 
     def id_of(self, inode: int) -> FileId | None:
-        """Return the identifier of the file with an inode number; None if it is not recorded."""
+        """Return the identifier of a recorded file by its inode number; None if unknown."""
         return self._ids.get(inode)
 
     def removed(self, path: str, inode: int) -> None:
@@ -164,7 +164,7 @@ class Recorder:
         self._ids.pop(inode, None)
 
     def add(self, event: Event) -> None:
-        """Record an event."""
+        """Append an event to the recording."""
         with self._lock:
             self.events.append(event)
 
@@ -178,7 +178,7 @@ class Recorder:
 
 
 class Disk:
-    """The files and names of a directory, in memory, as events create them."""
+    """The files and names of a directory in memory, built from events."""
 
     def __init__(self) -> None:
         self.names: dict[str, FileId | None] = {}
@@ -199,7 +199,7 @@ class Disk:
             apply_to_names(self.names, event)
 
     def contents(self) -> dict[str, bytes | None]:
-        """Return every path with its content; None for directories."""
+        """Return the content of each file by path; a directory has None."""
         return {
             path: None if file is None else bytes(self.files.get(file, b""))
             for path, file in self.names.items()
@@ -269,7 +269,7 @@ class _Calls:
         return self._recorder.id_of(os.fstat(fd).st_ino)
 
     def open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        """Open a file, and record if this creates or truncates it."""
+        """Open a file; record its creation or truncation."""
         inside = self._recorder.inside(path)
         if inside is None or not flags & (os.O_CREAT | os.O_TRUNC):
             return int(_REAL["open"](path, flags, *args, **kwargs))
@@ -287,7 +287,7 @@ class _Calls:
             self._recorder.add(Resized(file, size_bytes))
 
     def write(self, fd: int, data: Any) -> int:
-        """Write bytes at the descriptor's position, or at the end of the file, and record them."""
+        """Write bytes at the descriptor's position, or append them; record the write."""
         if self._file(fd) is None:
             return int(_REAL["write"](fd, data))
         with self._recorder.lock:
@@ -296,7 +296,7 @@ class _Calls:
         return count
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
-        """Write bytes at an offset, and record them."""
+        """Write bytes at an offset; record the write."""
         with self._recorder.lock:
             count: int = _REAL["pwrite"](fd, data, offset)
             self._wrote(fd, data, offset, count)
@@ -325,7 +325,7 @@ class _Calls:
         self._sync(fd, _REAL["fsync"])
 
     def fdatasync(self, fd: int) -> None:
-        """Sync a file, and record an fsync, because a changed size is synced, too."""
+        """Sync a file; record an fsync, because a changed size is also synced."""
         self._sync(fd, _REAL["fdatasync"])
 
     def _sync(self, fd: int, sync: Callable[[int], None]) -> None:

@@ -1,6 +1,6 @@
 """A VFS that records SQLite's changes to its files.
 
-Owns: recording the changes of SQLite's unix VFS and when they are durable. Does not know: SQL.
+Owns: recording the changes and syncs of SQLite's unix VFS. Does not know: SQL.
 Source: os_unix.c. unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created, and
 the first unixSync of such a file also syncs its directory. unixDelete with dirSync syncs the
 directory, too.
@@ -29,7 +29,7 @@ _JOURNALS: Final = (
 
 
 class _RecordedFile(apsw.VFSFile):
-    """One file that SQLite has open."""
+    """One open file of SQLite, whose changes are recorded."""
 
     def __init__(self, base: str, recorder: Recorder, name: Any, flags: list[int]) -> None:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
@@ -101,7 +101,7 @@ class _RecordedVfs(apsw.VFS):
 
 @contextlib.contextmanager
 def recorded_sqlite(recorder: Recorder) -> Iterator[None]:
-    """Record every database opened in this context; the caller must close each before the end."""
+    """Record all databases that the context opens; the caller must close all of them."""
     vfs = _RecordedVfs(recorder)
     try:
         yield

@@ -26,22 +26,23 @@ from contrib.bench.plans import BENCHMARKS, COMPLETE, PLANS, QUICK
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # of the complete set
-TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"  # of quick sizes
+# The file with the figures of all benchmarks, and the file of a quick trial.
+KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
+TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 
 Figures = dict[str, Any]
 
 
-MODULES: Final = {  # of the benchmarks whose module has another name
+MODULES: Final = {  # modules of benchmarks with other names than the modules
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
-# Further arguments of run(), which have no default size.
+# Arguments of run() that are not sizes with a default.
 EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
     "workloads": ("only", "subjects", "tree"),
 }
-LOAD_PER_CORE_MAX: Final = 0.5  # load average of one minute; above this a benchmark warns
-MEMORY_MB_MAX: Final = 150.0  # PSS of all processes of a daemon with default options
+LOAD_PER_CORE_MAX: Final = 0.5  # a benchmark warns if the load average of a minute is higher
+MEMORY_MB_MAX: Final = 150.0  # maximum PSS of a daemon's processes with default options
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -111,7 +112,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.benchmark = list(BENCHMARKS)
         arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)
     if arguments.page and not arguments.json:
-        parser.error("--page needs --json: the page is made from that file")
+        parser.error("--page needs --json, because the page is made from the JSON file")
     return arguments
 
 
@@ -174,7 +175,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         ):
             entry["figures"] = module.run(scratch, **sizes)
             add_memory(entry["figures"], sampler.peaks)
-    except Exception as exc:  # the next benchmarks run after a failure, but not after a signal
+    except Exception as exc:  # a failure does not stop the next benchmarks, a signal does
         if (signalled := _signalled(exc)) is not None:
             raise signalled from exc
         traceback.print_exc()
@@ -266,7 +267,7 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
             entry = measured(name, arguments, processors)
             _add(report, name, entry)
             failed += [name] if "error" in entry else []
-            if arguments.json:  # after each benchmark, so that an interrupted run has figures
+            if arguments.json:  # written after each benchmark, in case the run is interrupted
                 arguments.json.parent.mkdir(parents=True, exist_ok=True)
                 arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
@@ -299,7 +300,7 @@ def main(argv: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("the benchmarks drop the kernel's caches; run them as root", file=sys.stderr)
         return 2
-    # SIGTERM raises SystemExit, so that every finally clause runs and unmounts.
+    # SIGTERM raises SystemExit, so that finally clauses unmount all filesystems.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return _run(arguments, argv)
 

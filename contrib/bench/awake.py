@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-LOAD_WINDOW_S: Final = 60.0  # the kernel's load average of one minute decays by 1/e in this time
+LOAD_WINDOW_S: Final = 60.0  # the kernel's one-minute load average decays by 1/e in 60 s
 NICEST: Final = 19
 _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
@@ -75,9 +75,9 @@ def main(parent: int, processor: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.sched_setaffinity(0, {processor})
-    os.nice(NICEST)  # so /proc/stat counts the time apart, as "nice"
+    os.nice(NICEST)  # /proc/stat then counts the time separately, as "nice"
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if os.getppid() != parent:  # it ended before prctl
+    if os.getppid() != parent:  # the parent ended before the call of prctl
         return
     while True:
         pass

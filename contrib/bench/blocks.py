@@ -33,7 +33,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # The database grows by whole pages. Only the smallest block size makes enough rows to measure.
+    # Only the smallest block size makes enough rows: the database grows by whole pages.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")
@@ -51,7 +51,7 @@ def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, floa
     """Return the figures of the block size *block*."""
     subject.make(["--plain", "--block-size", block])
     with subject:
-        pass  # the first mount makes the database
+        pass  # the first mount creates the database
     rows_before = _database_bytes(subject)
     path = subject.mountpoint / "file"
     with subject:

@@ -27,7 +27,7 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # changes without fsync for each file made with fsync
+CHANGES_PER_SYNC: Final = 20  # number of changes without fsync per file with fsync
 
 
 class Setting(NamedTuple):

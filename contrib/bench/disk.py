@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FREE_SHARE: Final = 0.6  # of the disk's free space is used for the image
+FREE_SHARE: Final = 0.6  # the image may use this fraction of the disk's free space
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
 FREED_S_MAX: Final = 60.0
 POLL_S: Final = 0.1
-SEARCHABLE: Final = 0o711  # a directory below which programs of other users work
+SEARCHABLE: Final = 0o711  # lets programs of other users access files below a directory
 
 
 @contextlib.contextmanager
@@ -37,12 +37,14 @@ def new() -> Iterator[Path]:
         space = os.statvfs(folder)
         size_bytes = min(int(FREE_SHARE * space.f_bavail * space.f_frsize), BYTES_MAX)
         if size_bytes < BYTES_MIN:
-            raise OSError(f"{folder} has no room for an image of {BYTES_MIN >> 30} GiB")
+            raise OSError(
+                f"{folder} has too little space for a disk image of {BYTES_MIN >> 30} GiB"
+            )
         with image.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
         _run("mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=1", image)
         place.mkdir()
-        # Direct I/O avoids caching pages twice; noinit_itable avoids background writes.
+        # Direct I/O avoids a second page cache; noinit_itable avoids background writes.
         device = _run("losetup", "--find", "--show", "--direct-io=on", image).strip()
         try:
             _run("mount", "-o", "noinit_itable", device, place)

@@ -28,7 +28,7 @@ SECRET_KEY: Final = "not-a-secret-at-all"
 REGION: Final = "us-east-1"
 STARTING_S_MAX: Final = 20.0
 ENDING_S_MAX: Final = 10.0
-# The credentials, in the environment variables of all clients.
+# The environment variables in which each client expects the credentials.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -42,7 +42,7 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 }
 
 
-Traffic = Counter[str]  # requests by kind, sent_bytes, received_bytes
+Traffic = Counter[str]  # number of requests by kind, and sent_bytes, received_bytes
 
 
 class FarEndpoint:
@@ -68,7 +68,7 @@ class FarEndpoint:
         assert self._process.stdout is not None, "it was started with one"
         line = self._process.stdout.readline()
         if not line:
-            raise SubjectError("the proxy ended")
+            raise SubjectError("the proxy between client and store ended unexpectedly")
         return line
 
 
@@ -110,9 +110,9 @@ def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
     """
     program = shutil.which("versitygw") or str(Path.home() / "go" / "bin" / "versitygw")
     if not os.access(program, os.X_OK):
-        raise SubjectError("versitygw is not installed; CONTRIBUTING.md says how to")
+        raise SubjectError("versitygw is not installed; CONTRIBUTING.md explains the installation")
     os.environ.update(CREDENTIALS)
-    os.environ.pop("AWS_CA_BUNDLE", None)  # not needed without TLS, and rclone fails on it
+    os.environ.pop("AWS_CA_BUNDLE", None)  # plain HTTP needs no CA bundle, and rclone fails with it
     data = scratch / "s3"
     data.mkdir()
     port = _free_port()
@@ -137,7 +137,7 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
         with contextlib.suppress(OSError), socket.create_connection((HOST, port)):
             return
         time.sleep(0.02)
-    raise SubjectError("versitygw did not start")
+    raise SubjectError("the S3 server versitygw did not start")
 
 
 def _end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:

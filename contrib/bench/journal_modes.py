@@ -31,8 +31,8 @@ MODES: Final = (
 )  # fmt: skip
 TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
-FINDS: Final = 8  # in each round
-LEFT_S: Final = 0.03  # enough for the commit, which follows an operation after 5 ms
+FINDS: Final = 8  # number of find commands in each round
+LEFT_S: Final = 0.03  # pause for the group commit, which follows an operation after 5 ms
 CHANGE_MAX: Final = 1.05
 FIND_MAX: Final = 1.10
 
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     """The time of one turn of one mode."""
 
     wall_s: float
-    cpu_s: float  # of the daemon
+    cpu_s: float  # processor time of the daemon
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:

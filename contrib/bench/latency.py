@@ -31,7 +31,7 @@ from typing_extensions import override
 
 HOST: Final = "127.0.0.1"
 HEAD_BYTES_MAX: Final = 64 << 10
-PIPE_BYTES: Final = 1 << 20  # the largest size that unprivileged processes may set
+PIPE_BYTES: Final = 1 << 20  # largest pipe size that unprivileged processes may set
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
@@ -83,7 +83,10 @@ class Connection(socketserver.BaseRequestHandler):
             answers = threading.Thread(target=self._answers, daemon=True)
             answers.start()
             try:
-                with contextlib.suppress(OSError), _pipe() as pipe:  # a connection was closed
+                with (
+                    contextlib.suppress(OSError),
+                    _pipe() as pipe,
+                ):  # the peer has closed its connection
                     self._requests(pipe)
             finally:
                 self._hang_up()

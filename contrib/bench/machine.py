@@ -12,7 +12,7 @@ from typing import Final
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 SETTLE_WINDOW_S: Final = 0.1
-SETTLE_CPU_S: Final = 0.002  # a process that uses less in a window is idle
+SETTLE_CPU_S: Final = 0.002  # a process with less processor time in a window is idle
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 GONE_S_MAX: Final = 600.0
@@ -36,7 +36,7 @@ def family(pid: int) -> list[int]:
     threads = Path(f"/proc/{pid}/task")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         for thread in os.listdir(threads):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                 below += map(int, (threads / thread / "children").read_text().split())
     return [pid, *(each for child in below for each in family(child))]
 

@@ -30,7 +30,7 @@ class Peak(NamedTuple):
     """The largest memory of the daemons with one name."""
 
     pss_bytes: int
-    counts: bool  # whether the target of memory is for them
+    counts: bool  # True if the memory target applies to the daemons
 
 
 class Sampler:
@@ -40,7 +40,7 @@ class Sampler:
         words = [sys.executable, "-m", "contrib.bench.memory"]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT,
-            start_new_session=True,  # a signal to the benchmark's group would end it too early
+            start_new_session=True,  # protects the sampler from signals to the benchmark's group
         )  # fmt: skip
         self.peaks: dict[str, Peak] = {}
 

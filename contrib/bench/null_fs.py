@@ -41,11 +41,9 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # as long as that of s3fs-meta: no entry becomes stale with one writer
+TIMEOUT_S: Final = 3600.0  # cache timeout as in s3fs-meta, because one writer needs no expiry
 NAME_BYTES_MAX: Final = 255
-MEMORY_FILE_BYTES_MAX: Final = (
-    1 << 28
-)  # a sparse file with one distant byte must not use up the disk
+MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # limits files, which are held in memory
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 
@@ -98,7 +96,7 @@ class FileData(MemoryData):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
-        self._open: dict[int, tuple[int, int]] = {}  # ino -> (descriptor, number of opens)
+        self._open: dict[int, tuple[int, int]] = {}  # descriptor and open count by inode number
 
     def _path(self, ino: int) -> Path:
         return self._root / str(ino)
@@ -163,7 +161,7 @@ class NullFs(pyfuse3.Operations):
         self._targets: dict[int, bytes] = {}
         self._listings: dict[int, list[tuple[bytes, EntryAttributes]]] = {}
         self._next_listing = 1
-        self._nothing = EntryAttributes()  # inode 0: a negative dentry
+        self._nothing = EntryAttributes()  # inode number 0 means a negative dentry
         self._nothing.entry_timeout = TIMEOUT_S
         root = self._new(stat.S_IFDIR | 0o755, os.getuid(), os.getgid())
         self._add_directory(root, int(root.st_ino))

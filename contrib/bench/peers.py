@@ -26,9 +26,9 @@ TURN_FILES: Final = 500
 CLIENTS: Final = (1, 4)
 SMALL: Final = bytes(range(256)) * 16  # 4 KiB
 PEER_TIMES_MIN: Final = 3.0
-SMALL_TO_EMPTY_MIN: Final = 0.5  # rate of making small files, relative to empty files
+SMALL_TO_EMPTY_MIN: Final = 0.5  # creation rate of small files relative to empty files
 OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
-# Least speed with one client, relative to the do-nothing filesystem with the same request loop.
+# Minimum speed with one client, relative to a do-nothing filesystem with the same request loop.
 CEILING_RATIOS_MIN: Final = {
     "create": 0.75, "create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
     "rename": 0.85, "unlink": 0.75,
@@ -53,7 +53,7 @@ class Phase(NamedTuple):
 
     name: str
     one: Callable[[str], object]
-    cold: bool = False  # True if the kernel drops its dentries first
+    cold: bool = False  # True to drop the kernel's dentries before the operation
 
 
 PHASES: Final = (

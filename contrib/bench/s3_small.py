@@ -17,7 +17,7 @@ from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
 from contrib.bench.fill import Archive
 from contrib.bench.local_subjects import OURS
 
-PUTS_MAX: Final = 100  # for 10,000 files, including metadata
+PUTS_MAX: Final = 100  # maximum number of PUTs for 10,000 files and their metadata
 GETS_MAX: Final = 60
 _WRITES: Final = ("PUT", "POST")
 

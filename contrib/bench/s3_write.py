@@ -56,7 +56,7 @@ class Plain:
         seconds = time.perf_counter() - start
         assert total == size_bytes, f"uploaded {total} of {size_bytes} bytes"
         for path in self._objects.iterdir():
-            if path.is_file():  # the server has a directory of its own
+            if path.is_file():  # the server keeps its own files in directories
                 path.unlink()
         return seconds
 

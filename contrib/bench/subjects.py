@@ -19,15 +19,15 @@ from contrib.bench import machine, memory
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
-UNMOUNT_S_MAX: Final = 900.0  # includes the upload of dirty data
+UNMOUNT_S_MAX: Final = 900.0  # maximum time of an unmount with the upload of dirty data
 TERMINATE_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 3600.0
-UNNOTICED_S_MAX: Final = 10.0  # until the daemon ends after the kernel reported the unmount
+UNNOTICED_S_MAX: Final = 10.0  # maximum time from the unmount to the end of the daemon
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
 PROJECT: Final = Path(__file__).resolve().parents[2]
-# Options of mount that change the size of a cache in memory.
+# Mount options that change the size of a cache in memory.
 MEMORY_OPTIONS: Final = frozenset({"cache_size", "mmap_size", "temp_store"})
 
 
@@ -64,7 +64,9 @@ def call(*command: str | Path) -> str:
     )  # fmt: skip
     if done.returncode:
         words = " ".join(map(str, command))
-        raise SubjectError(f"{words}: status {done.returncode}: {done.stderr.strip()}")
+        raise SubjectError(
+            f"the command {words} failed with status {done.returncode}: {done.stderr.strip()}"
+        )
     return done.stdout
 
 
@@ -162,7 +164,7 @@ class PlainDirectory(Subject):
 class DaemonSubject(Subject):
     """A FUSE filesystem whose daemon runs in the foreground."""
 
-    memory_counts = False  # True if the target of memory is for it
+    memory_counts = False  # True if the memory target applies to the filesystem
 
     def __init__(self, name: str, root: Path) -> None:
         super().__init__(name, root)
@@ -227,7 +229,7 @@ class DaemonSubject(Subject):
         _unmount(process, self.mountpoint)
         if not _ended(process, UNNOTICED_S_MAX) and connection and connection.exists():
             _abort(connection)
-            process.terminate()  # S3QL does not notice the aborted connection
+            process.terminate()  # S3QL does not notice that the connection was aborted
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):
@@ -274,7 +276,7 @@ class NullSubject(DaemonSubject):
     ) -> None:
         super().__init__(name, root)
         self._data = root / "data" if plain_files else None
-        self._scheduled = scheduled  # pyfuse3's own request loop
+        self._scheduled = scheduled  # True to use pyfuse3's own request loop
 
     @override
     def command(self) -> list[str]:

@@ -24,8 +24,8 @@ from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
-SMALL_ENTRIES: Final = 20_000  # of the tree for cp -al and rm -rf
-CACHE_BYTES_PER_ENTRY: Final = 300  # for the rows of an inode and a dentry
+SMALL_ENTRIES: Final = 20_000  # number of entries in the tree for cp -al and rm -rf
+CACHE_BYTES_PER_ENTRY: Final = 300  # size of the rows of an inode and a dentry
 POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000
@@ -47,7 +47,9 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
     with subject:
         root = subject.mountpoint
         _sort_into_trees(root, {"tree": entries, "small": SMALL_ENTRIES})
-        subprocess.run(["find", root, "-size", "+1000000"], check=True)  # fills the page cache
+        subprocess.run(
+            ["find", root, "-size", "+1000000"], check=True
+        )  # fills the page cache of SQLite
         idle_s = statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
         cp_al = SMALL_ENTRIES / call_s("cp", "-al", root / "small", root / "linked")
         rm_rf = SMALL_ENTRIES / call_s("rm", "-rf", root / "linked")
@@ -56,7 +58,9 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         past = _clone_past(subject, entries, idle_s)
         empty_s = statistics.median(call_s(sys.executable, "-c", "") for _ in range(IDLE_COMMANDS))
         (root / "first").mkdir()
-        call(*subject.words("rm", paths=[root / "first"]))  # compiles the modules of the command
+        call(
+            *subject.words("rm", paths=[root / "first"])
+        )  # the first call compiles the modules of the command
         removals = {name: _remove(subject, name, entries, empty_s) for name in ("quiet", "busy")}
     return {
         "entries": entries,

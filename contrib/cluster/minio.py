@@ -38,7 +38,7 @@ class Cluster:
             **os.environ,
             "MINIO_ROOT_USER": access_key,
             "MINIO_ROOT_PASSWORD": secret_key,
-            "MINIO_CI_CD": "1",  # allows several drives on one disk
+            "MINIO_CI_CD": "1",  # lets MinIO use several drives on one disk
             "MINIO_BROWSER": "off",
         }
         self._host = _own_address()
@@ -91,7 +91,10 @@ class Cluster:
                 process = self.processes[node]
                 if process is None or process.poll() is not None or time.monotonic() > deadline_s:
                     log = (self._folder / f"node-{node}.log").read_text(errors="replace")
-                    raise ClusterError(f"node {node} does not become ready:\n{log[-2000:]}")
+                    raise ClusterError(
+                        f"node {node} of the cluster is not ready in time; the end of its "
+                        f"log:\n{log[-2000:]}"
+                    )
                 time.sleep(POLL_S)
 
     def _is_ready(self, node: int) -> bool:
@@ -148,7 +151,7 @@ def _own_address() -> str:
     if not Path("/.dockerenv").exists():
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing; RFC 5737 reserves the address
+        probe.connect(("192.0.2.1", 9))  # sends no packet; RFC 5737 reserves the address
         return str(probe.getsockname()[0])
 
 

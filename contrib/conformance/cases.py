@@ -31,14 +31,14 @@ class Case(NamedTuple):
     suite: str
     name: str
     outcome: Outcome
-    detail: str = ""  # reason of the failure or skip
+    detail: str = ""  # reason why the case failed or was skipped
     seconds: float = 0.0
 
 
 def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
     """Return the reasons of expected failures, by the names of the cases."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case of names
     parser.read(path)
     return dict(parser[suite]) if parser.has_section(suite) else {}
 

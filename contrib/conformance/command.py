@@ -86,7 +86,7 @@ def _run_all(
             with places.prepared(subject, suite, scratch) as place:
                 for case in judged(_cases(suite, place, arguments), expected):
                     yield case
-                    if not subject.alive:  # the following cases would fail for the same reason
+                    if not subject.alive:  # all further cases would fail for the same reason
                         yield Case(suite, "(the daemon)", Outcome.FAILED, f"ended in {case.name}")
                         break
         yield from places.afterwards(subject)
@@ -143,13 +143,13 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     places.own_mounts()
-    # SIGTERM must unmount, too, so it raises SystemExit, which runs every finally block.
+    # SIGTERM raises SystemExit, so that finally blocks unmount the filesystem.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cases = []
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="conf-", dir=arguments.scratch) as name:
         scratch = Path(name)
-        scratch.chmod(0o755)  # other users must reach the mountpoint
+        scratch.chmod(0o755)  # lets other users reach the mountpoint
         try:
             with _target(arguments) as directory:
                 subject = places.choose(arguments.on, scratch, directory, _mount_options(arguments))

@@ -22,17 +22,15 @@ from contrib.conformance.places import Place
 SUITE: Final = "pjdfstest"
 SECONDS_MAX: Final = 1800.0
 REMOUNT_PATTERN: Final = "erofs"
-USERS: Final = ("nobody", "daemon")  # users that every system has, and the default of the suite
-# The address of a socket has 108 bytes with the NUL at its end. The path of a socket has two
-# temporary directories below the directory of the run, a random name of 32 bytes, and sometimes a
-# file name.
+USERS: Final = ("nobody", "daemon")  # the suite's default users, which exist on every system
+# The path of a socket has at most 108 bytes, including the NUL at its end.
+# Below the run's directory the suite adds two temporary directories and one or two names.
 DIRECTORY_BYTES_MAX: Final = 107 - 2 * len("/.tmpXXXXXX") - len("/") - 32 - len("/file")
 LINE: Final = re.compile(r"^(\S+::\S+)\s+(ok|skipped|FAILED)$")
 OUTCOMES: Final = {"ok": Outcome.PASSED, "skipped": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
 
-# The program calls mount(8) with remount,ro, which for FUSE calls a helper that cannot remount.
-# With -i, mount(8) calls no helper; with bind, it changes only this mount, which every kernel
-# allows.
+# The suite calls mount(8) with remount,ro, which for FUSE calls a helper that cannot remount.
+# The option -i skips the helper; bind limits the change to one mount, as every kernel permits.
 MOUNT_SCRIPT: Final = """#!/bin/sh
 case "$2" in
 remount,*) options="remount,bind,${{2#remount,}}"; shift 2; exec {mount} -i -o "$options" "$@" ;;

@@ -37,8 +37,8 @@ class Place(NamedTuple):
     """An empty directory for one suite, and a scratch directory on another filesystem."""
 
     directory: Path
-    scratch: Path  # directory for configuration, artifacts and other files outside the target
-    own_mount: bool  # True if the directory is on a mount that may be made read-only
+    scratch: Path  # directory outside the target for configuration, artifacts and other files
+    own_mount: bool  # True if tests may make the mount of the directory read-only
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     given = parser.parse_args(words)
     if os.geteuid() != 0:
-        parser.error("some operations need root: run it with sudo")
+        parser.error("some operations need root: run the probe with sudo")
     answers = [(each, [answer(each, place) for place in given.place]) for each in OPERATIONS]
     if given.json:
         rows = [

@@ -23,7 +23,7 @@ MIB: Final = 1 << 20
 PAGE: Final = 4096
 USER_ID: Final = 65534
 
-# Source: linux/fs.h, linux/falloc.h, linux/fcntl.h, linux/stat.h, linux/inotify.h.
+# Constants from linux/fs.h, falloc.h, fcntl.h, stat.h and inotify.h.
 FICLONE: Final = 0x40049409
 FS_IOC_GETFLAGS: Final = 0x80086601
 FS_IOC_SETFLAGS: Final = 0x40086602
@@ -33,7 +33,7 @@ KEEP_SIZE, PUNCH_HOLE, COLLAPSE_RANGE, ZERO_RANGE, INSERT_RANGE = 1, 2, 8, 16, 3
 RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 STATX_BTIME: Final = 0x800
-STATX_BTIME_AT: Final = 80  # offset in struct statx
+STATX_BTIME_AT: Final = 80  # offset of the birth time in struct statx
 STATX_BYTES: Final = 256
 HANDLE_BYTES: Final = 128
 IN_CREATE: Final = 0x100
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
     """One operation, its manual page, and the function that tries it."""
 
     name: str
-    page: str  # manual page that describes the operation
+    page: str  # name of the manual page that describes the operation
     check: Callable[[Path], None]
 
 
@@ -227,7 +227,7 @@ def _fifo(folder: Path) -> None:
 def _socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         here = os.open(folder, os.O_RDONLY)
-        place = f"/proc/self/fd/{here}/s"  # a short path: the address of a socket has 108 bytes
+        place = f"/proc/self/fd/{here}/s"  # a socket's path has at most 108 bytes
         server.bind(place)
         server.listen()
         client.connect(place)
@@ -498,7 +498,7 @@ def _privilege(folder: Path) -> None:
     path.chmod(0o4755)
     fd = os.open(path, os.O_WRONLY)
     child = os.fork()
-    if child == 0:  # an unprivileged process that has inherited a file from root
+    if child == 0:  # the child drops privileges and uses a file that root opened
         status = 1
         try:
             os.setuid(USER_ID)

@@ -37,7 +37,7 @@ class MissingProgramError(Exception):
 class Finished(NamedTuple):
     """The result of a program that ended, or was killed after its time limit."""
 
-    status: int | None  # exit status; None if the program was killed
+    status: int | None  # exit status of the program; None if the program was killed
     output: str
     seconds: float
 
@@ -50,7 +50,7 @@ def find(name: str) -> str:
     """
     found = shutil.which(name) or shutil.which(name, path=str(CARGO_BIN))
     if found is None:
-        raise MissingProgramError(f"{name} is missing: {HOW_TO_INSTALL[name]}")
+        raise MissingProgramError(f"the program {name} is missing: {HOW_TO_INSTALL[name]}")
     return found
 
 
@@ -112,8 +112,7 @@ def pieces(
             yield piece.decode(errors="replace")
         yield None
     finally:
-        # Needed after a normal end, too, because background processes would disturb the next
-        # program.
+        # Kill even after a normal end: background processes would disturb the next program.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()

@@ -32,8 +32,7 @@ SECONDS_MAX: Final = 600.0
 UNMOUNT_S_MAX: Final = 300.0
 NAME: Final = r"generic/\d+"
 BEGUN: Final = re.compile(rf"^({NAME})\s")
-# Examples: generic/001  44s ...  91s | generic/009        [not run] why | generic/003  - output
-# mismatch
+# Lines: generic/001  44s ...  91s | generic/009  [not run] why | generic/003  - output mismatch
 ENDED: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?(\d+)s\s*$")
 NOT_RUN: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?\[(?:not run|expunged)\]\s*(.*)$")
 
@@ -51,7 +50,7 @@ export RESULT_BASE={scratch}/results
 
 DF: Final = "#!/bin/sh\n/bin/df \"$@\" | sed 's/ fuse\\.s3fs-meta / fuse           /'\n"
 
-# A program ``mount`` that calls the helper for s3fs-meta, and /bin/mount for all other filesystems.
+# A program ``mount`` that calls the helper for s3fs-meta, and otherwise /bin/mount.
 MOUNT: Final = """#!{python} -S
 import os, sys
 rest, options, kind, own = [], [], None, True
@@ -114,7 +113,7 @@ def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[
             if name not in wanted:
                 break
             wanted = wanted[wanted.index(name) + 1 :]
-            if wanted:  # a test was killed, and its processes must not disturb the next test
+            if wanted:  # processes of a killed test must not disturb the next test
                 _unmount(place.scratch)
     finally:
         _unmount(place.scratch)

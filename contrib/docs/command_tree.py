@@ -14,10 +14,10 @@ from s3fs_meta.cli.entry import COMMANDS, load, make_app
 class Parameter(NamedTuple):
     """One option or argument."""
 
-    names: tuple[str, ...]  # forms of an option, the longest first, or the name of an argument
-    takes: str  # metavar of an option; empty for a flag
+    names: tuple[str, ...]  # spellings of an option, the longest first; or an argument's name
+    takes: str  # placeholder of an option's value; empty for a flag
     text: str
-    default: str  # empty if there is no default, or the text contains it
+    default: str  # default value; empty if it is missing or is part of the text
     required: bool
 
 

@@ -37,7 +37,7 @@ _FOOT: Final = """
 """
 
 
-# Base classes, of which only subclasses are raised.
+# Base classes of errors that are never raised themselves; only their subclasses are.
 FAMILIES: Final = frozenset(
     {
         errors.S3fsError,
@@ -48,7 +48,7 @@ FAMILIES: Final = frozenset(
     }
 )
 _MODULES: Final = frozenset(home.__name__ for home in HOMES)
-# Base classes of errors that only commands raise, not requests.
+# Base classes of errors that commands raise, and filesystem requests never raise.
 _ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
 
 

@@ -59,7 +59,7 @@ def digests() -> dict[Path, str]:
     for path in sorted(each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
         content = path.read_bytes()
         if ASYNC.search(content):
-            # The configuration disables rules by path, so the digest includes the path.
+            # The digest includes the path, because the configuration disables rules by path.
             parts = [str(path.relative_to(ROOT)).encode(), content, *rules]
             found[path] = hashlib.sha256(b"\0".join(parts)).hexdigest()
     return found
@@ -72,7 +72,9 @@ def main() -> int:
     found = digests()
     changed = [path for path, digest in found.items() if digest not in passed]
     if changed:
-        flake8_async.Flake8AsyncRunner_cst = QuickRunner  # flake8's jobs are forks of this process
+        flake8_async.Flake8AsyncRunner_cst = (
+            QuickRunner  # affects all jobs of flake8, which are forks of this process
+        )
         os.chdir(ROOT)
         if status := cli.main([*map(str, changed)]):
             return int(status)

@@ -14,7 +14,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SUFFIXES: Final = frozenset({".py", ".pyi", ".md", ".c", ".sql", ".toml", ".cfg", ".ini", ""})
-# Each pattern matches whole words, in any case.
+# Each pattern matches whole words in upper or lower case.
 PATTERNS: Final = {
     r"somebody|someone": "the caller, a process, a user, another host",
     r"(?<!\")nobody(?!\")|no one": "no process, no user, no host, or the passive",
@@ -34,7 +34,7 @@ PATTERNS: Final = {
     r"of (one|a|that|this) moment": "at one point in time",
     r"that which": "a noun",
 }
-# A summary line is a sentence that describes the function, or a noun phrase.
+# A docstring's first line must be a sentence or a noun phrase, and not begin with these words.
 FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether)\b')
 # This file contains the patterns themselves.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
@@ -47,7 +47,7 @@ def offences(name: str, text: str) -> list[str]:
     """Return a line for each private idiom in *text*."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        # The name of a test is a sentence, whose words are separated by underscores.
+        # The name of a test is a sentence with underscores between its words.
         words = line.replace("_", " ") if "def test_" in line else line
         found += [
             f'{name}:{number}: "{hit[0]}": write {hint}'

@@ -100,7 +100,9 @@ def build() -> tuple[Path, Path]:
     for path in (DIST, ROOT / "build" / "lib", ROOT / "generated"):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
-    run(sys.executable, "-m", "build", "--outdir", DIST)  # the wheel is built from the sdist
+    run(
+        sys.executable, "-m", "build", "--outdir", DIST
+    )  # builds the sdist, and from the sdist the wheel
     run("make", "bench-page", f"ARGS=--to {DIST / 'benchmarks.html'}")
     [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
     return wheel, sdist
@@ -112,7 +114,7 @@ def check_installed(environment: Path, version: str, shared: Sequence[str] = SHA
     assert version in found.split(), f"{found} instead of {version}"
     missing = [name for name in shared if not (environment / name).is_file()]
     assert not missing, f"not installed: {missing}"
-    # Fails if the extension was not built, or from another source.
+    # The import fails if the extension is missing, or was built from another source.
     run(environment / "bin/python", "-I", "-c", "import s3fs_meta.fuse.extension")
 
 

@@ -134,11 +134,11 @@ def _require_nothing_left(home: Path) -> None:
     deadline_s = time.monotonic() + LEFT_S_MAX
     while left := namespace.others():
         if time.monotonic() > deadline_s:
-            raise FindingError(f"the run left processes behind: {left}")
+            raise FindingError(f"processes of the soak are still running after its end: {left}")
         time.sleep(0.1)
     mounts = namespace.mountpoints(home)
     if mounts:
-        raise FindingError(f"the run left mounts behind: {mounts}")
+        raise FindingError(f"filesystems of the soak are still mounted after its end: {mounts}")
 
 
 def _report(

@@ -15,7 +15,7 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# A command that takes longer hangs: these limits are long enough for a busy machine.
+# After these times a command counts as hung; they are long enough for a busy machine.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 
@@ -92,10 +92,13 @@ class Commands:
         last = " | ".join(done.err.strip().splitlines()[-3:])
         self._journal.note(f"{shown} -> {done.status} ({taken_s:.1f} s) {last[:600]}")
         if "Traceback (most recent call last)" in done.err or "this is a bug" in done.err:
-            raise FindingError(f"a traceback on standard error of {shown}\n{done.err}")
+            raise FindingError(
+                f"the command {shown} printed a traceback on standard error:\n{done.err}"
+            )
         if expected is not None and done.status not in expected:
             raise FindingError(
-                f"{shown}\nended with {done.status}, expected {sorted(expected)}:\n"
+                f"the command {shown}\nended with status {done.status}, expected "
+                f"{sorted(expected)}:\n"
                 f"{done.out[-3000:]}{done.err}"
             )
         return done
@@ -108,7 +111,9 @@ class Commands:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise FindingError(f"{shown}\ndid not end within {COMMAND_S_MAX} s\n{stacks}") from None
+            raise FindingError(
+                f"the command {shown}\ndid not end within {COMMAND_S_MAX} s\n{stacks}"
+            ) from None
         except BaseException:
             process.kill()
             raise
@@ -158,7 +163,7 @@ class Hand:
         if not select.select([self._process.stdout], [], [], OPERATION_S_MAX)[0]:
             stacks = _stacks()
             self.end()
-            raise FindingError(f"a program hangs on a mount\n{stacks}")
+            raise FindingError(f"a program that accesses a mount hangs\n{stacks}")
         kind, result = hand.receive(self._process.stdout)
         return str(kind), result
 

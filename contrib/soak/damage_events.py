@@ -47,7 +47,7 @@ def _choose(run: Run) -> Damage:
     }
     kind = run.rnd.choice([kind for kind, found in by_kind.items() if found])
     found = by_kind[kind]
-    # The newest objects are damaged more often, because the current state needs them most.
+    # Newer objects are damaged more often, because the current state needs them.
     key = run.rnd.choice(found[-3:] if run.rnd.random() < 0.5 else found)
     ways = ["missing", "empty", "truncated", "bit"]
     if len(found) > 1 and kind not in {"superblock", "lease"}:
@@ -94,7 +94,7 @@ def _note_tainted(run: Run, damage: Damage) -> None:
             opened = pack_codec.open_pack(_keyring(run), key, damage.original)
             blocks = {trimmed(data) for _, data in opened}
         except CorruptionError:
-            return  # it was damaged before, and its content was recorded then
+            return  # an earlier event damaged the pack, and recorded its content
         run.history.tainted |= blocks
         run.history.past_tainted |= blocks
     elif damage.kind not in {"superblock", "lease"}:
@@ -107,12 +107,12 @@ def damage(run: Run) -> None:
         run.follower.umount()
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
-    run.check()  # reads all content, so this host has it in the cache
+    run.check()  # caches all content on this host by reading it
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
     if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
-        # Without an intact image, only a host with local state has the names.
+        # Without an intact image, only the local state of a host has all names.
         way = _while_unmounted
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
@@ -201,7 +201,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         run.history.forget_points(int(number[0]))
     observed = run.observe(new)
     if observed.failed:
-        raise FindingError(f"the repaired filesystem cannot be read: {observed.failed}")
+        raise FindingError(f"files of the repaired filesystem cannot be read: {observed.failed}")
     _go_on(run, observed, low)
     taken = run.history.now
     run.flush()
@@ -210,7 +210,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     if done.status == 0:
         run.follow(old)
         old.umount()
-        # If a pack was damaged, the host has no abandoned txgs and so quarantines nothing.
+        # After damage to a pack no txg is abandoned, so the host quarantines nothing.
         if chosen.kind != "pack":
             run.require_kept(old, kept, before, before.last, taken)
     elif taken.view() != before.now.view():
@@ -250,9 +250,7 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
             history.reached_bucket()
             return
     history.require(observed, "after the repair by another host", low, history.last)
-    raise FindingError(
-        "content is lost that was not in the damaged object, or a loss is not reported"
-    )
+    raise FindingError("content outside the damaged object is lost, or a loss is not reported")
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:

@@ -85,7 +85,9 @@ def hold_open(run: Run) -> None:
     all_of_it = b"".join(line for _, line in lines)
     run.journal.note(f"a file held open: {len(found)} of {len(all_of_it)} bytes, {len(sure)} sure")
     if not found.startswith(sure) or not all_of_it.startswith(found):
-        raise FindingError(f"the open file {name} has {found!r}, expected a prefix {sure!r}")
+        raise FindingError(
+            f"the open file {name} contains {found!r}, which does not begin with {sure!r}"
+        )
 
 
 def reclaim(run: Run) -> None:
@@ -263,11 +265,11 @@ def promote(run: Run) -> None:
 def outage(run: Run) -> None:
     """Write during an outage of the store, and require that no change is lost."""
     run.operate_somewhat()
-    run.check()  # reads all content, and so caches it
+    run.check()  # caches all content by reading it
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is away")
     killed_s = 0.0
-    run.chooser.syncs = not run.history.remote  # an fsync during the outage would fail
+    run.chooser.syncs = not run.history.remote  # a remote fsync fails during the outage
     try:
         run.operate(run.rnd.randrange(10))
         if run.rnd.random() < 0.3:
@@ -291,7 +293,7 @@ def outage(run: Run) -> None:
 
 def _mount_offline(run: Run) -> None:
     """List the names on the other host, read-only, without the bucket."""
-    done = run.other.mount("ro", expected=(0, 2, 3, 9))  # 2: no such directory
+    done = run.other.mount("ro", expected=(0, 2, 3, 9))  # status 2: the directory is missing
     if done.status == 0:
         names = run.hand.ask("names", str(run.other.mnt))
         steps = [step for step in run.history.steps if not step.dead]
@@ -308,7 +310,9 @@ def turn_clock(run: Run) -> None:
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))
     host = run.writer
-    expected = (0,) if run.bucket.url.startswith("local:") else None  # S3 refuses a wrong time
+    expected = (
+        (0,) if run.bucket.url.startswith("local:") else None
+    )  # S3 refuses requests with a wrong time
     run.clock_was_off = True
     run.chooser.syncs = expected is not None or not run.history.remote
     host.set_clock(offset_s)

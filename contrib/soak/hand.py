@@ -19,7 +19,7 @@ LENGTH: Final = struct.Struct(">I")
 MARK: Final = "user.soak"
 LOST: Final = "user.s3fs-meta.lost"
 IGNORED: Final = frozenset({"lost+found"})
-HELD: Final = "held-"  # prefix of files that are held open, which are compared separately
+HELD: Final = "held-"  # prefix of files that stay open and are compared separately
 
 
 def receive(stream: IO[bytes]) -> Any:

@@ -22,7 +22,7 @@ from contrib.soak.states import (
     state_of,
 )
 
-# Longest time until a group commits: 50 ms, but longer on a busy machine.
+# Maximum time until a group commits: usually 50 ms, on a busy machine longer.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 
@@ -33,7 +33,7 @@ class Step:
 
     state: State
     operation: Operation | None
-    ended_s: float | None  # end of the operation; None if it is not acknowledged
+    ended_s: float | None  # end time of the operation; None if it was not acknowledged
     dead: bool = False
 
 
@@ -42,13 +42,13 @@ class History:
 
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]
-        self.remote = False  # fsync waits for the bucket
-        self.local_floor = 0  # number of the newest state that a kill must not lose
-        self.bucket_floor = 0  # number of the newest state that the bucket must have
-        self.points: dict[int, int] = {}  # numbers of states by txg
-        self.tainted: set[bytes] = set()  # blocks of the pack that is damaged now
+        self.remote = False  # True if fsync waits for the bucket
+        self.local_floor = 0  # index of the newest state that a kill must not lose
+        self.bucket_floor = 0  # index of the newest state that the bucket must contain
+        self.points: dict[int, int] = {}  # index of the state of each txg
+        self.tainted: set[bytes] = set()  # blocks of the pack that is currently damaged
         self.past_tainted: set[bytes] = set()  # blocks of all packs that were ever damaged
-        self.holes: list[tuple[int, int]] = []  # first and last txg that damage made unreachable
+        self.holes: list[tuple[int, int]] = []  # ranges of txgs that damage made unreachable
 
     @property
     def now(self) -> State:

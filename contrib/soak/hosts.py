@@ -30,7 +30,7 @@ class Host:
         self.cachedir = self.folder / "state"
         self.mnt = self.folder / "mnt"
         self.mnt.mkdir(parents=True)
-        self.pid = 0  # PID of the daemon; 0: not mounted
+        self.pid = 0  # PID of the daemon; 0 while nothing is mounted
         self.bucket = bucket
         self._journal = journal
         self._commands = Commands(journal)

@@ -33,8 +33,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
     _, status = os.waitpid(first, 0)
-    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # the /proc of the process namespace that ended
-    for mountpoint in mountpoints(folder):  # mounts of killed daemons
+    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # /proc of the PID namespace that has ended
+    for mountpoint in mountpoints(folder):  # unmount what killed daemons left
         _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
     return os.waitstatus_to_exitcode(status)
 
@@ -42,8 +42,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
-    # The names of notes about mounts are PIDs, which differ between namespaces, so notes get a
-    # directory of their own.
+    # Notes about mounts are named by PIDs, so each PID namespace needs its own directory of notes.
     notes = runtime_dir(os.environ, os.geteuid())
     notes.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))

@@ -39,7 +39,7 @@ def mount_past_txgs(run: Run) -> None:
     cold = run.cold()
     when = f"txg={txg['txg']}"
     if run.rnd.random() < 0.3 and not run.clock_was_off:
-        when = txg["time"]  # rounded up to a millisecond, so it may include a later txg
+        when = txg["time"]  # rounded up to milliseconds, so a later txg may be included
         txg = max(
             (one for one in found if one["created_ns"] < txg["created_ns"] + 10**6),
             key=lambda one: (one["time"] == when, one["txg"]),
@@ -48,7 +48,9 @@ def mount_past_txgs(run: Run) -> None:
     done = cold.mount(f"ro,at={when}", expected=_REFUSED)
     if done.status:
         if retained and run.is_retained(txg):
-            raise FindingError(f"the mount of the retained {when} was refused: {done.err}")
+            raise FindingError(
+                f"the mount of the retained point in time {when} was refused: {done.err}"
+            )
     else:
         observed = run.observe(cold)
         if not observed.failed or run.is_retained(txg):
@@ -75,7 +77,7 @@ def restore(run: Run) -> None:
         else:
             _require_then(run, txg, observed, "restore")
     elif run.is_retained(txg) and not run.history.past_tainted:
-        raise FindingError(f"the restore of the retained {when} failed: {done.err}")
+        raise FindingError(f"the restore of the retained point in time {when} failed: {done.err}")
     shutil.rmtree(target, ignore_errors=True)
     run.discard(cold)
 
@@ -84,7 +86,7 @@ def roll_back(run: Run) -> None:
     """Roll back to a point in time."""
     run.operate_somewhat()
     run.umount()
-    found = _known(run)[1:]  # without the current txg, which is the first
+    found = _known(run)[1:]  # skips the current txg, which is the first in the list
     if not found:
         run.mount(run.writer)
         return
@@ -100,7 +102,7 @@ def roll_back(run: Run) -> None:
         return
     observed = run.observe(host)
     if observed.failed:
-        raise FindingError(f"rollback to {txg}: {observed.failed} cannot be read")
+        raise FindingError(f"after the rollback to {txg}, files cannot be read: {observed.failed}")
     _require_then(run, txg, observed, "rollback")
     run.history.go_on_from(observed)
     run.flush()

@@ -27,7 +27,7 @@ for name, value in SMALL.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)
 
-# Modules copy limits when they are imported, so they are imported after the change.
+# Imported after the change of limits, because modules copy limits at their import.
 from s3fs_meta.cli.start import program  # noqa: E402
 
 if __name__ == "__main__":

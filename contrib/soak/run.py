@@ -40,7 +40,7 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        self.clock_was_off = False  # True: a time does not identify a txg
+        self.clock_was_off = False  # True after a wrong clock: times do not identify txgs
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))
         images = self.rnd.choice(("4", "20"))
@@ -101,7 +101,7 @@ class Run:
             self.history.begin(operation)
             code = self.hand.do(self.writer.mnt, operation)
             if code:
-                raise FindingError(f"{operation} ended with {errno.errorcode[code]}")
+                raise FindingError(f"the operation {operation} failed with {errno.errorcode[code]}")
             self.history.ended(operation)
 
     def operate_somewhat(self, most: int = 12) -> None:
@@ -130,7 +130,7 @@ class Run:
         if done.status != 0:
             return None
         shipped = json.loads(done.out)["txg"]
-        if shipped is None:  # there were no changes to ship
+        if shipped is None:  # None means that there were no changes to ship
             txg = int(self.writer.status()["chain"]["txg"])
             self.history.points.setdefault(txg, self.history.last)
         else:
@@ -248,9 +248,7 @@ class Run:
         for host in (self.a, self.b, self.follower):
             log = host.log()
             if "Traceback (most recent call last)" in log:
-                raise FindingError(
-                    f"there is a traceback in the log of {host.name}:\n{log[-6000:]}"
-                )
+                raise FindingError(f"the log of {host.name} contains a traceback:\n{log[-6000:]}")
 
     def close(self) -> None:
         """End every mount and process that the run started."""

@@ -13,7 +13,7 @@ NAMES_MAX: Final = 60
 _DIRECTORY_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
-Path = str  # path from the root, without a leading slash
+Path = str  # path relative to the root, without a leading slash
 
 
 class Operation(NamedTuple):
@@ -21,7 +21,7 @@ class Operation(NamedTuple):
 
     act: str
     path: Path
-    other: str = ""  # the second path, or the target of a link
+    other: str = ""  # second path of the operation, or target of a symbolic link
     offset: int = 0
     data: bytes = b""
     sync: bool = False
@@ -40,12 +40,12 @@ SIZED: Final = frozenset({"put", "write", "append", "truncate"})
 class Seen(NamedTuple):
     """The properties of one path that a program can read."""
 
-    kind: str  # d, f or l
+    kind: str  # d for a directory, f for a file, l for a symbolic link
     mode: int = 0
     links: int = 0
-    mark: bytes = b""  # an extended attribute
+    mark: bytes = b""  # value of an extended attribute
     size: int = 0
-    digest: bytes = b""  # digest of content or target
+    digest: bytes = b""  # digest of the content or link target
 
 
 @dataclass
@@ -53,9 +53,15 @@ class Observed:
     """A tree as it was read from a mount."""
 
     entries: dict[Path, Seen] = field(default_factory=dict)
-    data: dict[Path, bytes] = field(default_factory=dict)  # unreadable ranges are zeros
-    failed: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)  # ranges with EIO
-    lost: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)  # ranges marked by fsck
+    data: dict[Path, bytes] = field(
+        default_factory=dict
+    )  # contents, with zeros in unreadable ranges
+    failed: dict[Path, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # byte ranges that fail with EIO
+    lost: dict[Path, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # byte ranges that fsck marked as lost
     inodes: dict[Path, int] = field(default_factory=dict)
 
 
@@ -68,7 +74,7 @@ class Name(NamedTuple):
     """The object that a name refers to."""
 
     kind: str
-    file: int = 0  # number of the file
+    file: int = 0  # number of the file that a name refers to
     target: str = ""  # target of a symbolic link
     mode: int = _DIRECTORY_MODE  # mode of a directory
 
@@ -166,7 +172,7 @@ def _symlink(state: State, operation: Operation) -> None:
 def _rename(state: State, operation: Operation) -> None:
     source, target = operation.path, operation.other
     if state.names[source].kind == "f" and state.names.get(target) == state.names[source]:
-        return  # for two names of the same file, rename(2) does nothing
+        return  # rename(2) does nothing if both names refer to one file
     for path in [one for one in state.names if one == source or one.startswith(source + "/")]:
         state.names[target + path[len(source) :]] = state.names.pop(path)
 
@@ -251,8 +257,8 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
     if not shortest <= len(found) <= max(len(old), len(new)):
         return False
     if operation.act == "put":
-        old = b""  # the operation first truncates the file
-    begin, width = len(old), len(found)  # pages beyond the old end may be missing
+        old = b""  # the operation put truncates the file first
+    begin, width = len(old), len(found)  # pages beyond the old end of the file may be missing
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
         byte in {first, second} or (byte == 0 and at >= begin)
@@ -269,11 +275,11 @@ class Chooser:
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Blocks that occur repeatedly, for deduplication, with zeros and a compressible block.
+        # Blocks that files repeat, for deduplication; among them zeros and a compressible block.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0
-        self.syncs = True  # some operations end with an fsync
+        self.syncs = True  # True if some operations end with an fsync
 
     def data(self) -> bytes:
         """Return random content of random length."""
@@ -309,7 +315,7 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # also of symbolic links, which may be most of the names
+        if act == "unlink":  # also removes symbolic links, which may be most of the names
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

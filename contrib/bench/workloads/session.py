@@ -31,7 +31,7 @@ STEP_S_MAX: Final = 900.0
 SYNC_S_MAX: Final = 300.0
 KILLED_S_MAX: Final = 5.0
 CEILING_RATIO_MAX: Final = 1.3
-LINES_KEPT: Final = 3  # of the error output of a failed step
+LINES_KEPT: Final = 3  # number of lines to keep from the error output of a failed step
 
 
 class Taken(NamedTuple):
@@ -39,10 +39,10 @@ class Taken(NamedTuple):
 
     wall_s: float
     processor_s: float
-    pss_bytes: int  # the largest of the daemon and its children; 0 if it was not sampled
+    pss_bytes: int  # peak PSS of the daemon and its children; 0 if it was not sampled
 
 
-Table = dict[str, dict[str, dict[int, Taken]]]  # keys: step, subject, turn
+Table = dict[str, dict[str, dict[int, Taken]]]  # results by step, filesystem and turn
 
 
 def run(
@@ -113,11 +113,11 @@ class Session:
         table: Table,
         failed: dict[str, str],
     ) -> None:
-        self._marks = marks  # placeholders in commands, and their values
+        self._marks = marks  # values of the placeholders in commands
         self._subjects = subjects
         self._table = table
         self._failed = failed
-        self._lost: set[str] = set()  # names of filesystems that no longer respond
+        self._lost: set[str] = set()  # names of filesystems that stopped responding
 
     def turn(self, turn: int, todo: Sequence[Step]) -> None:
         """Run all steps once on each filesystem."""
@@ -154,7 +154,7 @@ class Session:
         if step.before:
             call(steps.filled(step.before, marks))
         self._calm(subject)
-        subject.peak_pss_bytes()  # the next call returns the peak since this one
+        subject.peak_pss_bytes()  # resets the peak, so that the next call returns that of the step
         before_s = _processor_s(subject)
         start = time.perf_counter()
         printed = call(steps.filled(step.of(subject.name), marks))

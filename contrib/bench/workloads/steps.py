@@ -26,12 +26,12 @@ class Step(NamedTuple):
     """One step; each step is a row in the table of figures."""
 
     name: str
-    command: Words | Mapping[str, Words]  # for all filesystems, or by filesystem
+    command: Words | Mapping[str, Words]  # one command for all filesystems, or one for each
     material: str = ""
-    needs: Words = ()  # the earlier steps whose results the command uses
-    before: Words = ()  # an untimed command that runs first
-    programs: Words = ()  # the step is skipped if one is not installed
-    prints_seconds: bool = False  # the command measures its time
+    needs: Words = ()  # earlier steps whose results the command uses
+    before: Words = ()  # untimed command that runs before the timed command
+    programs: Words = ()  # required programs; the step is skipped if any is missing
+    prints_seconds: bool = False  # True if the command prints its own time
 
     def of(self, subject: str) -> Words:
         """Return the command for a filesystem; it is empty if the step skips the filesystem."""

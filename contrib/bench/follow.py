@@ -62,9 +62,8 @@ def _lag(
     before = follower.memory()
     for number in range(rounds):
         name = f"{follower.root.name}-{number}"
-        time.sleep(
-            random.uniform(0, poll_s)
-        )  # starts the change at a random time between two polls
+        # The change begins at a random time between two polls.
+        time.sleep(random.uniform(0, poll_s))
         (writer.mountpoint / name).touch()
         flush = begin(*writer.words("flush", "--json"))
         while not (follower.mountpoint / name).exists():

@@ -47,9 +47,8 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
     with subject:
         root = subject.mountpoint
         _sort_into_trees(root, {"tree": entries, "small": SMALL_ENTRIES})
-        subprocess.run(
-            ["find", root, "-size", "+1000000"], check=True
-        )  # fills the page cache of SQLite
+        # The find command fills the page cache of SQLite.
+        subprocess.run(["find", root, "-size", "+1000000"], check=True)
         idle_s = statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
         cp_al = SMALL_ENTRIES / call_s("cp", "-al", root / "small", root / "linked")
         rm_rf = SMALL_ENTRIES / call_s("rm", "-rf", root / "linked")
@@ -58,9 +57,8 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         past = _clone_past(subject, entries, idle_s)
         empty_s = statistics.median(call_s(sys.executable, "-c", "") for _ in range(IDLE_COMMANDS))
         (root / "first").mkdir()
-        call(
-            *subject.words("rm", paths=[root / "first"])
-        )  # the first call compiles the modules of the command
+        # The first call compiles the modules of the command.
+        call(*subject.words("rm", paths=[root / "first"]))
         removals = {name: _remove(subject, name, entries, empty_s) for name in ("quiet", "busy")}
     return {
         "entries": entries,

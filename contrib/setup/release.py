@@ -100,9 +100,8 @@ def build() -> tuple[Path, Path]:
     for path in (DIST, ROOT / "build" / "lib", ROOT / "generated"):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
-    run(
-        sys.executable, "-m", "build", "--outdir", DIST
-    )  # builds the sdist, and from the sdist the wheel
+    # Build the sdist, and from the sdist the wheel.
+    run(sys.executable, "-m", "build", "--outdir", DIST)
     run("make", "bench-page", f"ARGS=--to {DIST / 'benchmarks.html'}")
     [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
     return wheel, sdist

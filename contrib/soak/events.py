@@ -310,7 +310,7 @@ def turn_clock(run: Run) -> None:
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))
     host = run.writer
-    # S3 refuses requests with a wrong time
+    # S3 refuses requests with a wrong time.
     expected = (0,) if run.bucket.url.startswith("local:") else None
     run.clock_was_off = True
     run.chooser.syncs = expected is not None or not run.history.remote

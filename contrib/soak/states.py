@@ -53,11 +53,11 @@ class Observed:
     """A tree as it was read from a mount."""
 
     entries: dict[Path, Seen] = field(default_factory=dict)
-    # contents, with zeros in unreadable ranges
+    # The contents of files, with zeros in unreadable ranges.
     data: dict[Path, bytes] = field(default_factory=dict)
-    # byte ranges that fail with EIO
+    # Byte ranges that fail with EIO.
     failed: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)
-    # byte ranges that fsck marked as lost
+    # Byte ranges that fsck has marked as lost.
     lost: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)
     inodes: dict[Path, int] = field(default_factory=dict)
 

@@ -141,9 +141,8 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     uid: int | None = default_of("uid")
     gid: int | None = default_of("gid")
     umask: int | None = default_of("umask")
-    request_loop: str | None = default_of(
-        "request_loop"
-    )  # accepted, but has no effect (option_table.WITHOUT_EFFECT)
+    # These options are accepted without effect (option_table.WITHOUT_EFFECT).
+    request_loop: str | None = default_of("request_loop")
     extension: str | None = default_of("extension")
     # bucket
     endpoint_url: str | None = default_of("endpoint_url")

@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
 def program() -> NoReturn:
     """Run the program and end the process."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # stdout is None if the caller closed it
-        # output may contain paths that are not UTF-8
+        # The output may contain paths that are not UTF-8.
         sys.stdout.reconfigure(errors="surrogateescape")
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:

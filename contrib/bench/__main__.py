@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: it runs them, prints the figures and saves them as JSON."""
+"""The command line of the benchmarks: runs, prints and saves them as JSON."""
 
 import argparse
 import contextlib
@@ -121,7 +121,7 @@ def _words(text: str) -> list[str]:
 
 
 def sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a benchmark's run(): options of the command line, or its defaults."""
+    """Return the arguments of a benchmark's run() from the options or the plan."""
     given = vars(arguments)
     sizes: dict[str, Any] = {
         option: size.of(arguments.plan) if given[option] is None else given[option]
@@ -186,7 +186,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
 
 
 def _signalled(exc: BaseException) -> BaseException | None:
-    """Return the exception of a signal that was raised before *exc*, for example in a clean-up."""
+    """Return the exception of a signal that preceded *exc*; None without a signal."""
     found: BaseException | None = exc
     while found is not None and isinstance(found, Exception):
         found = found.__context__
@@ -195,7 +195,7 @@ def _signalled(exc: BaseException) -> BaseException | None:
 
 @contextlib.contextmanager
 def _same_environment() -> Iterator[None]:
-    """Restore the environment variables, for example of passphrases, for the next benchmark."""
+    """Restore the environment variables after a context, for the next benchmark."""
     before = dict(os.environ)
     try:
         yield
@@ -205,7 +205,7 @@ def _same_environment() -> Iterator[None]:
 
 
 def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
-    """Add the largest memory of each daemon to the figures, and the target of s3fs-meta."""
+    """Add the peak memory of each daemon to the figures, with the target of s3fs-meta."""
     if peaks:
         figures["largest memory"] = {
             name: {"PSS, MB": peak.pss_bytes / 1e6} for name, peak in peaks.items()
@@ -220,7 +220,7 @@ def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
 
 @contextlib.contextmanager
 def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
-    """Yield a directory to measure in: below *folder*, or on a new disk."""
+    """Yield a directory to measure in: a new one in *folder*, or one on a new disk."""
     with contextlib.ExitStack() as stack:
         parent = folder or stack.enter_context(disk.new())
         directory = tempfile.TemporaryDirectory(
@@ -233,7 +233,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
-    """Return *value* with numbers rounded to four digits, and without the keys of *without*."""
+    """Return *value* without the keys of *without*, and with numbers rounded to four digits."""
     if isinstance(value, dict):
         return {
             key: _rounded(each, without=without)
@@ -246,7 +246,7 @@ def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
 
 
 def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
-    """Return an empty report, or with --update the report that the JSON file has."""
+    """Return an empty report; with --update, return the report in the JSON file."""
     if arguments.update and arguments.json and arguments.json.exists():
         found: Figures = json.loads(arguments.json.read_text())
         return found
@@ -291,7 +291,7 @@ def _add(report: Figures, name: str, entry: Figures) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 1 if a benchmark failed. A missed target is not a failure."""
+    """Run the command; return 1 if a benchmark failed, not if it missed a target."""
     if argv[:1] == ["page"]:
         from contrib.bench import page  # needs the extra "bench"
 

@@ -1,10 +1,10 @@
 """Processes that keep the processors awake while a benchmark runs.
 
-A processor without work halts, and takes long to wake, above all in a virtual machine: there a
-request to an idle filesystem may take three times as long as one to a busy filesystem. So a ratio
-of two single operations would depend on whose background work kept the processors awake. Therefore
-each processor gets a process that always runs, with the scheduling policy SCHED_IDLE and the
-lowest priority: the scheduler preempts it at once for every other process.
+An idle processor halts and takes long to wake, above all in a virtual machine: a request to an idle
+filesystem may take three times as long as a request to a busy filesystem. So a ratio of two single
+operations would depend on background work. Therefore each processor gets a process that always
+runs, with the scheduling policy SCHED_IDLE and the lowest priority: the scheduler preempts this
+process at once for every other process.
 
 ``python -m contrib.bench.awake PARENT PROCESSOR`` is such a process. The kernel kills it when the
 thread that started it ends.
@@ -29,7 +29,7 @@ _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
 class Awake:
-    """The running processes; by default one for each processor that may be used."""
+    """The running processes, by default one for each usable processor."""
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
@@ -49,19 +49,19 @@ class Awake:
             process.wait()
 
     def other_load(self) -> float:
-        """Return the load average of one minute without these processes."""
+        """Return the load average of one minute without the processes of this class."""
         share = 1 - math.exp((self._begun_s - time.monotonic()) / LOAD_WINDOW_S)
         return max(os.getloadavg()[0] - len(self.processes) * share, 0.0)
 
 
 def describe() -> str:
-    """Return what keeps the processors awake, for the description of the machine."""
+    """Return a description of these processes for the facts about the machine."""
     return f"{len(os.sched_getaffinity(0))} processes with SCHED_IDLE"
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[Awake]:
-    """Keep all processors awake within the context."""
+    """Keep all processors awake for the duration of a context."""
     awake = Awake()
     try:
         yield awake
@@ -70,7 +70,7 @@ def kept() -> Iterator[Awake]:
 
 
 def main(parent: int, processor: int) -> None:
-    """Use one processor until *parent* ends."""
+    """Occupy one processor until the process *parent* ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")

@@ -1,8 +1,8 @@
 """Throughput, cost of small changes and size of metadata for each block size.
 
-For each block size the benchmark makes a filesystem. It writes a file, uploads it, and reads it
-from the local cache. It changes 4 KiB at random offsets and uploads the changes. Then it reads
-4 KiB at random offsets on a mount without local state.
+For each block size the benchmark makes a filesystem, writes a file, uploads the file and reads it
+from the local cache. Then it changes 4 KiB at random offsets and uploads the changes. Finally it
+reads 4 KiB at random offsets on a mount without local state.
 """
 
 import os
@@ -48,7 +48,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
 
 
 def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, float]:
-    """Return the figures of the block size *block*."""
+    """Measure the block size *block*; return its figures."""
     subject.make(["--plain", "--block-size", block])
     with subject:
         pass  # the first mount creates the database
@@ -88,7 +88,7 @@ def _large(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float
 
 
 def _small_changes(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float]:
-    """Change 4 KiB many times; return milliseconds and uploaded KiB of a change."""
+    """Change 4 KiB at many offsets; return milliseconds and uploaded KiB per change."""
     before = _bucket_bytes(subject)
     data = os.urandom(SMALL_BYTES)
     descriptor = os.open(path, os.O_RDWR)
@@ -104,7 +104,7 @@ def _small_changes(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[st
 
 
 def _small_reads_s(path: Path, size_bytes: int) -> float:
-    """Return the seconds of all random reads of 4 KiB on a mount without local state."""
+    """Return the total seconds of random 4 KiB reads on a mount without local state."""
     machine.drop_kernel_caches()
     descriptor = os.open(path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)

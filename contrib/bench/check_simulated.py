@@ -1,10 +1,10 @@
 """fsck of a filesystem with rows of packs but no pack objects.
 
 ``python -m contrib.bench.check_simulated BUCKET DATABASE`` checks the filesystem. The listing of
-the bucket is generated from the rows of packs. The program prints its peak memory in bytes, and
-then the report of fsck. The check runs in a separate process, so that the peak is that of fsck.
-The program reads the peak itself, because the ``ru_maxrss`` that a parent gets includes memory that
-the child had before exec.
+the bucket is generated from the rows of packs. The program prints its peak memory in bytes, then
+the report of fsck. The check runs in a separate process, so that the peak is that of fsck. The
+program reads its own peak, because the parent's ``ru_maxrss`` of the child includes memory from
+before exec.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Processor time of compressing, encrypting and hashing blocks and images.
 
-The benchmark calls the package's own functions. A figure is the least processor time of several
-rounds. The content is: the Python sources of this interpreter, shared libraries, random bytes, and
-a metadata database. The module ``lz4`` is compared with zstd if it is installed.
+The benchmark calls the functions of the package. A figure is the minimum processor time of several
+rounds. The inputs are the Python sources of this interpreter, shared libraries, random bytes, and
+a metadata database. If the module ``lz4`` is installed, it is compared with zstd.
 """
 
 import importlib
@@ -33,7 +33,7 @@ LEVELS: Final = ("none", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-6", "zstd
 
 
 def best_s(action: Callable[..., object], *arguments: object) -> float:
-    """Return the least processor time of one call of *action*."""
+    """Return the minimum processor time of one call of *action*."""
     times = []
     for _ in range(ROUNDS):
         before = time.thread_time()
@@ -98,7 +98,7 @@ def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack
 
 
 def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
-    """Open each block alone, as after a range read of one block."""
+    """Open each block separately, as after a range read of one block."""
     for one in packs:
         view = memoryview(one.data)
         for entry in one.entries:
@@ -123,7 +123,7 @@ def measure_blocks(contents: dict[str, bytes]) -> Table:
 
 
 def measure_records(data: bytes) -> Table:
-    """Seal and open small blocks with zstd-1; return bytes and microseconds of a block."""
+    """Seal and open small blocks with zstd-1; return bytes and microseconds per block."""
     table: Table = {}
     for block_bytes in (512, 1024, 4096, 16_384, 65_536):
         blocks = blocks_of(data, block_bytes)[:4000]
@@ -142,7 +142,7 @@ def measure_records(data: bytes) -> Table:
 
 
 def measure_keys(data: bytes) -> dict[str, float]:
-    """Measure deriving a record's key and cipher, and hashing blocks of 1 MiB."""
+    """Measure the derivation of a record's key and cipher, and hashing of 1 MiB blocks."""
     salt, blocks = os.urandom(pack.SALT_BYTES), blocks_of(data, MIB)
     derive_s = best_s(lambda: [ENCRYPTED.object_cipher(salt, b"x" * 60) for _ in range(2000)])
     hash_s = best_s(apply, ENCRYPTED.block_hash, blocks)
@@ -176,12 +176,12 @@ def measure_images(data: bytes) -> Table:
 
 
 def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]:
-    """Return the results of *function* for each item."""
+    """Return the result of *function* for each item."""
     return [function(item) for item in items]
 
 
 def measure_lz4(contents: dict[str, bytes]) -> Table:
-    """Compress blocks of 1 MiB with lz4 and with zstd-1; return nothing without the module lz4."""
+    """Compress 1 MiB blocks with lz4 and zstd-1; without the module lz4 return no figures."""
     try:
         lz4 = importlib.import_module("lz4.block")
     except ImportError:

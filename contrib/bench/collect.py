@@ -1,9 +1,9 @@
 """The cost of collecting dirty data of open files from the kernel.
 
 A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
-load the benchmark counts, during ten seconds, the kernel's requests and the processor time of the
-daemon and of the collecting process. *Beside* is the number of 100-byte appends that a program made
-in that time. *Longest ms* is the longest of these appends, because no program may be blocked.
+load the benchmark counts, over ten seconds, the kernel's requests and the processor time of the
+daemon and of the collecting process. *Beside* is the number of 100-byte appends by a program in
+these seconds. *Longest ms* is the maximum latency of an append, because no program may be blocked.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def run(scratch: Path, *, watched_s: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _appending(files: list[int], pause_s: float | None) -> Iterator[list[float]]:
-    """Append 100 bytes to the files in turn, in a thread; yield a list of each append's seconds."""
+    """Append 100 bytes to the files in turn, in a thread; yield the list of latencies."""
     ending, taken = threading.Event(), list[float]()
 
     def append() -> None:

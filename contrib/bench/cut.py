@@ -1,8 +1,8 @@
-"""How long the event loop is blocked when a transaction group (txg) is cut.
+"""The time for which cutting a transaction group (txg) blocks the event loop.
 
 One process makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
 time of the cut is from the start of the flush to the hook "txg cut". The longest stall is the
-longest time in which another task of the event loop did not run while the txg was shipped.
+maximum time for which another task did not run while the txg was shipped.
 """
 
 import time
@@ -85,7 +85,7 @@ def _change(session: Session, files: int, round_number: Txg) -> None:
 
 
 async def _stall_of(session: Session) -> float:
-    """Ship a txg; return the longest time in milliseconds in which no other task ran."""
+    """Ship a txg; return the maximum time in milliseconds for which no other task ran."""
     longest_s = 0.0
 
     async def watch() -> None:

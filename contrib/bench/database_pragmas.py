@@ -1,9 +1,9 @@
-"""SQLite databases with each page size, ``synchronous`` and journal mode.
+"""The speed of SQLite databases with each page size, ``synchronous`` and journal mode.
 
 *On the mount*: an application's database of 10,000 rows of 200 bytes, on s3fs-meta and on the disk
 in turns. Each transaction changes one random row. *Our own*: the metadata database of a mount with
-each set of options. The benchmark makes files and calls fsync on the directory after each. It also
-changes attributes without fsync: the daemon commits many of these changes in one transaction.
+each set of options. The benchmark makes files and calls fsync on the directory after each file. It
+also changes attributes without fsync, of which the daemon commits many in one transaction.
 """
 
 import os
@@ -66,7 +66,7 @@ def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
 
 
 def _application(scratch: Path, updates: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """Return milliseconds of an update with each setting, on s3fs-meta and on the disk."""
+    """Return milliseconds per update with each setting, on s3fs-meta and on the disk."""
     ours = S3fsSubject(OURS, scratch / "ours")
     ours.make()
     taken: dict[str, dict[str, list[float]]] = {}
@@ -86,7 +86,7 @@ def _application(scratch: Path, updates: int, rounds: int) -> dict[str, dict[str
 
 
 def _updated_s(subject: Subject, setting: Setting, page: int, updates: int) -> float:
-    """Make a database, update rows one by one, remove it; return the seconds of the updates."""
+    """Make a database, update rows one by one, remove the database; return the update seconds."""
     path = subject.mountpoint / "application.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size={page}")

@@ -1,12 +1,12 @@
-"""Removing very many empty files with ``s3fs-meta rm``, rm, find and rsync.
+"""The time of removing very many empty files with ``s3fs-meta rm``, rm, find and rsync.
 
-The benchmark inserts the rows of the files into a database, 1,000 files to a directory. Each
-program starts on a mounted copy of that state directory and bucket, after the kernel's caches were
-dropped. A removal is complete when statfs(2) no longer counts any inode of the tree. The command
-``s3fs-meta rm`` ends before that, so its own time is a separate figure. Peak memory is that of the
-daemon. Programs that remove file by file need minutes for a million files, so their largest tree
-has a separate option. The same programs also remove smaller trees on the do-nothing filesystem, on
-the disk, on JuiceFS and on S3QL.
+The benchmark inserts the rows of the files into a database, with 1,000 files per directory. Each
+program starts on a mounted copy of the state directory and bucket, with dropped kernel caches. A
+removal is complete when statfs(2) no longer counts any inode of the tree. The command ``s3fs-meta
+rm`` ends earlier, so its time is a separate figure. Peak memory is that of the daemon. Programs
+that remove file by file need minutes for a million files, so their largest tree has a separate
+option. The same programs also remove smaller trees on the do-nothing filesystem, on the disk, on
+JuiceFS and on S3QL.
 """
 
 import os
@@ -43,7 +43,7 @@ def run(
     one_by_one_power: int,
     peer_files: int,
 ) -> dict[str, object]:
-    """Measure all programs with their sizes of trees; return the figures."""
+    """Measure all programs on trees of several sizes; return the figures."""
     (scratch / "empty").mkdir()
     ways, absent = _ways()
     ours: dict[str, dict[str, Any]] = {}
@@ -65,7 +65,7 @@ def run(
 
 
 def _ways() -> tuple[dict[str, Command], list[str]]:
-    """Return the commands whose program is installed, and the names of the missing programs."""
+    """Return the commands of installed programs, and the names of missing programs."""
     here = {name: way for name, way in WAYS.items() if shutil.which(name.split()[0])}
     return here, [name for name in WAYS if name not in here]
 
@@ -93,7 +93,7 @@ def _aside(subject: S3fsSubject) -> Path:
 def _ours(
     subject: S3fsSubject, ways: Mapping[str, Command], files: int, empty: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each command's name and times; each command gets a fresh copy of the filesystem."""
+    """Yield each command's name and times; each command gets a new copy of the filesystem."""
     for name, way in ways.items():
         shutil.rmtree(subject.root)
         shutil.copytree(_aside(subject), subject.root, symlinks=True)
@@ -108,7 +108,7 @@ def _at_once(subject: Subject, _: Path) -> list[str]:
 
 
 def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, Any]:
-    """Remove the tree; return times of the command and of the complete removal, and memory."""
+    """Remove the tree; return the times of command and complete removal, and the memory."""
     machine.drop_kernel_caches()
     subject.rest()
     root = subject.mountpoint
@@ -135,7 +135,7 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
 def _peers(
     scratch: Path, ways: Mapping[str, Command], files: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the programs' times on other filesystems, and the missing filesystems."""
+    """Return the programs' times on other filesystems, and the names of missing filesystems."""
     subjects, absent = local_subjects.available(
         scratch, (CEILING, DISK, JUICEFS, S3QL), plain_files=False
     )

@@ -1,8 +1,8 @@
 """A new ext4 filesystem in an image file, for measurements.
 
-ext4 does not reuse the inode of a deleted file for about a minute, but examines it each time it
-makes a file. After thousands of files were deleted, making a file takes ten times as long as usual.
-A new ext4 filesystem has no deleted inodes.
+ext4 does not reuse the inode of a deleted file for about a minute, but examines the inode whenever
+it makes a file. After thousands of deletions, making a file takes ten times as long as usual. A new
+ext4 filesystem has no deleted inodes.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""A file, a directory and a bucket of extreme sizes.
+"""The speed and memory use with a file, a directory and a bucket of extreme sizes.
 
-*Sparse*: a file of 16 TiB has a block at its end and 1,000 blocks at random offsets. The benchmark
-writes the file, reads its holes, truncates and removes it. *Wide*: one directory has very many
-names. *Huge*: the database has rows of blocks and packs for 100 TiB of content, but the bucket has
-no packs. fsck gets a listing of the bucket that is generated from the rows, and the commands status
-and reclaim run. Memory figures are the growth of the daemon, and the peak memory of fsck.
+*Sparse*: a file of 16 TiB with a block at its end and 1,000 blocks at random offsets is written,
+read in its holes, truncated and removed. *Wide*: one directory contains very many names. *Huge*:
+the database has rows of blocks and packs for 100 TiB of content, but the bucket contains no packs.
+fsck reads a listing of the bucket that is generated from the rows; status and reclaim also run.
+Memory figures are the growth of the daemon, and the peak memory of fsck.
 """
 
 import os
@@ -109,7 +109,7 @@ def _write_all(fd: int, places: list[int]) -> None:
 
 
 def _seek(fd: int) -> None:
-    """Search for a hole; the kernel answers this itself and returns the end of the file."""
+    """Search for a hole; the kernel answers without the daemon and returns the end of the file."""
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 

@@ -1,7 +1,7 @@
-"""The S3 server versitygw on loopback, behind proxies that add the latency of a remote server.
+"""The S3 server versitygw on loopback, behind proxies that add latency.
 
-Owns: the process of versitygw, and the process of a proxy for each client. A proxy counts the
-requests of its client.
+Owns: the process of versitygw, and one proxy process per client. A proxy counts the requests of its
+client.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class FarEndpoint:
         return f"http://{HOST}:{self._port}"
 
     def traffic(self) -> Traffic:
-        """Return the numbers of requests and bytes so far."""
+        """Return the numbers of requests and bytes that have passed the proxy."""
         assert self._process.stdin is not None, "it was started with one"
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -73,7 +73,7 @@ class FarEndpoint:
 
 
 class FarStore:
-    """A running server; its buckets are directories below ``data``."""
+    """A running S3 server, whose buckets are directories below ``data``."""
 
     def __init__(self, port: int, data: Path, delay_ms: float, stack: contextlib.ExitStack) -> None:
         self._port = port
@@ -90,7 +90,7 @@ class FarStore:
         return FarEndpoint(process)
 
     def make_bucket(self, name: str) -> Path:
-        """Create a bucket; return the directory that holds its objects as files."""
+        """Create a bucket; return the directory that contains its objects as files."""
         client = boto3.client(
             "s3",
             endpoint_url=f"http://{HOST}:{self._port}",
@@ -103,7 +103,7 @@ class FarStore:
 
 @contextlib.contextmanager
 def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
-    """Run a server with its objects below *scratch*; set the environment of all clients.
+    """Run an S3 server with its objects below *scratch*; set the environment of all clients.
 
     Raises:
         SubjectError: versitygw is not installed or did not start.

@@ -1,7 +1,7 @@
-"""s3fs-meta and other filesystems, each with its data in a bucket with added latency.
+"""s3fs-meta and other filesystems with their data in buckets with added latency.
 
-Each filesystem has its own endpoint. It can be mounted without local state, and it has a method
-that waits until all written files are in the bucket.
+Each filesystem has its own endpoint, can be mounted without local state, and can wait until all
+written files are in the bucket.
 """
 
 import os
@@ -34,20 +34,20 @@ class FarSubject(DaemonSubject):
 
     @property
     def cache(self) -> Path:
-        """Return the directory of the local state, if the filesystem has local state."""
+        """Return the directory of the local state; None if the filesystem has no local state."""
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
-        """Make the filesystem; a filesystem that needs no such step inherits this method."""
+        """Make the filesystem; do nothing if it needs no such step."""
 
     def wait_until_stored(self, files: int) -> None:
-        """Wait until *files* written files are in the bucket; most filesystems upload at close."""
+        """Wait until *files* files are in the bucket; most filesystems upload when a file is "
+        "closed."""
 
     def forget(self) -> None:
         """Use a new empty directory for local state; the filesystem must be unmounted.
 
-        The old directory is not removed, because ext4 makes files more slowly after many were
-        deleted.
+        The old directory is not removed, because ext4 makes files more slowly after many deletions.
         """
         self._forgotten += 1
 
@@ -80,7 +80,7 @@ class FarS3fsSubject(FarSubject, S3fsSubject):
 
     @override
     def wait_until_stored(self, files: int) -> None:
-        """Upload everything with ``s3fs-meta flush``."""
+        """Upload all changes with ``s3fs-meta flush``."""
         subjects.call(*self.words("flush"))
 
 
@@ -131,7 +131,7 @@ class FarJuiceSubject(FarSubject, JuiceSubject):
 
 
 def peers(scratch: Path, store: FarStore) -> tuple[list[FarSubject], list[str]]:
-    """Return the installed filesystems besides s3fs-meta, and the names of the missing ones."""
+    """Return the other installed filesystems, and the names of missing filesystems."""
     known: list[tuple[str, str | None, Callable[[str, Path, FarStore], FarSubject]]] = [
         ("JuiceFS", juicefs(), FarJuiceSubject),
         ("rclone mount", shutil.which("rclone"), RcloneSubject),

@@ -1,8 +1,8 @@
-"""Make many files for benchmarks: rows of empty files, and tar archives of small files.
+"""Many files for benchmarks: rows of empty files, and tar archives of small files.
 
-Rows are inserted into the metadata database of an unmounted filesystem, 1,000 files in one
-statement. They are the rows that a mount makes, in the same order, so that the tables and indexes
-have the same pages. No row is checked for an existing name.
+Rows are inserted into the metadata database of an unmounted filesystem, with 1,000 files per
+statement. The rows and their order are those of a mount, so that the tables and indexes have the
+same pages. No row is checked for an existing name.
 """
 
 import io
@@ -29,7 +29,7 @@ DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755
 
 
 class Archive(NamedTuple):
-    """A tar archive of small incompressible files; each file begins with its number."""
+    """A tar archive of small incompressible files that begin with their number."""
 
     path: Path
     files: int
@@ -53,7 +53,7 @@ def archive(folder: Path, files: int) -> Archive:
 
 
 def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_bytes: int) -> None:
-    """Make a filesystem, mount it once to make its database, and fill the database with rows."""
+    """Make a filesystem, mount it once to create its database, and insert rows of files."""
     subject.make()
     with subject:
         pass
@@ -68,7 +68,7 @@ def bytes_per_file(subject: S3fsSubject, files: int) -> float:
 
 
 def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None:
-    """Add *files* empty files to the database of an unmounted filesystem, in directories."""
+    """Insert *files* empty files in directories into the database of an unmounted filesystem."""
     database = Database.open(path, Pragmas())
     try:
         for number, start in enumerate(range(0, files, per_directory)):

@@ -1,8 +1,8 @@
-"""The lag of a follower behind the bucket, and the time of a failover after a killed writer.
+"""The lag of a follower behind the bucket, and the time of a failover after a kill.
 
 The lag begins when a changelog is in the bucket, and ends when stat(2) of a new name in the
-changelog succeeds on the follower. A failover begins with SIGKILL of the writer. It ends with the
-first write(2) on the follower, and includes the command ``promote --takeover``.
+changelog succeeds on the follower. A failover begins with SIGKILL to the writer, includes the
+command ``promote --takeover``, and ends with the first write(2) on the follower.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
 
 
 def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
-    """Kill a writer, promote a follower, write; return the seconds since the kill."""
+    """Kill a writer, promote a follower, write on it; return the seconds of each step."""
     follower = _follower(writer, root, 2.0)
     with writer, follower:
         (writer.mountpoint / root.name).write_bytes(b"before")

@@ -1,11 +1,11 @@
-"""The latency of an fsync of a small file while a large file is copied beside it.
+"""The latency of an fsync of a small file while a large file is copied.
 
-The benchmark writes new files of 4 KiB, one after another, and times the fsync of each. It does so
-while the filesystem is idle, and while a large file from the disk is copied into the same mount; the
-copy ends with the fsync of the large file, so that it ends only when its data is on the disk. The
-filesystems take turns, and the percentiles are those of the fsyncs of all rounds. *Ratio* is the
-99th percentile during the copies, divided by the one of the idle filesystem. The disk under both
-FUSE filesystems is measured, too: it must write the same data.
+The benchmark writes new files of 4 KiB, one after another, and times the fsync of each file: while
+the filesystem is idle, and while a large file from the disk is copied into the same mount. The copy
+ends with an fsync of the large file, so that its data is on the disk. The filesystems take turns,
+and the percentiles include all rounds. *Ratio* is the 99th percentile during the copies, divided by
+that of the idle filesystem. The disk below both FUSE filesystems is also measured, because it must
+write the same data.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ RATIO_MAX: Final = 10.0
 
 
 class Taken(NamedTuple):
-    """The seconds of each fsync on one filesystem, and of each copy."""
+    """The seconds of each fsync and each copy on one filesystem."""
 
     idle: list[float]
     copying: list[float]
@@ -90,8 +90,8 @@ def _fsync_s(place: Path, name: str, going_on: Callable[[int], bool]) -> list[fl
 
     Args:
         place: the directory of the files.
-        name: the beginning of their names.
-        going_on: called with the number of files after each of them.
+        name: the prefix of the file names.
+        going_on: called with the number of files after each file.
     """
     taken: list[float] = []
     while not taken or going_on(len(taken)):

@@ -1,12 +1,11 @@
 """The time of making, searching and removing a tree of files, for each journal mode.
 
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
-order. A turn makes or removes a directory of 16 directories with empty files that are named by
-hashes, as caches do. Each round repeats all turns on the same filesystems. ``find`` gets the
-attributes of all files after the kernel dropped its dentries. Processor time is that of all threads
-of the daemon, including work that a turn leaves to it. No txg is shipped during the measurement
-(``sync_interval=3600``). A ratio compares a turn with the same turn of off/off; the figure is the
-median of the ratios.
+order. A turn makes or removes a directory of 16 directories with empty files, which hashes name as
+in caches. Each round repeats all turns on the same filesystems. ``find`` reads the attributes of all
+files after the kernel dropped its dentries. Processor time is that of all daemon threads, including
+deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio compares a
+turn with the same turn of off/off; the figure is the median of the ratios.
 """
 
 import hashlib
@@ -38,7 +37,7 @@ FIND_MAX: Final = 1.10
 
 
 class Taken(NamedTuple):
-    """The time of one turn of one mode."""
+    """The times of one turn with one journal mode."""
 
     wall_s: float
     cpu_s: float  # processor time of the daemon
@@ -119,7 +118,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make 16 directories of empty files, named by their hashes as in caches."""
+    """Make 16 directories of empty files, which hashes name as in caches."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()

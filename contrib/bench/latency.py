@@ -2,7 +2,7 @@
 
 The proxy delays each request before it forwards the first byte. A request with ``Expect:
 100-continue`` is delayed again before its body, because it needs a second round trip. The proxy
-does not limit the bandwidth, and opening a connection costs no delay. It forwards bodies with
+does not limit the bandwidth, and does not delay the opening of connections. It forwards bodies with
 splice(2). The proxy runs in a separate process, so that it does not share the interpreter lock
 with a client.
 
@@ -48,7 +48,7 @@ def kind_of(head: bytes) -> str:
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """The proxy; it counts requests by kind, and bytes in both directions, heads included."""
+    """The proxy; counts requests by kind, and bytes with headers in both directions."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -70,7 +70,7 @@ class Proxy(socketserver.ThreadingTCPServer):
 
 
 class Connection(socketserver.BaseRequestHandler):
-    """A client's connection and its connection to the server, with a thread for each direction."""
+    """A pair of connections, to the client and to the server, with a thread per direction."""
 
     @override
     def handle(self) -> None:
@@ -117,7 +117,7 @@ class Connection(socketserver.BaseRequestHandler):
             buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
 
     def _body(self, length: int, buffered: bytes, head: bytes, pipe: tuple[int, int]) -> bytes:
-        """Forward the body of a request; return the bytes of *buffered* after the body."""
+        """Forward the body of a request; return the bytes in *buffered* that follow the body."""
         if length and not buffered and _EXPECT.search(head):
             buffered = self._client.recv(HEAD_BYTES_MAX)
             time.sleep(self._proxy.delay_s)
@@ -154,7 +154,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
 def _pass_on(
     pipe: tuple[int, int], source: socket.socket, target: socket.socket, count_max: int
 ) -> int:
-    """Forward at most *count_max* bytes; return their number, or 0 if *source* was closed."""
+    """Forward at most *count_max* bytes; return their number, 0 if *source* was closed."""
     count = left = os.splice(source.fileno(), pipe[1], min(count_max, PIPE_BYTES))
     while left:
         left -= os.splice(pipe[0], target.fileno(), left)

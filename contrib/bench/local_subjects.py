@@ -1,7 +1,7 @@
-"""The filesystems that benchmarks compare, each with its data on the local disk.
+"""The filesystems that benchmarks compare, with their data on the local disk.
 
 ``ext4`` is the disk itself. ``do-nothing`` is a FUSE filesystem that only forwards to plain files
-or memory. JuiceFS and S3QL are measured if they are installed, S3QL without compression.
+or memory. JuiceFS and S3QL (without compression) are measured if they are installed.
 """
 
 import os
@@ -33,7 +33,7 @@ NAMES: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store.
 
-    JuiceFS raises its priority to -19. The benchmark sets it back to 0, as for other filesystems.
+    JuiceFS sets its priority to -19. The benchmark sets the priority to 0, as of other filesystems.
     """
 
     @override
@@ -114,7 +114,7 @@ def available(
     """Make the *wanted* filesystems; return them, and the names of the missing programs.
 
     Args:
-        plain_files: whether the do-nothing filesystem keeps content in files or in memory.
+        plain_files: True if the do-nothing filesystem keeps content in files, not in memory.
     """
     here: list[Subject] = []
     absent = []

@@ -1,4 +1,4 @@
-"""Processor time and memory of processes, kernel caches, and facts about the machine.
+"""The processor time and memory of processes, kernel caches, and facts about the machine.
 
 Owns: reading /proc. Does not know: the benchmarks.
 """
@@ -22,7 +22,8 @@ GONE_POLL_S: Final = 0.01
 def cpu_s(pid: int, *, alone: bool = False) -> float:
     """Return user and system time of *pid* and, unless *alone*, of its child processes.
 
-    The clock's number is computed as in clock_getcpuclockid(3) of glibc; it counts nanoseconds.
+    The number of the clock, which counts nanoseconds, is computed as in glibc's
+    clock_getcpuclockid(3).
     """
     return sum(
         time.clock_gettime((~each << 3) | SCHEDULER_CLOCK)
@@ -31,7 +32,7 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """Return *pid* and its descendants, because some daemons serve from a child process."""
+    """Return *pid* and its descendants, because a child process may serve the mount."""
     below: list[int] = []
     threads = Path(f"/proc/{pid}/task")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
@@ -68,7 +69,7 @@ def drop_kernel_caches(pages: bool = True) -> None:
 
 
 def settle(pid: int) -> None:
-    """Wait until *pid* is idle, so that the next phase does not count the work of this phase."""
+    """Wait until *pid* is idle, so that the next phase does not include earlier work."""
     deadline = time.monotonic() + SETTLE_S_MAX
     before = cpu_s(pid)
     while time.monotonic() < deadline:
@@ -86,7 +87,7 @@ def inodes(root: Path) -> int:
 
 
 def wait_gone(root: Path, left: int) -> None:
-    """Wait until a background removal has left at most *left* inodes on the filesystem."""
+    """Wait until background removal leaves at most *left* inodes on the filesystem."""
     deadline = time.monotonic() + GONE_S_MAX
     while inodes(root) > left:
         assert time.monotonic() < deadline, "the background removal takes too long"
@@ -94,7 +95,7 @@ def wait_gone(root: Path, left: int) -> None:
 
 
 def facts() -> dict[str, object]:
-    """Return processor, memory, kernel and Python version, for the report."""
+    """Return facts for the report: processor, memory, kernel and Python version."""
     return {
         "processor": _first("/proc/cpuinfo", "model name"),
         "processors": os.cpu_count(),

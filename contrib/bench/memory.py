@@ -1,13 +1,13 @@
 """The memory of daemons while a benchmark runs: the PSS of all their processes.
 
 The PSS (proportional set size) of a process divides each shared page by the number of processes
-that share it, so the sum over a daemon's processes counts each page once. A separate process reads
-it several times a second, so that it does not share the interpreter lock with the benchmark. A peak
-that is shorter than the time between two readings may be missed.
+that share the page, so the sum over a daemon's processes counts each page once. A separate process,
+which does not share the benchmark's interpreter lock, reads the PSS several times a second. A peak
+between two readings may be missed.
 
-``python -m contrib.bench.memory`` reads commands from its standard input, one a line: ``watch PID``,
-``peak PID`` and ``end PID``. The last two print bytes: the largest PSS since the last ``peak``, and
-since ``watch``. The program ends when its standard input ends.
+``python -m contrib.bench.memory`` reads commands from its standard input, one per line. ``watch PID``
+begins to watch a daemon. ``peak PID`` prints the largest PSS in bytes since the last ``peak``, and
+``end PID`` since ``watch``. The program ends when its standard input ends.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ _COMMAND_BYTES_MAX: Final = 4096
 
 
 class Peak(NamedTuple):
-    """The largest memory of the daemons with one name."""
+    """The peak memory of the daemons with one name."""
 
     pss_bytes: int
     counts: bool  # True if the memory target applies to the daemons
 
 
 class Sampler:
-    """The process that reads the memory of daemons, and the peaks of daemons that have ended."""
+    """The process that reads the memory of daemons, and the peaks of ended daemons."""
 
     def __init__(self) -> None:
         words = [sys.executable, "-m", "contrib.bench.memory"]
@@ -45,7 +45,7 @@ class Sampler:
         self.peaks: dict[str, Peak] = {}
 
     def watch(self, pid: int) -> None:
-        """Read the memory of a daemon from now on."""
+        """Begin to read the memory of a daemon."""
         self._send(f"watch {pid}")
 
     def peak_bytes(self, pid: int) -> int:
@@ -53,13 +53,13 @@ class Sampler:
         return self._ask(f"peak {pid}")
 
     def end(self, pid: int, name: str, *, counts: bool) -> None:
-        """Record the peak of a daemon under a name, and read its memory no more."""
+        """Record the peak of a daemon under a name, and stop reading its memory."""
         before = self.peaks.get(name, Peak(0, counts=counts))
         pss_bytes = max(before.pss_bytes, self._ask(f"end {pid}"))
         self.peaks[name] = Peak(pss_bytes, counts=before.counts and counts)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process that reads memory."""
         assert self._process.stdin is not None, "it was started with a pipe"
         assert self._process.stdout is not None, "it was started with a pipe"
         self._process.stdin.close()
@@ -82,7 +82,7 @@ _running: list[Sampler] = []
 
 @contextlib.contextmanager
 def sampled() -> Iterator[Sampler]:
-    """Read the memory of all daemons that a benchmark starts within the context."""
+    """Read the memory of all daemons that a benchmark starts in a context."""
     sampler = Sampler()
     _running.append(sampler)
     try:
@@ -93,7 +93,7 @@ def sampled() -> Iterator[Sampler]:
 
 
 def sampler() -> Sampler | None:
-    """Return the sampler of the benchmark that runs; None outside of ``sampled``."""
+    """Return the sampler of the running benchmark; None outside of ``sampled``."""
     return _running[-1] if _running else None
 
 
@@ -128,7 +128,7 @@ class _Readings:
             self._since_watch[pid] = max(self._since_watch[pid], found)
 
     def do(self, command: str) -> int | None:
-        """Do a command; return the number that it prints, if it prints one."""
+        """Execute a command; return the number to print, or None."""
         verb, _, text = command.partition(" ")
         pid = int(text)
         if verb == "watch":
@@ -143,7 +143,7 @@ class _Readings:
 
 
 def main() -> None:
-    """Read memory and do commands until the standard input ends."""
+    """Read memory and execute commands until the standard input ends."""
     readings, unread = _Readings(), b""
     while True:
         readings.read()

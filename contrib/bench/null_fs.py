@@ -1,12 +1,11 @@
 """The do-nothing filesystem: a pyfuse3 filesystem with names and attributes in dictionaries.
 
 The benchmarks use it as the upper limit of the speed of any pyfuse3 filesystem (kernel, libfuse,
-pyfuse3, trio, CPython), because it does almost no work of its own. It returns one stored
-`EntryAttributes` for each inode. It counts no lookups and checks no permissions.
+pyfuse3, trio, CPython), because its handlers do almost nothing. It returns one stored
+`EntryAttributes` for each inode, counts no lookups and checks no permissions.
 
-File contents are in memory. With --data-dir each file is a plain file that is read and written with
-pread and pwrite, as the upper limit for sequential reading and writing. All names are lost at
-unmount.
+File contents are in memory. With --data-dir each file is a plain file that is accessed with pread
+and pwrite, as the upper limit for sequential reads and writes. All names are lost at unmount.
 
     python -m contrib.bench.null_fs MOUNTPOINT [--data-dir DIR] [--allow-other]
 """
@@ -77,7 +76,7 @@ class MemoryData:
         content[offset : offset + len(data)] = data
 
     def truncate(self, ino: int, length: int) -> None:
-        """Drop content after *length*; a longer *length* changes nothing."""
+        """Drop content after *length*; keep shorter content unchanged."""
         content = self._contents.get(ino)
         if content is not None:
             del content[length:]
@@ -91,7 +90,7 @@ class MemoryData:
 
 
 class FileData(MemoryData):
-    """File contents as one plain file for each inode."""
+    """File contents in plain files, one file per inode."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -146,7 +145,7 @@ class FileData(MemoryData):
 
 
 class NullFs(pyfuse3.Operations):
-    """The request handlers. pyfuse3 answers flush with ENOSYS, so the kernel sends it only once."""
+    """The request handlers. pyfuse3 answers flush with ENOSYS, so the kernel sends flush once."""
 
     enable_writeback_cache = True
     supports_dot_lookup = False
@@ -395,8 +394,8 @@ class NullFs(pyfuse3.Operations):
     async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
         """Answer that no extended attribute is set.
 
-        The kernel requests security.capability before every write, as from s3fs-meta. ENOSYS
-        would stop these requests.
+        As with s3fs-meta, the kernel requests security.capability before every write. ENOSYS would
+        stop these requests.
         """
         raise FUSEError(pyfuse3.ENOATTR)
 

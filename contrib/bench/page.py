@@ -4,8 +4,8 @@
     python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to FILE]
     python -m contrib.bench page --table    (the workloads, in Markdown)
 
-Records with the same keys become a picture by matplotlib (the extra "bench"): a plot for each key,
-with a bar for each record. Single values become a list.
+matplotlib (the extra "bench") draws records with the same keys as a picture: a plot for each key,
+with a bar for each record. Single values form a list.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys that have a number in at least one record, in their order."""
+        """Return the keys with a number in at least one record, in their order."""
         every = dict.fromkeys(key for record in self.records.values() for key in record)
         return [
             key for key in every if any(_is_number(each.get(key)) for each in self.records.values())
@@ -86,7 +86,7 @@ def _duration(seconds: float) -> str:
 
 
 def picture(group: Group, salt: str) -> str:
-    """Draw the records as SVG; the same figures and *salt* always make the same SVG."""
+    """Draw the records as SVG; equal figures and *salt* give equal SVG."""
     # Importing by name lets type checks pass without matplotlib.
     mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")
@@ -158,7 +158,7 @@ def _target(target: Mapping[str, Any]) -> str:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Return the benchmark ``workloads`` as a table in Markdown, in seconds, for README."""
+    """Return the seconds of the benchmark ``workloads`` as a Markdown table for README."""
     entry = report["benchmarks"]["workloads"]
     seconds, ratios = entry["figures"]["seconds"], entry["figures"]["of do-nothing"]
     names = list(dict.fromkeys(name for row in seconds.values() for name in row))
@@ -179,7 +179,7 @@ Medians of {entry["figures"]["turns"]} turns; in brackets: of the time of the do
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the JSON file, write the page."""
+    """Read the JSON file, and write the page or print the table."""
     parser = argparse.ArgumentParser(prog="python -m contrib.bench page", description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, default=SOURCE, help="JSON of a run")
     parser.add_argument("--to", dest="target", type=Path, default=TARGET, help="page to write")

@@ -1,12 +1,12 @@
-"""Operations on empty and small files, on s3fs-meta and on other filesystems in turns.
+"""The speed of operations on empty and small files, on s3fs-meta and other filesystems.
 
 In each turn every filesystem does the same operation on 500 files. The order of the filesystems
-changes from turn to turn, so that a disturbance of the machine affects all of them. A figure is
+changes from turn to turn, so that a disturbance of the machine affects all filesystems. A figure is
 the median of the turns, and a ratio is the median of the ratios within a turn. The kernel drops its
 dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
-measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3.
-Before the first turn each filesystem makes some files that are not measured. Each client works in a
-separate directory. *Processor* is the processor time of the daemon, including work after a turn.
+measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3. Some
+files are made before the first turn and not measured. Each client works in a separate directory.
+*Processor* is the processor time of the daemon, including work after a turn.
 """
 
 import os
@@ -49,7 +49,7 @@ def _write_small(path: str) -> None:
 
 
 class Phase(NamedTuple):
-    """One operation, which a turn does once for each file."""
+    """One operation that a turn repeats for each file."""
 
     name: str
     one: Callable[[str], object]
@@ -69,7 +69,7 @@ PHASES: Final = (
 
 
 def _turn_s(number: int, paths: Sequence[str]) -> float:
-    """Do the operation of a phase on each path, in a worker process; return the seconds."""
+    """Perform a phase's operation on each path in a worker process; return the seconds."""
     one = PHASES[number].one
     start = time.perf_counter()
     for path in paths:
@@ -98,7 +98,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
 
 
 def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
-    """Compare s3fs-meta with the do-nothing filesystem for one client, and with JuiceFS for all."""
+    """Return targets relative to the do-nothing filesystem (one client) and JuiceFS (all)."""
     one = next(iter(tables.values()))
     wanted = [
         targets.at_least(
@@ -174,7 +174,7 @@ def _phase(
 
 
 def _processor_s(pids: dict[str, int]) -> dict[str, float]:
-    """Wait until all daemons are idle; return their processor time so far."""
+    """Wait until all daemons are idle; return their processor time since their start."""
     for pid in pids.values():
         machine.settle(pid)
     return {name: machine.cpu_s(pid) for name, pid in pids.items()}

@@ -1,7 +1,7 @@
-"""The benchmarks, and the sizes that each one has in each plan.
+"""The benchmarks, with their sizes in each plan.
 
-A plan is the set of sizes with which a run measures. ``complete`` takes some hours. ``hour`` gives
-all figures in about an hour on two idle processors. ``quick`` only shows that everything runs.
+A plan is the set of sizes of a run. ``complete`` takes some hours. ``hour`` produces all figures in
+about an hour on two idle processors. ``quick`` only shows that all benchmarks run.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ PLANS: Final = (COMPLETE, HOUR, QUICK)
 
 
 class Sizes(NamedTuple):
-    """One size of a benchmark in each plan."""
+    """The values of one size argument in all plans."""
 
     complete: int
     hour: int

@@ -1,8 +1,8 @@
-"""Time until the first ``ls`` on a host without local state, with an image and many changelogs.
+"""The time of a restore until the first ``ls``, from an image and many changelogs.
 
-Restores with level objects and restores without level objects are measured in turns. The bucket is
-a directory, so that no figure includes network time. On a network each object costs another round
-trip, so the benchmark also counts the objects.
+Restores with and without level objects are measured in turns, on a host without local state. The
+bucket is a directory, so that no figure includes network time. On a network each object costs a
+round trip, so the benchmark also counts the objects.
 """
 
 import shutil

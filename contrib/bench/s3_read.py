@@ -1,11 +1,10 @@
-"""Cold reads of one large file from a remote bucket.
+"""The speed of cold reads of one large file from a remote bucket.
 
-*Plain* is the speed of boto3 without a filesystem. It reads ranges of an object of the same size,
-with the settings, the connections and the threads of s3fs-meta. Its ranges are as large as those
-of s3fs-meta; other sizes of ranges are separate figures. *Sequential* is the time from the first
-read to the last, without the mount. *Random* is the time of reads of 4 KiB at random offsets, one
-after another. Each measurement has a new mount without local state, and the rounds of the
-filesystems alternate.
+*Plain* is the speed of boto3 without a filesystem, which reads ranges of an object of the same
+size, with the settings, connections, threads and range size of s3fs-meta; other range sizes are
+separate figures. *Sequential* is the time from the first read to the last, without the mount.
+*Random* is the time of reads of 4 KiB at random offsets, one after another. Each measurement has a
+new mount without local state, and the filesystems alternate.
 """
 
 import os
@@ -56,7 +55,7 @@ class Plain:
         return time.perf_counter() - start
 
     def round_s(self) -> float:
-        """Read the whole object in ranges of the size that s3fs-meta uses; return the seconds."""
+        """Read the object in ranges of s3fs-meta's size; return the seconds."""
         return self.read_s(READAHEAD_RUN_BYTES, self._size_bytes)
 
     def _piece(self, begin: int, end: int) -> int:

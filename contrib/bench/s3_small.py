@@ -1,10 +1,9 @@
-"""Time and requests of writing many small files to a remote bucket, and of reading them back.
+"""The time and requests of writing and reading many small files in a remote bucket.
 
-The benchmark unpacks a tar archive and waits until everything is in the bucket. Then it mounts the
-filesystem without local state and reads the files in the order in which they were written. The
-proxy that delays the requests counts them, so that the counts include data, metadata, mount and
-unmount. The other filesystems get fewer files, because they send at least one request for each
-file and would need hours.
+The benchmark unpacks a tar archive and waits until all files are in the bucket. Then it mounts the
+filesystem without local state and reads the files in the order of writing. The delaying proxy
+counts all requests for data, metadata, mount and unmount. Other filesystems get fewer files,
+because they send at least one request per file and would need hours.
 """
 
 import subprocess
@@ -80,7 +79,7 @@ def _measure(subject: FarSubject, archive: Archive) -> dict[str, Any]:
 
 
 def _read(root: Path, archive: Archive) -> None:
-    """Read all files in the order in which they were written."""
+    """Read all files in the order of writing."""
     for number in range(archive.files):
         data = (root / archive.name(number)).read_bytes()
         assert len(data) == fill.FILE_BYTES, f"file {number} has {len(data)} bytes"

@@ -1,12 +1,11 @@
-"""Uploads of one large file to a remote bucket.
+"""The speed of uploads of one large file to a remote bucket.
 
-*Plain* is the speed of boto3 without a filesystem. It puts the bytes of the file into objects of
-the size of a pack, with the settings, the connections and the threads of s3fs-meta. The time of
-s3fs-meta is that of copying the file into a mount with default options, and of waiting until all of
-it is in the bucket, encrypted; uploading begins while the file is copied. One file does not
-compress, and one compresses to about a half, so that s3fs-meta sends less. In both cases the ratio
-compares the times for the bytes of the file. Each measurement has a new filesystem, and the rounds
-alternate.
+*Plain* is the speed of boto3 without a filesystem, which uploads the file in objects of the size of
+a pack, with the settings, connections and threads of s3fs-meta. The time of s3fs-meta includes
+copying the file into an encrypted mount with default options, and waiting until all data is in the
+bucket; the upload begins during the copy. One file is incompressible. Another file compresses to
+about a half, so that s3fs-meta sends less. The ratio compares the times for the bytes of the file.
+Each measurement has a new filesystem, and the rounds alternate.
 """
 
 import os
@@ -43,7 +42,7 @@ class Plain:
         self._client = self._holder.client()
 
     def upload_s(self, source: Path) -> float:
-        """Upload a file in pieces, and remove them; return the seconds of the upload."""
+        """Upload a file in pieces, then remove the pieces; return the seconds of the upload."""
         size_bytes = source.stat().st_size
         start = time.perf_counter()
         fd = os.open(source, os.O_RDONLY)

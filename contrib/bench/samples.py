@@ -1,4 +1,4 @@
-"""Medians, spreads and percentiles of repeated measurements, and the ratio of two series."""
+"""Statistics of repeated measurements: medians, spreads, percentiles and ratios."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return *items*, beginning with a different item in each turn."""
+    """Return *items* in rotation, so that each turn begins with another item."""
     first = turn % len(items)
     return [*items[first:], *items[:first]]
 
@@ -45,5 +45,5 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def ratio(ceiling_s: Sequence[float], subject_s: Sequence[float]) -> float:
-    """Return the subject's speed relative to the ceiling; 0.5 is half as fast."""
+    """Return the subject's speed relative to the ceiling; 0.5 means half as fast."""
     return statistics.median(ceiling_s) / statistics.median(subject_s)

@@ -1,12 +1,12 @@
-"""Time per file of common operations, on filesystems of several sizes.
+"""The time per file of common operations on filesystems of several sizes.
 
-The rows of empty files with names of 16 bytes are inserted into the database, 1,000 files to a
+Rows of empty files with names of 16 bytes are inserted into the database, 1,000 files per
 directory. Then the benchmark measures on a mount: *image*, *restore* (a mount without local state),
 *create* (20,000 files), *find cold* (with dropped kernel caches), *find warm*, *clone* of all
-files, *rm* of the clone until no inode of it is left, and *fsck*. The time of *create* is divided
-by the created files, and any other time by the files of the filesystem. The time of a command that
-does nothing is subtracted from a command, and the time of a mount with local state from a restore.
-Processor time is that of the daemon, or that of fsck. The growth targets use processor time. SQLite
+files, *rm* of the clone up to its last inode, and *fsck*. The time of *create* is divided by the
+number of created files, and any other time by the files of the filesystem. From the time of a
+command, the time of a command without effect is subtracted; from a restore, a mount with local
+state. Processor time is that of the daemon or of fsck, and determines the growth targets. SQLite
 has its default page cache, so a large database is read through the page cache of the kernel.
 """
 
@@ -50,12 +50,12 @@ Row = dict[str, float]
 
 
 def sizes_up_to(largest: int) -> list[int]:
-    """Return *largest*, a tenth and a hundredth of *largest*, ascending and without small sizes."""
+    """Return *largest*, its tenth and its hundredth in ascending order, without small sizes."""
     return [size for size in (largest // 100, largest // 10, largest) if size >= FILES_MIN]
 
 
 def run(scratch: Path, *, scale_power: int, sizes: Sequence[int] | None) -> dict[str, Any]:
-    """Measure a separate filesystem for each size; print the row of a size when it is complete."""
+    """Measure one filesystem per size; print the row of each size as soon as it is complete."""
     rows: dict[str, Row] = {}
     for size in sizes or sizes_up_to(10**scale_power):
         place = scratch / str(size)
@@ -90,7 +90,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _fsck(subject: S3fsSubject, row: Row) -> None:
-    """Run fsck, which must report no damage; compare its time with that of counting the rows."""
+    """Run fsck, which must report no damage; relate its time to a count of the rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     began_s = time.perf_counter()
     process = begin(*command)
@@ -108,7 +108,7 @@ def _fsck(subject: S3fsSubject, row: Row) -> None:
 
 
 def _count_s(database: Path) -> float:
-    """Return the seconds of counting inodes joined with dentries, with the pages in memory."""
+    """Return the seconds of counting inodes joined with dentries when all pages are cached."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         connection.execute(COUNT).fetchone()
         return samples.seconds(lambda: connection.execute(COUNT).fetchone())
@@ -126,7 +126,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:
-    """Make the first image that has the files, so that all of its image pieces are new."""
+    """Make the first image with the files, so that all its pieces are new."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
     _command_step(subject, row, "image", subject.words("flush", "--image"))
@@ -167,7 +167,7 @@ def _find(root: Path) -> None:
 
 
 def _gather(root: Path) -> None:
-    """Move the inserted files into the directory ``tree``, so that one command can clone them."""
+    """Move the inserted files into the directory ``tree``, so that one command clones all."""
     (root / "tree").mkdir()
     for path in root.iterdir():
         if path.name.startswith("directory-"):
@@ -186,7 +186,7 @@ def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
 
 
 def _idle_s(subject: S3fsSubject) -> float:
-    """Return the seconds of a command that changes nothing."""
+    """Return the seconds of a command without effect."""
     return statistics.median(call_s(*subject.words("status")) for _ in range(IDLE_COMMANDS))
 
 
@@ -201,7 +201,7 @@ def _step(
 
 
 def _command_step(subject: S3fsSubject, row: Row, name: str, words: Sequence[str]) -> None:
-    """Record the time of a command, minus the time of a command that changes nothing."""
+    """Record the time of a command, minus the time of a command without effect."""
     _step(subject, row, name, lambda: call(*words), row["files"])
     row[name] -= _idle_s(subject) * 1e6 / row["files"]
 
@@ -213,7 +213,7 @@ def _memory_mb(subject: S3fsSubject, which: str) -> float:
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
     """Return the growth of each step's processor time per file, from smallest to largest size.
 
-    A time is a difference of two measurements, so it can be negative. Negative times are left out.
+    A time is the difference of two measurements; negative times are left out.
     """
     growth = {}
     for step in STEPS:

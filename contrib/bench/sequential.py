@@ -1,10 +1,10 @@
-"""Sequential write, and read of cached data, on s3fs-meta and on the do-nothing filesystem.
+"""The speed of sequential writes, and of reads of cached data.
 
-Every MiB of the file differs and does not compress, so that nothing is deduplicated. The kernel's
-pages of the file are dropped before the read, but not the pages of the local cache, because the
-benchmark does not measure the disk. A write ends with close, which sends all dirty pages to the
-daemon. fsync is a separate figure, because it waits for a disk. The data is uploaded before it is
-read; the do-nothing filesystem uploads nothing.
+s3fs-meta and the do-nothing filesystem are compared. Every MiB of the file is different and
+incompressible, so that nothing is deduplicated. The kernel's pages of the file are dropped before
+the read, but not the pages of the local cache, because the benchmark does not measure the disk. A
+write ends with close, which sends all dirty pages to the daemon. fsync is a separate figure,
+because it waits for the disk. s3fs-meta uploads the data before the read.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python -m contrib.bench.speed_table
 
-prints it. A test compares it with the README.
+prints the table. A test compares the table with the README.
 """
 
 import json

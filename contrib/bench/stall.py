@@ -1,8 +1,8 @@
 """The longest stall of the daemon's event loop while a large database is uploaded.
 
-The benchmark calls statvfs, because each call is a request to the daemon and needs no work. A slow
-response means that the event loop was busy. The same calls on an idle daemon show the latency of
-the machine itself.
+The benchmark calls statvfs, because each call is a request to the daemon that needs no work, so a
+slow response means a busy event loop. The same calls to an idle daemon show the latency of the
+machine.
 """
 
 import os
@@ -20,7 +20,7 @@ BYTES_PER_FILE: Final = 210  # approximate database size per file with names of 
 
 
 def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
-    """Probe a mount while the image of a database of *database_mb* MB is made, and when idle."""
+    """Probe a mount while the image of a database of *database_mb* MB is made, and while idle."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     files = database_mb * 1_000_000 // BYTES_PER_FILE
     fill.make_filled(subject, files=files, per_directory=1000, name_bytes=NAME_BYTES)

@@ -1,6 +1,6 @@
-"""Filesystems under test: they are made, mounted in the foreground, and always unmounted.
+"""The filesystems under test, which are mounted in the foreground and always unmounted.
 
-Owns: the daemons that it starts, and their mount points. It signals no other process.
+Owns: the daemons that it starts, and their mountpoints. Keeps: no other process gets a signal.
 """
 
 import os
@@ -49,7 +49,7 @@ def program() -> list[str]:
 def environment() -> dict[str, str]:
     """Return an environment in which Python imports the modules of the project's tree.
 
-    PYTHONDONTWRITEBYTECODE is removed, so that modules are compiled once, as when installed.
+    PYTHONDONTWRITEBYTECODE is removed, so that modules are compiled once, as after installation.
     """
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -41,8 +41,7 @@ class FarSubject(DaemonSubject):
         """Make the filesystem; do nothing if it needs no such step."""
 
     def wait_until_stored(self, files: int) -> None:
-        """Wait until *files* files are in the bucket; most filesystems upload when a file is "
-        "closed."""
+        """Wait until *files* files are in the bucket; most filesystems upload at close."""
 
     def forget(self) -> None:
         """Use a new empty directory for local state; the filesystem must be unmounted.

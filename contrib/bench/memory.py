@@ -5,8 +5,8 @@ that share the page, so the sum over a daemon's processes counts each page once.
 which does not share the benchmark's interpreter lock, reads the PSS several times a second. A peak
 between two readings may be missed.
 
-``python -m contrib.bench.memory`` reads commands from its standard input, one per line. ``watch PID``
-begins to watch a daemon. ``peak PID`` prints the largest PSS in bytes since the last ``peak``, and
+``python -m contrib.bench.memory`` reads commands from its standard input, one per line. ``watch``
+begins to watch a daemon, as in ``watch PID``. ``peak PID`` prints the largest PSS in bytes since the last ``peak``, and
 ``end PID`` since ``watch``. The program ends when its standard input ends.
 """
 

@@ -4,8 +4,8 @@ In each turn every filesystem does the same operation on 500 files. The order of
 changes from turn to turn, so that a disturbance of the machine affects all filesystems. A figure is
 the median of the turns, and a ratio is the median of the ratios within a turn. The kernel drops its
 dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
-measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3. Some
-files are made before the first turn and not measured. Each client works in a separate directory.
+measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3.
+Some files are made before the first turn and not measured. Each client works in a separate directory.
 *Processor* is the processor time of the daemon, including work after a turn.
 """
 

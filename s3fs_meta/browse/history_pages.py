@@ -106,8 +106,7 @@ async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
-    """Return the txg and the inode in a field such as 42-7; the inode is 0 in a field such as "
-    "42."""
+    """Return the txg and the inode in a field such as 42-7; the inode of 42 alone is 0."""
     found = _VERSION.fullmatch(wanted.query.get(field, ""))
     if found is None:
         raise WrongAddressError(f"the parameter {field} is not a version")

@@ -141,8 +141,7 @@ class Source:
 
     @asynccontextmanager
     async def used(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Open the state of a txg for a context; restore it if necessary. Raises "
-        "``OpenPoints.used``."""
+        """Open the state of a txg, restored if necessary. Raises as ``OpenPoints.used``."""
         async with self._points.used((await self.link(txg)).txg) as point:
             yield point
 

@@ -140,8 +140,7 @@ def kept_in(runs: Sequence[Run], points: Sequence[KeptPoint]) -> KeptIn:
 
 
 def moves(first: Txg, last: Txg, oldest: Txg, newest: Txg) -> list[Move]:
-    """Return links from a part of the time line to its neighbours, and to a smaller and larger "
-    "part."""
+    """Return links from a part of the time line to neighbours, a smaller and a larger part."""
     length = last - first + 1
     half, quarter = max(length // 2, 1), length // 4
     wanted = [

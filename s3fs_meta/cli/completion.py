@@ -54,8 +54,7 @@ def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def mount_options(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the candidates for ``-o``: the typed text, extended by each possible option or "
-    "value."""
+    """Return candidates for ``-o``: the typed text with each possible option or value."""
     return options_after(incomplete, _filesystem(context))
 
 

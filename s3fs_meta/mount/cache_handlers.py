@@ -122,8 +122,7 @@ class CacheHandlers:
     # --- content -------------------------------------------------------------------------------
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
-        """Sync the locations of uploaded blocks, which makes the blocks clean; drop clean "
-        "blocks."""
+        """Sync block locations, so that uploaded blocks become clean; drop clean blocks."""
         if self._session.status.writable:
             await self._session.durability.sync_all()
         wanted = self._cache.index.blocks()

@@ -44,7 +44,6 @@ class KernelSide:
             self._served.cache.at_turn()
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Make the kernel drop replies that were cached late, and file content; see "
-        "``KernelCache``."""
+        """Make the kernel drop file content and replies cached late; see ``KernelCache``."""
         if self._served is not None:
             await self._served.cache.after_turn(turned)

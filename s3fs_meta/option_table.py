@@ -83,8 +83,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
         "`256M`; default: a share of the machine's memory.",
         "The page cache uses memory of the daemon. With a small cache, metadata operations read "
-        "the "
-        "disk.",
+        "the disk.",
         NO_EFFECT,
     ),
     Option(
@@ -95,8 +94,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "0",
         "Number of bytes of the database that SQLite reads through a memory map.",
         "The map uses address space. An I/O error of the disk kills the daemon instead of "
-        "returning "
-        "EIO.",
+        "returning EIO.",
         NO_EFFECT,
     ),
     Option(
@@ -108,8 +106,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Size of the WAL, in pages, at which a commit checkpoints it. With 0 the mount checkpoints "
         "in the background.",
         "With a value above 0, some commits wait for a checkpoint, which delays all requests by "
-        "tens "
-        "of milliseconds.",
+        "tens of milliseconds.",
         NO_EFFECT,
     ),
     Option(
@@ -131,8 +128,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "memory",
         "Where SQLite sorts rows and keeps temporary tables.",
         "With `file`, large sorts access the disk; a mount does no large sorts. fsck accepts no "
-        "mount "
-        "options and always keeps its large tables in files.",
+        "mount options and always keeps its large tables in files.",
         NO_EFFECT,
     ),
     Option(
@@ -156,8 +152,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "zstd-1",
         "How new blocks are compressed: `none`, or `zstd-1` (fast) to `zstd-19` (small).",
         "Higher levels need more processor time for uploads; the speed of reads is about the same "
-        "at "
-        "every level. Blocks that do not shrink are stored uncompressed.",
+        "at every level. Blocks that do not shrink are stored uncompressed.",
         NO_EFFECT,
     ),
     Option(
@@ -346,8 +341,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "has a zone; up to nanoseconds), or an age such as `10m` or `1h30m ago`.",
         "The mount downloads the metadata into its own state directory, which the unmount removes. "
         "The present state and other points in time can be mounted on other mountpoints at the "
-        "same "
-        "time.",
+        "same time.",
         NO_EFFECT,
     ),
     Option(
@@ -370,8 +364,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "`.snapshots/2026-05-09T14:30`, `.snapshots/1h-ago`, `.snapshots/txg=42`. No listing shows "
         "the directory; a file of the same name hides it.",
         "Each point in time that programs use is restored into a temporary database. Four "
-        "databases "
-        "are kept, for ten minutes after the last use.",
+        "databases are kept, for ten minutes after the last use.",
         NO_EFFECT,
     ),
     Option(
@@ -450,8 +443,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Serve the figures of the mount to Prometheus over HTTP at `/metrics`, on 127.0.0.1 unless "
         "an IP address is given. Each mount needs its own port.",
         "A request takes a few ms. Every user of this host can read the figures; unless the "
-        "address "
-        "is a loopback address, every host that reaches the port can.",
+        "address is a loopback address, every host that reaches the port can.",
         NO_EFFECT,
     ),
     Option(

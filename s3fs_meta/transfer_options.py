@@ -118,8 +118,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "60",
         "How long a read of an uncached block waits for the bucket before it fails with EIO.",
         "In an outage, a read waits for this time, or for twice as long, because the kernel "
-        "repeats "
-        "a failed read.",
+        "repeats a failed read.",
         NO_EFFECT,
     ),
     Option(

@@ -71,8 +71,7 @@ def clone(
             "--at",
             metavar="TIME",
             help="Copy the source as it was at TIME: ISO 8601, an age such as 10m, txg=N, newest, "
-            "now, "
-            "or the name of a kept point.",
+            "now, or the name of a kept point.",
             show_default=False,
             autocompletion=completion.points_in_time,
         ),

@@ -120,9 +120,7 @@ ObjectsFrom = Annotated[
 
 def fsck(
     url: options.Url,
-    report_only: Annotated[
-        bool, typer.Option("-n", help="Report errors, and change nothing.")
-    ] = False,
+    report_only: Annotated[bool, typer.Option("-n", help="Only report; change nothing.")] = False,
     safe: Annotated[
         bool,
         typer.Option("-p", help="Only recompute derived values, and remove leftovers of a crash."),

@@ -85,13 +85,10 @@ def mkfs(
         typer.Option(
             "--retention",
             metavar="TIME",
-            help="How long every point in time stays available: 0 to 100 years. Change it later "
-            "with s3fs-meta retention.",
+            help="How long each point in time stays available: 0 to 100 years.",
         ),
     ] = "7d",
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Create the filesystem without encryption.")
-    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt the data.")] = False,
     *,
     access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,

@@ -211,8 +211,7 @@ async def _base(
         except (NoImageError, ObjectMissingError, UnfinishedFilesystemError) as exc:
             raise SettingsError(
                 "the bucket no longer has the txg that precedes the quarantined state, so the "
-                "changed "
-                "files are unknown; --everything copies all files"
+                "changed files are unknown; --everything copies all files"
             ) from exc
         with contextlib.closing(Database.open(path, Pragmas(), read_only=True)) as base:
             yield base

@@ -117,8 +117,7 @@ _Prometheus = Annotated[
     typer.Option(
         "--prometheus",
         help="Print the figures of one mount or of all mounts in the text format of Prometheus, "
-        "for "
-        "node_exporter's textfile collector.",
+        "for node_exporter's textfile collector.",
     ),
 ]
 

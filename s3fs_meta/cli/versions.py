@@ -70,9 +70,7 @@ def versions(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH",
-            help="With a URL: path of the file, relative to the root.",
-            show_default=False,
+            metavar="PATH", help="With a URL: path relative to the root.", show_default=False
         ),
     ] = None,
     count: Annotated[
@@ -81,8 +79,7 @@ def versions(
             "-n",
             metavar="N",
             min=1,
-            help=f"Maximum number of listed versions of a file; default: {HISTORY_SHOWN_DEFAULT}, "
-            "or "
+            help=f"Maximum number of versions of a file; default: {HISTORY_SHOWN_DEFAULT}, or "
             f"{PATTERN_SHOWN_DEFAULT} with --pattern.",
             show_default=False,
         ),
@@ -98,8 +95,7 @@ def versions(
         bool,
         typer.Option(
             "--pattern",
-            help="Treat the last name of PATH as a pattern (* ? [a-z]), and list every file that "
-            "matches.",
+            help="Treat the last name of PATH as a pattern (* ? [a-z]); list all matching files.",
         ),
     ] = False,
     *,

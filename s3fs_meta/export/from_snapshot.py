@@ -73,7 +73,7 @@ def walk(db: Database, top: Step) -> Iterator[Step]:
         for name, cookie, attributes in page:
             if not is_name(name):
                 _log.error(
-                    "the entry %r of directory %d is not copied: its name is invalid",
+                    "in directory %d the entry %r is not copied: its name is invalid",
                     directory.attributes.ino,
                     name,
                 )

@@ -105,7 +105,7 @@ def _print(result: dict[str, Any]) -> None:
 def _print_missing(result: dict[str, Any], front: Front) -> None:
     files = result["missing_files"]
     size = output.human_bytes(result["missing_bytes"])
-    front.notice(f"{size} in {counted(files, 'file')} could not be cached:")
+    front.notice(f"not cached: {size} in {counted(files, 'file')}:")
     shown = result["paths"][:MISSING_PATHS_PRINTED_MAX]
     for path in shown:
         front.notice(f"  {path}")

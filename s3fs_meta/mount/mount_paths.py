@@ -166,7 +166,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
                 what = "created" if there else "removed"
                 raise ControlError(
                     "ControlError",
-                    f"{entry.path} was {what}, but the kernel does not show the change yet",
+                    f"{entry.path} is {what}, but the kernel does not show it yet",
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S)

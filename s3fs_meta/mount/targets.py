@@ -226,7 +226,7 @@ def only_mounted(option: str) -> Target:
         return found[0]
     names = ", ".join(str(place.mountpoint or place.url) for place in found)
     raise UsageError(
-        f"{option} needs a mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
+        f"{option} shows one mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
     )
 
 

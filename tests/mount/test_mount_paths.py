@@ -183,10 +183,7 @@ def test_rm_and_clone_require_a_visible_effect(
     )
 
     assert done.returncode == ExitStatus.CONTROL
-    assert (
-        done.stderr
-        == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show the change yet\n"
-    )
+    assert done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show it yet\n"
     assert paths[-1].exists() == (what == "created")
 
 

@@ -104,7 +104,7 @@ class Subject:
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the daemon; None without a daemon."""
+        """Return the PID of the daemon; None without a daemon."""
         return None
 
     @property
@@ -122,7 +122,7 @@ class Subject:
             machine.settle(self.pid)
 
     def cpu_s(self) -> float:
-        """Return the processor time of the daemon and its children so far."""
+        """Return the processor time of the daemon and its children since their start."""
         return machine.cpu_s(self.pid) if self.pid else 0.0
 
     def memory(self) -> dict[str, int]:
@@ -142,7 +142,7 @@ class Subject:
         """Unmount the filesystem; a second call does nothing."""
 
     def abandon(self) -> None:
-        """Unmount a filesystem that does not respond; pending requests fail."""
+        """Unmount a filesystem that does not respond, so that pending requests fail."""
 
     def __enter__(self) -> "Subject":
         self.start()
@@ -158,7 +158,7 @@ class Subject:
 
 
 class PlainDirectory(Subject):
-    """A directory on a filesystem of the kernel, for comparison."""
+    """A directory on a kernel filesystem, for comparison."""
 
 
 class DaemonSubject(Subject):
@@ -187,7 +187,7 @@ class DaemonSubject(Subject):
     @property
     @override
     def pid(self) -> int | None:
-        """Return the process id of the daemon; None if it was not started."""
+        """Return the PID of the daemon; None if it was not started."""
         return self._process.pid if self._process else None
 
     @property
@@ -221,7 +221,7 @@ class DaemonSubject(Subject):
 
     @override
     def stop(self) -> None:
-        """Unmount and wait for the daemon's end; send SIGTERM and SIGKILL if it takes too long."""
+        """Unmount, and wait for the daemon's end; after a timeout send SIGTERM, then SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -256,7 +256,7 @@ class DaemonSubject(Subject):
         self.kill()
 
     def _connection(self) -> Path | None:
-        """Return the connection's directory in /sys/fs/fuse, without a request to the daemon."""
+        """Return the FUSE connection's directory in /sys, without a request to the daemon."""
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             device, mountpoint = line.split()[2], line.split()[4]
             if mountpoint == str(self.mountpoint):
@@ -291,7 +291,7 @@ class NullSubject(DaemonSubject):
 
     @override
     def start(self) -> None:
-        """Mount, and set the kernel's read-ahead to that of s3fs-meta."""
+        """Mount, and set the kernel's read-ahead to the value of s3fs-meta."""
         super().start()
         device = self.mountpoint.stat().st_dev
         tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
@@ -310,7 +310,7 @@ class S3fsSubject(DaemonSubject):
         options: Mapping[str, str] | None = None,
         beside: "S3fsSubject | None" = None,
     ) -> None:
-        """Prepare a mount; it uses the bucket of *beside* if that mount is given."""
+        """Prepare a mount, on the bucket of the mount *beside* if it is given."""
         super().__init__(name, root)
         self.options = dict(options or {})
         self.memory_counts = not MEMORY_OPTIONS & self.options.keys()
@@ -347,7 +347,7 @@ class S3fsSubject(DaemonSubject):
         super().settle()
 
     def words(self, command: str, *options: str, paths: Sequence[Path] = ()) -> list[str]:
-        """Return the words of a command of s3fs-meta for the mount, or for *paths*."""
+        """Return a command line of s3fs-meta for the mount, or for *paths*."""
         places = map(str, paths or [self.mountpoint])
         return [*program(), command, *options, *places, "--cachedir", str(self.state)]
 
@@ -360,7 +360,7 @@ class S3fsSubject(DaemonSubject):
 
 
 def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
-    """Unmount; try for some seconds, because an ended process may still have a file open."""
+    """Unmount; retry for some seconds, because an ended process may still have a file open."""
     deadline = time.monotonic() + BUSY_S_MAX
     while process.poll() is None and _is_mounted(mountpoint):
         late = time.monotonic() > deadline
@@ -371,7 +371,7 @@ def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
 
 
 def _abort(connection: Path | None) -> None:
-    """Abort a FUSE connection that still exists; another mount namespace may hold the mount."""
+    """Abort a FUSE connection that still exists, perhaps in another mount namespace."""
     if connection and connection.exists():
         (connection / "abort").write_text("1")
 
@@ -385,6 +385,6 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _is_mounted(mountpoint: Path) -> bool:
-    """Return whether *mountpoint* is a mount, which is also true after its daemon was killed."""
+    """Return whether *mountpoint* is a mount, even one whose daemon was killed."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return any(line.split()[1] == str(mountpoint) for line in mounts)

@@ -1,4 +1,4 @@
-"""Targets of figures: the largest or smallest wanted value, and whether the figure meets it."""
+"""Targets of figures: a minimum or maximum, and whether the figure meets it."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,14 +1,14 @@
-"""``s3fs-meta clone`` and ``rm`` compared with ``cp -al`` and ``rm -rf``, on trees of one mount.
+"""The speed of ``s3fs-meta clone`` and ``rm``, compared with ``cp -al`` and ``rm -rf``.
 
-A copy of the past is made from an open point in time without changes since; its restore is not measured.
+A copy of the past is made from a point in time that is already restored and has no later changes.
 
 The time of a copy is the wall time without the time of a command that does nothing. The command of
-a removal has two figures: its wall time, and its wall time without the start of a Python
-interpreter. A removal in the background is timed from the end of the command until statfs(2) no
-longer counts any inode of the tree. The database's page cache holds all pages. The kernel forgets
-the tree before a measurement, so that it sends no forget requests during it. In *busy* a process
-calls statfs(2) all the time, and the latencies are those of its calls. Each call is a request to
-the daemon, so the copy or removal gets half of the event loop's time.
+a removal has two figures: its wall time with and without the start of a Python interpreter. A
+removal in the background is timed from the end of the command until statfs(2) no longer counts any
+inode of the tree. The database's page cache contains all pages. The kernel forgets the tree before
+a measurement, so that no forget requests disturb it. In *busy* a process calls statfs(2) without a
+pause, and the latencies are those of the calls. Each call is a request to the daemon, so the copy
+or removal gets half of the event loop's time.
 """
 
 import os
@@ -91,7 +91,7 @@ def _targets(
 
 
 def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
-    """Move the directories in the root into trees with the numbers of files in *sizes*."""
+    """Move the directories in the root into trees with *sizes* files."""
     directories = sorted(path for path in root.iterdir() if path.is_dir())
     for name, files in sizes.items():
         (root / name).mkdir()
@@ -101,14 +101,14 @@ def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
 
 
 def _clone_past(subject: S3fsSubject, files: int, idle_s: float) -> Figures:
-    """Clone the tree as it was at an open point in time, without changes since."""
+    """Clone the tree from a restored point in time without later changes."""
     call(*subject.words("flush", paths=[subject.mountpoint]))
     os.stat(subject.mountpoint / ".snapshots" / "newest")
     return _clone(subject, "past", files, idle_s, "--at=newest")
 
 
 def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options: str) -> Figures:
-    """Clone the tree as *name*; return the rates and the latencies of statvfs meanwhile."""
+    """Clone the tree as *name*; return rates, and latencies of statvfs during the clone."""
     assert subject.pid is not None, "it is mounted"
     subject.rest()
     began_cpu_s = machine.loop_cpu_s(subject.pid)

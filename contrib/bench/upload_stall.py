@@ -1,10 +1,9 @@
 """The latency of a request while data is compressed, encrypted and uploaded.
 
-The benchmark writes a file, and flushes it to a bucket with added latency. During the flush it
-calls stat(2) on files whose dentries the kernel has dropped, so that each call is a request. It
-also calls stat(2) while the daemon is idle. The same calls on the do-nothing filesystem show the
-latency that the busy machine adds, because compression, encryption, the server and the proxy use
-all processors.
+The benchmark writes a file, and flushes it to a bucket with added latency. During the flush, and
+while the daemon is idle, it calls stat(2) on files whose dentries the kernel has dropped, so that
+each call is a request. The same calls on the do-nothing filesystem show the latency of the busy
+machine, because compression, encryption, the server and the proxy use all processors.
 """
 
 import os
@@ -101,7 +100,7 @@ def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[st
 
 
 def write_file(path: Path, size_bytes: int) -> None:
-    """Write different blocks of data that compresses to about a half."""
+    """Write a file of different blocks that compress to about a half."""
     pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
     with path.open("wb", buffering=0) as file:
         for at in range(0, size_bytes, MIB):

@@ -1,4 +1,4 @@
-"""Start a MinIO cluster, print how to use it, and end it on ^C."""
+"""Start a MinIO cluster, print its address and credentials, and end it on Ctrl-C."""
 
 import argparse
 import signal

@@ -1,4 +1,4 @@
-"""Four MinIO servers on one machine that form one store, and may each be killed and restarted.
+"""One store of four MinIO servers on one machine, which can be killed and restarted.
 
 Owns: the processes of the servers. Does not know: s3fs-meta.
 Source: https://min.io/docs, "Deploy MinIO: Multi-Node Multi-Drive".
@@ -27,7 +27,7 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """One store, whose data and logs are in *folder*."""
+    """A store of several MinIO servers, with data and logs in *folder*."""
 
     def __init__(
         self, program: str, folder: Path, access_key: str, secret_key: str, nodes: int = NODES
@@ -54,7 +54,7 @@ class Cluster:
         return f"http://{self._host}:{self._ports[node]}"
 
     def start(self, node: int) -> None:
-        """Start a node, without waiting until it is ready."""
+        """Start a node; do not wait until it is ready."""
         log = (self._folder / f"node-{node}.log").open("ab")
         with log:
             self.processes[node] = subprocess.Popen(
@@ -147,7 +147,7 @@ def find_program() -> str | None:
 
 
 def _own_address() -> str:
-    """Return the loopback address, or in a container, where MinIO refuses it, the machine's."""
+    """Return the loopback address; in a container, the machine's address, as MinIO requires."""
     if not Path("/.dockerenv").exists():
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

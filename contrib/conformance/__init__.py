@@ -1,1 +1,1 @@
-"""Conformance: test suites of other projects, run on a real mount. See README.md."""
+"""Conformance runs: test suites of other projects on a real mount (see README.md)."""

@@ -13,7 +13,7 @@ EXCLUDED_FILE: Final = Path(__file__).with_name("exclusions.ini")
 
 
 class Outcome(enum.Enum):
-    """The outcome of a case; the table shows the value."""
+    """The outcome of a case; tables show its value."""
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 
 def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
-    """Return the reasons of expected failures, by the names of the cases."""
+    """Return the reason of each expected failure by the name of the case."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case of names
     parser.read(path)
@@ -44,12 +44,12 @@ def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, st
 
 
 def exclusions(suite: str, path: Path = EXCLUDED_FILE) -> Mapping[str, str]:
-    """Return the reasons why cases are not run, by patterns of their names."""
+    """Return the reasons for excluding cases, by patterns of case names."""
     return expected_failures(suite, path)
 
 
 def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
-    """Return the reason why a case is not run; None if it is run."""
+    """Return the reason for excluding a case; None if the case is run."""
     for pattern, reason in patterns.items():
         if fnmatch.fnmatchcase(name, pattern):
             return reason
@@ -57,7 +57,7 @@ def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
 
 
 def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:
-    """Yield the cases with outcomes that take the expected failures into account."""
+    """Yield the cases, with expected failures distinguished from unexpected failures."""
     for case in cases:
         reason = expected.get(case.name)
         if reason is None:

@@ -1,4 +1,4 @@
-"""The command line of the conformance suites: runs suites and prints a table of outcomes."""
+"""The command line of the conformance suites, which prints a table of outcomes."""
 
 import argparse
 import json
@@ -79,7 +79,7 @@ def _mount_options(arguments: argparse.Namespace) -> dict[str, str]:
 def _run_all(
     subject: Subject, scratch: Path, arguments: argparse.Namespace, *, expecting: bool
 ) -> Iterator[Case]:
-    """Yield every case as it ends."""
+    """Run all suites; yield each case when it ends."""
     with subject:
         for suite in arguments.suite:
             expected = expected_failures(suite) if expecting else {}
@@ -109,7 +109,7 @@ def _table(cases: Sequence[Case]) -> None:
 
 @contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[Path | None]:
-    """Yield a new directory in --target, so that the run touches no other files there."""
+    """Yield a new directory in --target, so that a run changes no other files in it."""
     if arguments.target is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""fio: every section of jobs/verify.fio writes data with checksums and reads the data back."""
+"""fio: each section of jobs/verify.fio writes data with checksums and verifies the data."""
 
 import configparser
 import os
@@ -16,11 +16,11 @@ JOB_FILE: Final = Path(__file__).parent / "jobs" / "verify.fio"
 
 
 def sections() -> dict[str, bool]:
-    """Return, for each job of the file, whether a second run can verify the data of the first.
+    """Return the jobs of the file, and whether a second run can verify a job's data.
 
-    This is impossible for a mixture of reads and writes, since the written positions are unknown,
-    and for blocks of any size, since fio then expects blocks beyond the end of the file, also on
-    ext4.
+    A second run cannot verify a mixture of reads and writes, because the written positions are
+    unknown, nor blocks of any size, because fio then expects blocks beyond the end of the file, on
+    ext4, too.
     """
     parser = configparser.ConfigParser(allow_no_value=True, interpolation=None)
     parser.read(JOB_FILE)
@@ -32,7 +32,7 @@ def sections() -> dict[str, bool]:
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run every section on its own files: write and verify, then verify again with cold caches."""
+    """Run each section on its own files: write, verify, drop caches, and verify again."""
     program = programs.find(SUITE)
     for name, repeatable in sections().items():
         if only is None or only in name:

@@ -1,8 +1,7 @@
 """fsx: random reads, writes, truncates and mmap accesses of one file, compared with a copy.
 
-Every configuration of jobs/fsx-*.toml is run with several seeds. The name of a case has
-configuration
-and seed, so that a failure can be repeated: equal seeds give equal operations.
+Every configuration of jobs/fsx-*.toml is run with several seeds. The name of a case contains the
+configuration and the seed: equal seeds give equal operations, so a failure can be repeated.
 """
 
 import os

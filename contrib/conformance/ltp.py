@@ -1,8 +1,8 @@
 """LTP: the Linux Test Project's tests of filesystems, from an installation in the directory $LTP.
 
-Runs the scenarios ``fs`` and ``fs_perms_simple``, and from ``syscalls`` the system calls of
-filesystems. Every test works below $TMPDIR, a directory of the filesystem under test.
-``exclusions.ini`` lists the excluded tests with reasons.
+The scenarios are ``fs``, ``fs_perms_simple``, and the filesystem calls of ``syscalls``. Every test
+works below $TMPDIR, a directory of the filesystem under test. ``exclusions.ini`` lists the excluded
+tests with reasons.
 
 Source: https://github.com/linux-test-project/ltp, runtest/ and doc/users/setup_tests.rst.
 """
@@ -42,7 +42,7 @@ def root() -> Path:
     """Return the directory in which LTP is installed.
 
     Raises:
-        MissingProgramError: $LTP is not set, or its directory has no LTP.
+        MissingProgramError: $LTP is not set, or its directory does not contain LTP.
     """
     path = Path(os.environ.get(VARIABLE, "/nonexistent"))
     if not (path / "runtest").is_dir() or not (path / "testcases" / "bin").is_dir():
@@ -51,7 +51,7 @@ def root() -> Path:
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run the tests one after another, each in a directory of its own."""
+    """Run the tests one after another, each in its own directory."""
     ltp, left_out = root(), exclusions(SUITE)
     for scenario in SCENARIOS:
         for name, command in tests(ltp, scenario).items():
@@ -65,7 +65,7 @@ def run(place: Place, only: str | None) -> Iterator[Case]:
 
 
 def tests(ltp: Path, scenario: str) -> Mapping[str, str]:
-    """Return the commands of a scenario by the names of the tests."""
+    """Return the command of each test in a scenario, by the test's name."""
     found = {}
     for line in (ltp / "runtest" / scenario).read_text().splitlines():
         match = LINE.match(line)

@@ -1,7 +1,7 @@
 """pjdfstest: 398 cases that test the effects and errors of system calls.
 
-The program is run twice. The cases that make the filesystem read-only have a run of their own,
-because a remount fails while an earlier case has a file open for writing.
+The program is run twice: cases that make the filesystem read-only have a separate run, because a
+remount fails while an earlier case has a file open for writing.
 
 Source: https://github.com/saidsay-so/pjdfstest, version 0.2.2.
 """
@@ -53,7 +53,7 @@ entries = [{entries}]
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run the suite on *place*; only cases whose name contains *only*, if it is given."""
+    """Run the suite on *place*; if *only* is given, run only cases with this text in the name."""
     if len(os.fsencode(place.directory)) > DIRECTORY_BYTES_MAX:
         detail = (
             f"{place.directory} has more than {DIRECTORY_BYTES_MAX} bytes: sockets below it "
@@ -101,7 +101,7 @@ def _run(place: Place, program: str, only: str | None, *, allow_remount: bool) -
 
 
 def parse(output: str) -> Iterator[Case]:
-    """Yield the cases of the program's report; indented lines below a case are its reason."""
+    """Yield the cases in the program's report; indented lines below a case give its reason."""
     case: Case | None = None
     for line in output.splitlines():
         match = LINE.match(line)
@@ -116,12 +116,12 @@ def parse(output: str) -> Iterator[Case]:
 
 
 def _group(user: str) -> str:
-    """Return the name of a user's primary group, which for the user "nobody" is nogroup on Debian."""
+    """Return the name of a user's primary group, which differs between systems."""
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
 
 def _mount_script(scratch: Path) -> Path:
-    """Write a program `mount` that can remount FUSE; return its directory."""
+    """Write a program ``mount`` that can remount FUSE; return its directory."""
     folder = scratch / "bin"
     folder.mkdir(exist_ok=True)
     script = folder / "mount"

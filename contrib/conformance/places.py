@@ -21,10 +21,10 @@ _MS_PRIVATE: Final = 1 << 18
 
 
 def own_mounts() -> None:
-    """Move this process into a new mount namespace, so that no other process copies its mounts.
+    """Move this process into a new mount namespace, so that other processes do not copy its mounts.
 
     Raises:
-        OSError: the kernel refuses.
+        OSError: the kernel refuses the new namespace.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     private = _MS_REC | _MS_PRIVATE
@@ -53,7 +53,7 @@ def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
 
 
 def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, str]) -> Subject:
-    """Return the subject of the test, which is formatted but not mounted."""
+    """Return the filesystem under test, which is created but not mounted."""
     if directory is not None:
         return PlainDirectory("directory", directory)
     if kind == "null":
@@ -64,7 +64,7 @@ def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, 
 
 
 def afterwards(subject: Subject) -> Iterator[Case]:
-    """Unmount, and yield cases that check the daemon's exit status, its log, and fsck."""
+    """Unmount; yield cases that check the daemon's exit status, its log, and fsck."""
     subject.stop()
     if isinstance(subject, DaemonSubject):
         ended = Outcome.FAILED if subject.exit_status else Outcome.PASSED

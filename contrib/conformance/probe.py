@@ -3,8 +3,8 @@
 
     sudo contrib/conformance/probe.py /mnt/a /mnt/b
 
-*yes*: the operation did what its manual page describes; an errno: it was refused; *differs*: it had
-another effect. Needs root, because some operations do. The exit status is 0 for all results.
+*yes* means that the operation had the effect that its manual page describes, an errno that it was
+refused, *differs* that it had another effect. Some operations need root. The exit status is 0.
 """
 
 import argparse
@@ -24,7 +24,7 @@ YES = "yes"
 
 
 def answer(operation: Operation, place: Path) -> str:
-    """Try one operation in a temporary directory; return the result for the table."""
+    """Try one operation in a temporary directory; return its result as text."""
     with tempfile.TemporaryDirectory(dir=place, prefix="probe-") as folder:
         try:
             operation.check(Path(folder))
@@ -36,7 +36,7 @@ def answer(operation: Operation, place: Path) -> str:
 
 
 def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[Path]) -> str:
-    """Return the results as a table in Markdown, whose last line counts the results *yes*."""
+    """Return the results as a Markdown table; the last line counts the results *yes*."""
     lines = [
         "| operation | page | " + " | ".join(map(str, places)) + " |",
         "| --- | --- |" + " --- |" * len(places),

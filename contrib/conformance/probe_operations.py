@@ -1,7 +1,7 @@
 """Single operations of POSIX and Linux, each with its manual page.
 
-Every function takes an empty directory. It returns if the operation did what the manual page
-describes, raises ``Different`` if the operation had another effect, and OSError if it was refused.
+The argument of each function is an empty directory. A function returns if the operation had the
+effect in its manual page; it raises ``Different`` after another effect, OSError after a refusal.
 """
 
 import ctypes
@@ -72,7 +72,7 @@ def _expect(found: object, wanted: object) -> None:
 
 
 def _refused(code: int, call: Callable[[], object]) -> None:
-    """Raise Different or OSError unless a call fails with an errno."""
+    """Require that a call fails with an errno; otherwise raise Different or OSError."""
     try:
         call()
     except OSError as exc:

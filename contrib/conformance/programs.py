@@ -1,4 +1,4 @@
-"""Finding the programs of the suites, and running them with a time limit."""
+"""Finding the programs of the suites, and running programs with a time limit."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ HOW_TO_FIND: Final = {
 
 
 class MissingProgramError(Exception):
-    """A program is not installed; the message has the command that installs it."""
+    """A program is not installed; the message contains the command that installs it."""
 
 
 class Finished(NamedTuple):
@@ -90,8 +90,8 @@ def pieces(
 ) -> Generator[str | None, None, None]:
     """Run *command* in *directory*, and yield its output piece by piece.
 
-    After *seconds_max* without output the command is killed with its process group, and None is the
-    last piece.
+    After *seconds_max* without output the command is killed with its process group. The last piece
+    is then None.
     """
     process = subprocess.Popen(
         command,
@@ -120,7 +120,7 @@ def pieces(
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove the files that a test left; ignore files that cannot be removed."""
+    """Remove the files of a test; ignore files that cannot be removed."""
     subprocess.run(["rm", "-rf", str(directory)], capture_output=True, check=False)
 
 

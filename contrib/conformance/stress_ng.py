@@ -1,4 +1,4 @@
-"""stress-ng: the filesystem jobs that verify their results, each run alone for some seconds."""
+"""stress-ng: filesystem jobs that verify their results, each run alone for some seconds."""
 
 import os
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
 """xfstests: the generic tests of the group ``quick``, from a built checkout in $XFSTESTS.
 
-This module makes two filesystems, TEST and SCRATCH, which the suite itself mounts and unmounts.
-mount(8) finds helpers in /sbin only, so PATH begins with a directory whose ``mount`` calls the
-helper of the program under test. xfstests supports the type ``fuse`` without a subtype, so a ``df``
-in that directory omits the subtype. ``exclusions.ini`` lists the excluded tests with reasons. A
-test that the suite itself finds not applicable counts as skipped.
+This module makes two filesystems, TEST and SCRATCH, which the suite mounts and unmounts. mount(8)
+finds helpers only in /sbin, so PATH begins with a directory whose ``mount`` calls the helper of the
+program under test. xfstests supports the type ``fuse`` without a subtype, so a ``df`` in this
+directory omits the subtype. ``exclusions.ini`` lists the excluded tests with reasons. A test that
+the suite reports as not applicable counts as skipped.
 
 One call of ``check`` runs many tests. If a test takes longer than SECONDS_MAX, the call is killed,
 and a new call continues with the next test.
@@ -188,7 +188,7 @@ def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) 
 
 
 def reports(text: str) -> list[str]:
-    """Split the output of ``check`` into one text for each test; the last may be incomplete.
+    """Split the output of ``check`` into one report per test; the last may be incomplete.
 
     Output before the first test and after the last test is omitted.
     """
@@ -197,7 +197,7 @@ def reports(text: str) -> list[str]:
 
 
 def parse(report: str) -> Case:
-    """Return the case of a report, which is a line with the outcome, followed by the reason."""
+    """Return the case in a report, which consists of a line with the outcome, and the reason."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))
@@ -210,7 +210,7 @@ def parse(report: str) -> Case:
 
 
 def _unmount(scratch: Path) -> None:
-    """Unmount both filesystems, also while processes use them."""
+    """Unmount both filesystems, even if processes use them."""
     for name in ("test", "scratch"):
         if os.path.ismount(scratch / name):
             end = ["umount", "--force", "--cachedir", str(scratch / "state"), str(scratch / name)]

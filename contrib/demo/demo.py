@@ -1,9 +1,9 @@
-"""The program of ``make demo``: uses a filesystem on a local directory and compares every byte.
+"""The program of ``make demo``: it uses a filesystem and compares every byte.
 
-Makes a filesystem in a temporary directory, mounts it, copies the Python standard library to it,
-lists it, unmounts, checks, mounts again, and compares every name, byte, mode and time with the
-source. Leaves no mount and no file behind, also after a failure. Run it with the interpreter of an
-environment in which s3fs-meta is installed.
+The program makes a filesystem in a temporary directory, mounts it, copies the Python standard
+library into it, lists the files, unmounts, runs fsck, mounts again, and compares every name, byte,
+mode and time with the source. It removes its mounts and files even after a failure. Run it with a Python
+interpreter that has s3fs-meta installed.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def step(title: str, times: dict[str, float]) -> Iterator[None]:
 
 
 def tree(root: Path) -> Iterator[Path]:
-    """Yield every path below *root*, relative to it, without the names in LEFT_OUT."""
+    """Yield every path below *root*, relative to *root*, without the names in LEFT_OUT."""
     for folder, directories, files in os.walk(root):
         directories[:] = sorted(name for name in directories if name not in LEFT_OUT)
         for name in [*directories, *sorted(files)]:
@@ -62,7 +62,7 @@ def differences(source: Path, copy: Path) -> list[str]:
 
 
 def compare(one: Path, other: Path) -> list[str]:
-    """Return the properties in which two files, links or directories differ."""
+    """Return the names of the properties in which two paths differ."""
     ours, theirs = one.lstat(), other.lstat()
     found = []
     if ours.st_mode != theirs.st_mode:
@@ -110,7 +110,7 @@ def show(scratch: Path, times: dict[str, float]) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Return whether the mount table has a mount on *path*, also if its daemon has ended."""
+    """Return whether the mount table has a mount on *path*, even one without a daemon."""
     return any(line.split()[4] == str(path) for line in open("/proc/self/mountinfo"))
 
 

@@ -1,4 +1,4 @@
-"""The command line as data, for the generated pages, the man pages and their tests.
+"""The commands with their options as data, for generated pages, man pages and tests.
 
 Owns: reading the commands from the Typer program. Does not know: their presentation.
 """

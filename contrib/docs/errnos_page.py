@@ -1,4 +1,4 @@
-"""docs/reference/errnos.md: the errno that a request returns for each error class of the program.
+"""The generator of docs/reference/errnos.md: the errno for each error class.
 
 Owns: the text around the table, which is generated from the classes of errors and ``fuse.errnos``.
 """
@@ -60,7 +60,7 @@ def page() -> str:
 
 
 def _met() -> Iterator[type[S3fsError]]:
-    """Yield every error class that a request can raise."""
+    """Yield every error class that a filesystem request can raise."""
     for kind in _below(S3fsError):
         if kind not in FAMILIES and not issubclass(kind, _ELSEWHERE):
             yield kind

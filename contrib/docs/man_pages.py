@@ -15,7 +15,7 @@ from s3fs_meta.option_table import OPTIONS
 
 
 def pages() -> dict[str, str]:
-    """Return the man pages of the program, each command and the mount(8) helper, by file name."""
+    """Return the man pages of program, commands and mount(8) helper, by file name."""
     commands = command_tree.read()
     found = {"s3fs-meta.1": _program_page(commands), "mount.s3fs-meta.8": _helper_page()}
     for command in commands:
@@ -100,7 +100,7 @@ def _exits(meanings: Mapping[int, str]) -> list[str]:
 
 
 def roff_text(text: str) -> str:
-    """Return text that is escaped for roff; text in backquotes becomes bold."""
+    """Return text escaped for roff, with text in backquotes in bold."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     escaped = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", escaped)
     return re.sub(r"^\.", r"\\&.", escaped)

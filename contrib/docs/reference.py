@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference, and the command that writes them, man pages or completion.
+"""The generator of docs/reference, man pages and completion scripts.
 
     python -m contrib.docs.reference [--check] docs/reference
     python -m contrib.docs.reference --man generated/man
@@ -162,7 +162,7 @@ def _table(program: str, meanings: Mapping[int, str], text: str = "") -> list[st
 
 
 def completion_scripts() -> dict[str, str]:
-    """Return the completion scripts, which the program prints, by file name.
+    """Return the completion scripts that the program prints, by file name.
 
     An environment variable makes the program print a script. Source: Typer, "CLI Option
     autocompletion".
@@ -197,7 +197,7 @@ def stale(directory: Path) -> list[str]:
 
 
 def main() -> int:
-    """Write the requested files; with --check, fail if a page is stale."""
+    """Write the requested files; with --check, return 1 if a page is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--man", action="store_true")

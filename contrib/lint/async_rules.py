@@ -1,13 +1,13 @@
-"""Run flake8-async on the files that changed since they last passed.
+"""Run flake8-async on the files that changed since their last successful check.
 
     python contrib/lint/async_rules.py
 
-A file is checked again only if its content, the configuration or the version of flake8-async has
-changed; ``.flake8_cache`` has the digests of checked files. Files without async code are skipped.
+A file is checked again only if its content, the configuration or the version of flake8-async
+changed; ``.flake8_cache`` contains the digests of checked files. Files without async code are
+skipped.
 
-Only rule ASYNC101 needs the concrete syntax tree, whose walk takes nine tenths of the time. The
-rule finds a yield inside a cancel scope, so the walk skips files that lack a yield or a cancel
-scope.
+Only the rule ASYNC101 needs the concrete syntax tree, whose walk takes nine tenths of the time. The
+rule finds a yield inside a cancel scope, so the walk skips files without a yield or a cancel scope.
 """
 
 import configparser
@@ -43,17 +43,17 @@ def concrete_rules() -> set[str]:
 
 
 class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc]
-    """Walks the concrete syntax tree only of files to which ASYNC101 can apply."""
+    """A runner that walks the concrete syntax tree only of files to which ASYNC101 can apply."""
 
     def run(self) -> Iterable[Any]:
-        """Yield the problems found."""
+        """Yield the problems in the file."""
         code = self.module.code
         if YIELD.search(code) and SCOPE.search(code):
             yield from super().run()
 
 
 def digests() -> dict[Path, str]:
-    """Return, for each file with async code, a digest of content, configuration and version."""
+    """Return a digest of content, configuration and version for each file with async code."""
     rules = [(ROOT / "setup.cfg").read_bytes(), metadata.version("flake8-async").encode()]
     found = {}
     for path in sorted(each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
@@ -66,7 +66,7 @@ def digests() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Check the changed files; return the status of flake8."""
+    """Check the changed files; return the exit status of flake8."""
     assert concrete_rules() == {"ASYNC101"}, "QuickRunner is valid for ASYNC101 only"
     passed = set(CACHE.read_text().split()) if CACHE.exists() else set()
     found = digests()

@@ -1,8 +1,8 @@
-"""Find private idioms, which a reader would have to decode.
+"""Find private idioms, which are not plain English.
 
     python contrib/lint/prose.py [PATH…]
 
-Prints the location of each idiom with a better wording, and exits with status 1 if there is any.
+Prints the location of each idiom with a better wording. The exit status is 1 if there is any idiom.
 `make lint` runs it on the files that PROSE in the Makefile lists.
 """
 

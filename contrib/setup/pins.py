@@ -1,7 +1,7 @@
 """Write requirements/*.txt: the pinned versions for Python 3.10 and for later versions.
 
 Newer releases of some packages need Python 3.11. So pip resolves the requirements under both
-versions, and a pin that differs gets a marker. Needs ``python3.10`` and ``python3.11`` in PATH.
+versions, and different pins get markers. ``python3.10`` and ``python3.11`` must be in PATH.
 """
 
 import configparser
@@ -14,7 +14,7 @@ OLD, NEW = "3.10", "3.11"
 
 
 def frozen(version: str, requirements: list[str]) -> dict[str, str]:
-    """Return the versions of all packages that *requirements* need under one Python, by name."""
+    """Return the version of each package that *requirements* need under one Python."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([f"python{version}", "-m", "venv", folder], check=True)
         pip = f"{folder}/bin/pip"
@@ -24,7 +24,7 @@ def frozen(version: str, requirements: list[str]) -> dict[str, str]:
 
 
 def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Return the lines of a file of pins, ascending by name."""
+    """Return the lines of a file of pins, sorted by package name."""
     lines = []
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) == new.get(name):

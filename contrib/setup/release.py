@@ -1,8 +1,8 @@
-"""Make a release: ``make release VERSION=0.2.0``.
+"""The program of ``make release VERSION=0.2.0``, which makes a release.
 
 The order of the steps ensures that a failure leaves no commit and no tag: write the version to
 setup.cfg; move the fragments of changes/ into CHANGELOG.md; generate man pages and completion;
-build a wheel and an sdist; install each in a new environment and use it; commit; tag. Publishing
+build a wheel and an sdist; try each in a new environment; commit; tag. Publishing
 (``git push --follow-tags``, ``twine upload dist/*``) is left to the maintainer.
 """
 
@@ -43,7 +43,7 @@ def run(*words: str | Path) -> str:
 
 
 def check(version: str) -> None:
-    """Refuse an invalid version, a version that is not the latest, and uncommitted changes."""
+    """Refuse an invalid or too old version, and uncommitted changes."""
     if not VERSION.fullmatch(version):
         raise SystemExit("usage: make release VERSION=MAJOR.MINOR.PATCH")
     if run("git", "status", "--porcelain"):
@@ -54,7 +54,7 @@ def check(version: str) -> None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the parts of a version as numbers, in order to compare versions."""
+    """Return the parts of a version as numbers, for comparison."""
     return tuple(map(int, version.split(".")))
 
 
@@ -74,7 +74,7 @@ def set_version(version: str) -> None:
 
 
 def with_release(changelog: str, version: str, date: str, fragments: list[str]) -> str:
-    """Return the changelog with a section of *version*: unreleased entries and the fragments."""
+    """Return the changelog with a section for *version*: unreleased entries and fragments."""
     head, found, rest = changelog.partition("## Unreleased\n")
     assert found, "CHANGELOG.md has a section Unreleased"
     unreleased, next_section, older = rest.partition("\n## ")
@@ -108,7 +108,7 @@ def build() -> tuple[Path, Path]:
 
 
 def check_installed(environment: Path, version: str, shared: Sequence[str] = SHARED) -> None:
-    """Refuse an environment without the program, its extension, or a file outside of the package."""
+    """Refuse an environment that lacks the program, its extension or a data file."""
     found = run(environment / "bin" / "s3fs-meta", "--version")
     assert version in found.split(), f"{found} instead of {version}"
     missing = [name for name in shared if not (environment / name).is_file()]
@@ -132,7 +132,7 @@ def try_out(distribution: Path, version: str) -> None:
 
 
 def main() -> None:
-    """Make a release of the version that is given on the command line."""
+    """Make a release of the version on the command line."""
     version = sys.argv[1] if len(sys.argv) > 1 else ""
     check(version)
     set_version(version)

@@ -1,4 +1,4 @@
-"""The input of the steps, made once on the disk; its bytes are the same in every run."""
+"""The input of the workload steps: created once on the disk, identical in every run."""
 
 import io
 import json
@@ -73,7 +73,7 @@ def _sources(files: int) -> Iterator[tuple[Path, bytes]]:
 
 
 def source(place: Path, files: int) -> None:
-    """Make a source tree unless one exists already, and its archive ``source.tar``."""
+    """Make a source tree, if it does not exist, and its archive ``source.tar``."""
     root = place / "source"
     for path, content in _sources(0 if root.exists() else files):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def node(place: Path, _files: int) -> None:
 
 
 def photos(place: Path, _files: int) -> None:
-    """Make photographs of noise over gradients, in a size that cameras use."""
+    """Make photographs of noise over gradients, as large as those of cameras."""
     root = place / "photos"
     root.mkdir()
     python = photo_python()
@@ -186,7 +186,7 @@ def photos(place: Path, _files: int) -> None:
 
 
 def photo_python() -> str | None:
-    """Return a Python interpreter that has Pillow (of the extra "bench"); None if there is none."""
+    """Return a Python interpreter with Pillow (the extra "bench"); None if it is missing."""
     for python in (sys.executable, str(PROJECT / "build" / "bench-venv" / "bin" / "python")):
         words = [python, "-c", "import PIL.Image"]
         if (

@@ -1,7 +1,7 @@
-"""The steps for which no installed command exists: databases, logs, mail, photos.
+"""The workload steps that have no installed command: databases, logs, mail, photos.
 
-``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` does the work of a step in
-the directory. It prints the seconds of the work, without the start of the interpreter.
+``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` runs a step in a
+directory, and prints the seconds of the step, without the start of the interpreter.
 """
 
 import os
@@ -22,7 +22,7 @@ THUMBNAIL: Final = (320, 320)
 
 
 def inserts(directory: Path, mode: str, count: int) -> None:
-    """Insert rows into an SQLite database with one transaction for each row."""
+    """Insert rows into an SQLite database, with one transaction per row."""
     with closing(sqlite3.connect(directory / f"{mode}.db", isolation_level=None)) as db:
         db.execute(f"PRAGMA journal_mode={mode}")
         db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, content TEXT)")
@@ -59,13 +59,13 @@ def _write_synced(path: str, content: bytes) -> None:
 
 
 def small_synced(directory: Path, count: int) -> None:
-    """Write small files, with an fsync of each file."""
+    """Write small files, and fsync each file."""
     for number in range(count):
         _write_synced(f"{directory}/synced-{number:05}", os.urandom(SMALL_BYTES))
 
 
 def mail_deliver(directory: Path, count: int) -> None:
-    """Deliver messages to a maildir: write each into tmp, call fsync, rename it into new."""
+    """Deliver messages to a maildir: write each message to tmp, fsync it, rename it to new."""
     for name in ("tmp", "new", "cur"):
         (directory / "mail" / name).mkdir(parents=True)
     dice = random.Random(1)
@@ -119,7 +119,7 @@ PROGRAMS: Final[Mapping[str, Callable[..., None]]] = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run one step and print the seconds of its work."""
+    """Run one step, and print its seconds."""
     name, directory, *numbers = argv
     start = time.perf_counter()
     PROGRAMS[name](Path(directory), *map(int, numbers))

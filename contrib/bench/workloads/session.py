@@ -1,13 +1,12 @@
 """Everyday work in turns on the disk, the do-nothing filesystem, s3fs-meta, JuiceFS and S3QL.
 
 All filesystems are mounted at the same time, over directories of one disk. In each turn each step
-runs on each filesystem, in an order that changes from turn to turn. A turn has its own directory,
-and the filesystems are not made again for later turns. Between two steps the daemon uploads and the
-disk writes all pending data, which is not timed. The kernel's caches are not dropped. A figure is
-the median of the turns, and a ratio is the median of the ratios within a turn. *Processor* is the
-processor time of the daemon and its children, including the work after the step. The largest PSS is
-the peak of their memory in that time, of all turns. All material is made locally and is the same in
-each run.
+runs on each filesystem, in an order that changes from turn to turn. Each turn has its own directory
+on the same filesystems. Between two steps the daemon uploads and the disk writes all pending data,
+which is not timed. The kernel's caches are not dropped. A figure is the median of the turns, and a
+ratio is the median of the ratios within a turn. *Processor* is the processor time of the daemon and
+its children, including work after the step. The largest PSS is the peak of their memory over all
+turns. All material is created locally and identical in each run.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ LINES_KEPT: Final = 3  # number of lines to keep from the error output of a fail
 
 
 class Taken(NamedTuple):
-    """The cost of one step in one turn on one filesystem."""
+    """The measured time, processor time and memory of one step on one filesystem."""
 
     wall_s: float
     processor_s: float
@@ -62,7 +61,7 @@ def run(
         messages: number of messages that the mail steps deliver.
         only: prefixes of step names; empty for all steps.
         subjects: names of filesystems; empty for all filesystems.
-        tree: a source tree that is copied instead of generated.
+        tree: a source tree to copy instead of generating one.
     """
     todo, skipped = steps.chosen(only)
     place = scratch / "materials"
@@ -139,7 +138,7 @@ class Session:
                     )
 
     def _note(self, step: Step, subject: Subject, turn: int, error: Exception) -> None:
-        """Record a failed step; use the filesystem no more if it does not respond."""
+        """Record a failed step; stop using the filesystem if it does not respond."""
         text = str(error)
         if isinstance(error, subprocess.CalledProcessError):
             text = " ".join(error.stderr.strip().splitlines()[-LINES_KEPT:]) or text
@@ -183,8 +182,8 @@ def _processor_s(subject: Subject) -> float:
 def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
     """Run a command; return its output.
 
-    After *timeout_s* the command is killed. A process that the kernel cannot kill is not waited
-    for: the caller aborts its filesystem, and then the process ends.
+    After *timeout_s* the command is killed. This method does not wait for a process that the
+    kernel cannot kill; the process ends when the caller aborts its filesystem.
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The steps: the command of each step, their order, and the material and programs that they need.
+"""The workload steps in order: each with its command, material and required programs.
 
 In a command ``{work}`` is the turn's directory on the filesystem under test, ``{materials}`` is the
 directory of the material on the disk, and ``{messages}`` is the number of messages.
@@ -23,7 +23,7 @@ Words = tuple[str, ...]
 
 
 class Step(NamedTuple):
-    """One step; each step is a row in the table of figures."""
+    """One workload step: a row in the table of figures."""
 
     name: str
     command: Words | Mapping[str, Words]  # one command for all filesystems, or one for each
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     prints_seconds: bool = False  # True if the command prints its own time
 
     def of(self, subject: str) -> Words:
-        """Return the command for a filesystem; it is empty if the step skips the filesystem."""
+        """Return the command for a filesystem; () if the step skips the filesystem."""
         return self.command.get(subject, ()) if isinstance(self.command, Mapping) else self.command
 
 
@@ -116,7 +116,7 @@ def chosen(only: Sequence[str]) -> tuple[list[Step], list[str]]:
     """Return the steps to run in their order, and the skipped steps with their missing programs.
 
     Args:
-        only: prefixes of step names; the steps that they need are added. Empty for all steps.
+        only: prefixes of step names, to which needed steps are added; empty for all steps.
 
     Raises:
         ValueError: no step's name begins with one of the prefixes.

@@ -2,8 +2,8 @@
 
 The program makes a filesystem in a temporary directory, mounts it, copies the Python standard
 library into it, lists the files, unmounts, runs fsck, mounts again, and compares every name, byte,
-mode and time with the source. It removes its mounts and files even after a failure. Run it with a Python
-interpreter that has s3fs-meta installed.
+mode and time with the source. It removes its mounts and files even after a failure. Run it with a
+Python interpreter that has s3fs-meta installed.
 """
 
 import contextlib

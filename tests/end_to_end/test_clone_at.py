@@ -95,7 +95,7 @@ def test_impossible_clone_of_the_past_is_refused(program: Program, mounted: Plac
     past = mnt / ".snapshots" / f"txg={txg}"
     for at, source, target, why in (
         (f"--at=txg={txg}", mnt / "later", mnt / "copy", "did not exist at that point in time"),
-        ("--at=txg=999", mnt / "f", mnt / "copy", "no longer retained"),
+        ("--at=txg=999", mnt / "f", mnt / "copy", "not retained"),
         ("--at=10x", mnt / "f", mnt / "copy", "is not a point in time"),
         ("--at=unknown", mnt / "f", mnt / "copy", "no kept point of this name"),
         (f"--at=txg={txg}", mnt / "f", mnt / "later", "exists"),

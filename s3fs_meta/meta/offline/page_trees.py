@@ -9,7 +9,7 @@ Keeps: each page of the file is read at most once, so the time is linear in the 
 Source: https://www.sqlite.org/fileformat2.html, "B-tree Pages".
 """
 
-import mmap
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ class PageTrees:
     """The B-trees of one database file. All calls block."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """Map a file into memory; no process may change it.
+        """Open a file; no process may change it.
 
         Args:
             path: path of the file.
@@ -53,24 +53,22 @@ class PageTrees:
             FormatError: the file has no valid header of an SQLite database.
         """
         self._key = key
-        with path.open("rb") as file:
-            begin = file.read(_FILE_HEADER_BYTES)
-            if len(begin) < _FILE_HEADER_BYTES or not begin.startswith(_MAGIC):
-                raise FormatError(
-                    key, "the file does not begin with the header of an SQLite database"
-                )
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        begin = os.pread(self._fd, _FILE_HEADER_BYTES, 0)
+        if len(begin) < _FILE_HEADER_BYTES or not begin.startswith(_MAGIC):
+            self.close()
+            raise FormatError(key, "the file does not begin with the header of an SQLite database")
         page_bytes = int.from_bytes(begin[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 2], "big")
         self._page_bytes = _PAGE_BYTES_MAX if page_bytes == 1 else page_bytes
         if self._page_bytes < _PAGE_BYTES_MIN or self._page_bytes & (self._page_bytes - 1):
-            self._map.close()
+            self.close()
             raise FormatError(key, f"the file header has the invalid page size {page_bytes}")
-        self._pages = len(self._map) // self._page_bytes
+        self._pages = os.fstat(self._fd).st_size // self._page_bytes
         self._seen = bytearray(self._pages // 8 + 1)
 
     def close(self) -> None:
-        """Unmap the database file."""
-        self._map.close()
+        """Close the database file."""
+        os.close(self._fd)
 
     def require_trees(self, roots: Iterable[int]) -> None:
         """Raise FormatError if a page occurs twice below the roots of this or of earlier calls.
@@ -89,22 +87,22 @@ class PageTrees:
             self._seen[page >> 3] |= 1 << (page & 7)
             waiting.extend(self._children(page))
 
-    def _children(self, page: int) -> Iterator[int]:
-        begin = (page - 1) * self._page_bytes
-        at = begin + (_FILE_HEADER_BYTES if page == SCHEMA_ROOT else 0)
-        kind = self._map[at]
+    def _children(self, number: int) -> Iterator[int]:
+        page = os.pread(self._fd, self._page_bytes, (number - 1) * self._page_bytes)
+        at = _FILE_HEADER_BYTES if number == SCHEMA_ROOT else 0
+        kind = page[at]
         if kind in _LEAVES:
             return
         if kind not in _INTERIORS:
-            raise FormatError(self._key, f"page {page} of the file is not a page of a tree")
-        _, _, cells, _, _, last = _HEADER.unpack_from(self._map, at)
-        if at + _HEADER.size + 2 * cells > begin + self._page_bytes:
-            text = f"page {page} of the file claims {cells} cells, more than fit into a page"
+            raise FormatError(self._key, f"page {number} of the file is not a page of a tree")
+        _, _, cells, _, _, last = _HEADER.unpack_from(page, at)
+        if at + _HEADER.size + 2 * cells > self._page_bytes:
+            text = f"page {number} of the file claims {cells} cells, more than fit into a page"
             raise FormatError(self._key, text)
         yield last
-        places = self._map[at + _HEADER.size : at + _HEADER.size + 2 * cells]
-        for (place,) in struct.iter_unpack(">H", bytes(places)):
+        places = page[at + _HEADER.size : at + _HEADER.size + 2 * cells]
+        for (place,) in struct.iter_unpack(">H", places):
             if place + _NUMBER.size > self._page_bytes:
-                text = f"page {page} of the file has a cell at byte {place}, outside the page"
+                text = f"page {number} of the file has a cell at byte {place}, outside the page"
                 raise FormatError(self._key, text)
-            yield _NUMBER.unpack_from(self._map, begin + place)[0]
+            yield _NUMBER.unpack_from(page, place)[0]

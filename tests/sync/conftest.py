@@ -1,4 +1,4 @@
-"""A filesystem in a memory store, opened by sessions without FUSE."""
+"""Fixtures: a filesystem in a memory store, opened by sessions without FUSE."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
 
 
 class Power:
-    """One filesystem in a memory store: opens sessions of it and kills them."""
+    """One filesystem in a memory store; a test opens and kills sessions of it."""
 
     def __init__(self, store: MemoryStore, home: Path) -> None:
         self.store = store
@@ -51,7 +51,7 @@ class Power:
         store.clock = self
 
     def now_ns(self) -> int:
-        """Return the store's time, which is correct."""
+        """Return the time of the store, whose clock is correct."""
         return self.clock.now_ns()
 
     async def make(self, hook: Hook = no_hook) -> None:
@@ -79,11 +79,11 @@ class Power:
         return Passphrase(lambda: self.passphrase)
 
     def remembered(self, host: str) -> Remembered:
-        """Return the superblock that a host remembers."""
+        """Return the copy of the superblock that a host stores locally."""
         return Remembered(self.home / host)
 
     async def keys(self, host: str = "-", *, repairing: bool = False) -> Keys:
-        """Open the superblock that a host accepts; the host "-" remembers none."""
+        """Open the superblock that a host accepts; the host "-" has no local copy."""
         return await open_keys(self.store, self.remembered(host), self.secret, repairing=repairing)
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class Power:
         kernel: Kernel | None = None,
         bounds: UploadBounds = DEFAULT_BOUNDS,
     ) -> AsyncIterator[Session]:
-        """Run a session; leaving the context has the effect of SIGKILL."""
+        """Run a session; leaving the context simulates SIGKILL."""
         opened = await open_filesystem(
             store or self.store,
             StateDir(self.home / host),
@@ -129,8 +129,8 @@ class Power:
                 opened.state_dir.unlock()
 
 
-# An encrypted filesystem uses the same code as a plain one, except for the checksum of an envelope,
-# which has separate tests.
+# Encrypted and plain filesystems use the same code, except for the checksum of an envelope.
+# The checksum has separate tests.
 @pytest.fixture(
     params=[
         pytest.param(False, marks=pytest.mark.slow, id="plain"),
@@ -147,7 +147,7 @@ async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> Power:
-    """Return a new plain filesystem, for tests of properties that only plain ones have."""
+    """Return a new plain filesystem, for properties that encrypted filesystems lack."""
     made = Power(MemoryStore(), tmp_path)
     await made.make()
     return made
@@ -160,7 +160,7 @@ class HandClock:
         self.ns = 4_000_000_000_000_000_000  # This time is after mkfs.
 
     def now_ns(self) -> int:
-        """Return the time."""
+        """Return the time that the test set, plus a millisecond for each reading."""
         self.ns += 1_000_000
         return self.ns
 
@@ -188,7 +188,7 @@ async def read_file(session: Session, ino: Ino) -> bytes:
         if not session.cache.is_local(located):
             await session.cache.fetch(located)
             continue
-        with contextlib.suppress(NotLocalError):  # The block turned out to be torn.
+        with contextlib.suppress(NotLocalError):  # The block is torn.
             return session.cache.read_local(located, 0, size)
 
 
@@ -202,7 +202,7 @@ def remove_file(session: Session, ino: Ino) -> None:
 
 
 def failing_append(faulty: FaultyStore) -> Hook:
-    """Return a hook that makes the store fail when a changelog is about to be appended."""
+    """Return a hook that makes the store fail at the next append of a changelog."""
 
     def hook(step: str) -> None:
         if step == "txg attempted":

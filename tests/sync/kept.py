@@ -1,4 +1,4 @@
-"""Files of kept points: making them, and reading them from the bucket alone."""
+"""Helpers that write files, keep points, and read kept files from the bucket alone."""
 
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PointInTime
@@ -33,7 +33,7 @@ def empty(session: Session, files: Files) -> None:
 
 
 async def forget(session: Session) -> None:
-    """Make images, and reclaim: without retention only these two stay."""
+    """Make images and reclaim, so that without retention only the last two images remain."""
     for number in range(3):
         write_file(session, b"later %d" % number)
         await session.make_image()
@@ -41,7 +41,7 @@ async def forget(session: Session) -> None:
 
 
 async def kept_files(session: Session, name: str = "a", count: int = 3) -> Files:
-    """Write files in several txgs after an image, keep this state, and return the files."""
+    """Write files in several txgs after an image, keep this point, and return the files."""
     files: Files = {}
     for number in range(count):
         fill(session, files, b"%d" % number * 3000)
@@ -51,13 +51,13 @@ async def kept_files(session: Session, name: str = "a", count: int = 3) -> Files
 
 
 async def files_at(power: Power, name: str) -> Files:
-    """Return the content of all files of one block at a kept point."""
+    """Return the content of all one-block files at a kept point."""
     bucket = await read_bucket(power.store, power.remembered("-"), power.secret, power.clock)
     wanted = PointInTime(name, kept=name)
     volume = await open_snapshot(bucket, StateDir(power.home / "past"), OpenOptions(), wanted)
     try:
         assert volume.notices == ()
-        # It searches nowhere else: the packs that the point names must be in the bucket.
+        # The reader has no other source: the bucket must contain the packs that the point needs.
         reader = UncachedReader(volume.db, volume.store, volume.keyring)
         found: Files = {}
         for ino, size_bytes in volume.db.all("SELECT ino, size_bytes FROM inodes WHERE ino > 1"):

@@ -2,11 +2,11 @@
 
 
 class Killed(BaseException):
-    """The process was killed at the step."""
+    """Simulated kill of the process."""
 
 
 class KillAt:
-    """A hook that kills the process at one step."""
+    """A hook that simulates a kill at one step."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -14,7 +14,7 @@ class KillAt:
         self.reached = False
 
     def __call__(self, step: str) -> None:
-        """Raise Killed at the chosen step, once."""
+        """Raise Killed the first time the chosen step is reached."""
         if self.armed and step == self.step:
             self.armed = False
             self.reached = True

@@ -1,4 +1,4 @@
-"""The objects in a bucket that belong to its filesystem."""
+"""The objects in a bucket that belong to its filesystem, and a way to create all kinds."""
 
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync import removal
@@ -14,7 +14,7 @@ async def own(power: Power) -> list[ObjectKey]:
 
 
 async def use(power: Power) -> None:
-    """Ship enough changes for an object of each kind."""
+    """Ship enough changes to create an object of each kind."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, bytes([number]) * 50_000)

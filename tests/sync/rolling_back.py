@@ -1,4 +1,4 @@
-"""Rollback as the command does it."""
+"""Rollback as the rollback command does it."""
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.sync import rollback

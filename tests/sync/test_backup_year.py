@@ -1,8 +1,8 @@
-"""The nightly backup of docs/guide/backup.md for a simulated year: every kept night stays complete.
+"""The nightly backup of docs/guide/backup.md for a simulated year: every kept night is complete.
 
-rsync's requests reach a filesystem without FUSE. Upkeep runs as in a mount, on a clock that the test
-sets. At the end of each month another host takes over, ``fsck --deep`` checks the bucket and what
-that host restored, and every kept point is restored to a directory and compared.
+rsync's requests are sent to a filesystem without FUSE. Upkeep runs as in a mount, with a clock that
+the test sets. At the end of each month another host takes over, ``fsck --deep`` checks the bucket
+and the restored state of that host, and every kept point is restored to a directory and compared.
 """
 
 import os
@@ -39,12 +39,12 @@ from tests.sync.kept import keys_of
 pytestmark = pytest.mark.thorough
 
 DAY = 86_400
-MONTH = 30  # nights between two checks
+MONTH = 30  # The number of nights between two checks of the backup.
 POLICY = Policy(daily=7, weekly=5, monthly=12)
 PERIODS = (("%Y-%m-%d", POLICY.daily), ("%G-%V", POLICY.weekly), ("%Y-%m", POLICY.monthly))
 ROOT = Caller(0, 0, 0o022, 1)
 
-Source = dict[bytes, bytes]  # the content of the files by path
+Source = dict[bytes, bytes]  # The content of all files by path.
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def clock(power: Power) -> HandClock:
 
 
 class _Mirror:
-    """The directory ``latest``, and the changes that ``rsync -a --delete`` makes of it."""
+    """The directory ``latest`` of the backup, updated as ``rsync -a --delete`` does."""
 
     def __init__(self, session: Session) -> None:
         self._fs = Filesystem(
@@ -68,7 +68,7 @@ class _Mirror:
         )
 
     async def update(self, before: Source, after: Source) -> None:
-        """Write the files that changed, each below a temporary name, and remove the others."""
+        """Write each changed file under a temporary name, rename it, and remove deleted files."""
         latest = self._directory(ROOT_INO, b"latest")
         for path in sorted(before.keys() - after.keys()):
             folder, _, name = path.partition(b"/")
@@ -92,7 +92,7 @@ class _Mirror:
 
 
 class _Backup:
-    """The backup of one directory: its nights, and what must be in the bucket."""
+    """The backup of one directory: its nights, and the kept points expected in the bucket."""
 
     def __init__(self, power: Power, clock: HandClock) -> None:
         self._power = power
@@ -100,14 +100,14 @@ class _Backup:
         self._rnd = random.Random(15)
         self._source: Source = {}
         self._copied: Source = {}
-        self.states: dict[str, Source] = {}  # the files of each kept point
-        self._nightly: dict[str, KeptPoint] = {}  # the points that may expire, the oldest first
+        self.states: dict[str, Source] = {}  # The expected files of each kept point.
+        self._nightly: dict[str, KeptPoint] = {}  # The kept points that may expire, oldest first.
         self.dropped = self.moved = self.fscks = self.restores = self.most_bytes = 0
 
-    # --- a night -------------------------------------------------------------------------------
+    # --- one night of the backup ---------------------------------------------------------------
 
     async def night(self, session: Session, number: int) -> None:
-        """Do what users, the timer and the mount do in one day."""
+        """Simulate one day: users change files, the timer keeps a point, the mount does upkeep."""
         if number % 9 != 8:
             self._work_a_day(number)
         await _Mirror(session).update(self._copied, self._source)
@@ -123,7 +123,7 @@ class _Backup:
         self._clock.pass_by(DAY)
 
     def _work_a_day(self, number: int) -> None:
-        """Change some files, remove some, and now and then a large one."""
+        """Change a few files, remove some, and every 20 days write a large one."""
         rnd, source = self._rnd, self._source
         for _ in range(3):
             folder = rnd.choice((b"mail", b"projects", b"pictures"))
@@ -135,14 +135,14 @@ class _Backup:
         source[b"projects/log"] = source.get(b"projects/log", b"")[-9000:] + b"night %d\n" % number
 
     async def _keep_last_night(self, keeper: PointKeeper, number: int) -> None:
-        """Keep a point that is retained anyway, by hand and by its txg."""
+        """Keep the last automatic point again, under another name and by its txg."""
         last, point = list(self._nightly.items())[-1]
         name = f"month-{number // MONTH}"
         await keeper.keep(name, PointInTime(f"txg={point.txg}", txg=point.txg))
         self.states[name] = self.states[last]
 
     async def _expire(self, session: Session, keeper: PointKeeper) -> None:
-        """Drop points as ``keep --expire`` does, and compare them with the policy's definition."""
+        """Drop points as ``keep --expire`` does, and compare the rest with the policy."""
         points = (await session.reclaimer.kept_points()).points
         gone = [point for point, why in judge(points, POLICY, timezone.utc) if not why]
         assert self._nightly.keys() - {point.name for point in gone} == self._staying()
@@ -152,7 +152,7 @@ class _Backup:
         self.dropped += len(gone)
 
     def _staying(self) -> set[str]:
-        """Return the last point of each of the last periods; the oldest while there are fewer."""
+        """Return the last point of each recent period; if periods are missing, the oldest, too."""
         stay: set[str] = set()
         for form, count in PERIODS:
             last = {
@@ -165,7 +165,7 @@ class _Backup:
         return stay
 
     async def _run_upkeep(self, session: Session) -> None:
-        """Do what the mount's own tasks do in a day."""
+        """Run the mount's background tasks of one day."""
         if await session.image_is_due():
             await session.make_image()
             self.moved += await session.compactor.run_once()
@@ -175,7 +175,7 @@ class _Backup:
         self.most_bytes = max(self.most_bytes, _stored_bytes(self._power))
         assert (session.reclaimer.last_error, session.compactor.last_error) == ("", "")
 
-    # --- the end of a month --------------------------------------------------------------------
+    # --- end of a month ------------------------------------------------------------------------
 
     async def fsck(self, session: Session) -> None:
         """Require that ``fsck --deep`` finds nothing."""
@@ -188,13 +188,13 @@ class _Backup:
         self.fscks += 1
 
     async def compare(self) -> None:
-        """Restore every kept point from the bucket alone, and compare it with its night."""
+        """Restore every kept point from the bucket alone; compare it with the expected files."""
         for name, state in self.states.items():
             assert await self._restored(name) == state
             self.restores += 1
 
     def is_kept_below(self, floor: Txg) -> bool:
-        """Return whether retention has passed a kept point."""
+        """Return whether a kept point is older than the retention floor."""
         names = map(kept_codec.parse_key, keys_of(self._power, kept_codec.PREFIX))
         return any(name is not None and name.txg < floor for name in names)
 
@@ -208,7 +208,7 @@ class _Backup:
         target.mkdir()
         try:
             assert volume.notices == ()
-            # It searches nowhere else: the packs that the point names must be in the bucket.
+            # The reader has no other source, so the bucket must contain the packs of the point.
             reader = UncachedReader(volume.db, volume.store, volume.keyring)
             restoring = Restoring(volume.db, Copier(volume.db, reader, target), no_progress)
             await restoring.copy([])
@@ -227,7 +227,7 @@ def _files_below(top: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 async def _pass_nights(power: Power, clock: HandClock, nights: int) -> _Backup:
-    """Back up every night; two hosts take turns by month."""
+    """Back up every night; the writing host changes every month."""
     await power.retain(2 * DAY)
     backup = _Backup(power, clock)
     for first in range(0, nights, MONTH):
@@ -248,7 +248,7 @@ async def _pass_nights(power: Power, clock: HandClock, nights: int) -> _Backup:
 
 
 async def _end(power: Power, clock: HandClock, session: Session, backup: _Backup) -> None:
-    """Drop all points, and require that the bucket shrinks to the present state."""
+    """Drop all points, and require that only objects of the present state remain in the bucket."""
     before = _stored_bytes(power)
     await PointKeeper(session).drop(list(backup.states))
     for _ in range(3):
@@ -265,7 +265,9 @@ def _stored_bytes(power: Power) -> int:
     return sum(len(power.store.objects[key]) for key in keys_of(power, "pack/"))
 
 
-async def test_six_weeks_of_backups_can_be_restored(power: Power, clock: HandClock) -> None:
+async def test_all_kept_points_of_six_weeks_of_backups_can_be_restored(
+    power: Power, clock: HandClock
+) -> None:
     backup = await _pass_nights(power, clock, 42)
     assert backup.dropped > 20
     assert backup.moved
@@ -273,11 +275,13 @@ async def test_six_weeks_of_backups_can_be_restored(power: Power, clock: HandClo
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_a_year_of_backups_can_be_restored(power: Power, clock: HandClock) -> None:
+async def test_all_kept_points_of_a_year_of_backups_can_be_restored(
+    power: Power, clock: HandClock
+) -> None:
     backup = await _pass_nights(power, clock, 365)
     assert backup.fscks == 15
     assert backup.restores > 12 * 20
-    # Of the 7 days, 5 weeks and 12 months, some share their last night.
+    # Some of the 7 days, 5 weeks and 12 months share their last night.
     assert len(backup.states) == 12 + 20
     assert backup.dropped > 300
     assert backup.moved

@@ -1,4 +1,4 @@
-"""A damaged or missing changelog costs only the txgs that need it for their restore."""
+"""Damaged or missing changelogs: only txgs whose restore needs them are lost."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -39,7 +39,7 @@ def lose(power: Power, txg: Txg) -> None:
 
 
 def rot_version(power: Power, txg: Txg) -> None:
-    """Flip one bit of the version of a changelog."""
+    """Flip one bit in the version field of a changelog."""
     power.store.objects[key_of(txg)] = flipped(power.store.objects[key_of(txg)], 9, 3)
 
 
@@ -51,8 +51,8 @@ DAMAGES = pytest.mark.parametrize(
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
     """Ship txgs 1 to 9 and return their links.
 
-    Txg 1 is the fence record of the first mount, and *image_at* is an image; each other txg adds a
-    file with its number as content. From txg 2 on the txgs are a second apart.
+    Txg 1 is the fence record of the first mount. The txg *image_at* is an image. Each other txg
+    adds a file with its number as content. From txg 2 on, consecutive txgs are a second apart.
     """
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
@@ -73,7 +73,7 @@ async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) ->
 
 
 async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
-    """Ship txgs up to *last*, a second apart, an image at txg 7, and all level objects."""
+    """Ship txgs up to *last*, a second apart, with an image at txg 7 and all level objects."""
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:
@@ -109,10 +109,10 @@ def at(txg: int) -> PointInTime:
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [2], [1], [4]], ids=str)
-async def test_every_reachable_txg_can_be_restored(
+async def test_every_txg_that_needs_no_lost_changelog_can_be_restored(
     power: Power, damage: Damage, lost: list[int]
 ) -> None:
-    """For a txg that cannot be restored, the error names the last one before it that can."""
+    """If a txg needs a lost changelog, the error names the last restorable txg before it."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, link) for txg, link in links.items()}
@@ -138,7 +138,7 @@ async def test_every_reachable_txg_can_be_restored(
             with pytest.raises(SettingsError, match="txg 8 does not exist yet"):
                 await bucket.find(at(txg))
             continue
-        # The bucket looks as if garbage collection had deleted txg 1.
+        # The bucket is as if garbage collection had deleted txg 1.
         if txg == 1 and damage is lose and lost == [1]:
             with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
                 await bucket.find(at(txg))
@@ -153,10 +153,10 @@ async def test_every_reachable_txg_can_be_restored(
 
 @DAMAGES
 @pytest.mark.parametrize("lost", [5, 10], ids=str)
-async def test_last_txg_of_a_level_object_needs_no_changelog(
+async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """A level object replaces the changelogs of its run, even the last one."""
+    """A level object replaces all changelogs of its run, including the last one."""
     links = await eleven_txgs(power, last=max(lost, 6))
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, links[lost])
@@ -169,14 +169,14 @@ async def test_last_txg_of_a_level_object_needs_no_changelog(
     if lost == max(links):
         assert await bucket.find(PointInTime("newest")) == links[lost]
         async with power.session("b", tasks=False) as session:
-            # This txg is the fence record of the new mount.
+            # The txg is the fence record of the new mount.
             assert session.volume.link.txg == lost + 1
             await session.publish_anew()
 
 
 @DAMAGES
 async def test_level_object_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
-    """The changelog after the run records another hash than that of the level object."""
+    """The changelog after the run contains a different hash than the level object."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -200,8 +200,8 @@ async def test_level_object_of_another_history_is_not_used(power: Power, damage:
     assert await bucket.find(at(9)) == links[9]
 
 
-async def test_changelog_with_a_damaged_version_costs_only_its_own_txgs(power: Power) -> None:
-    """The next changelog proves that the version is damaged, so no command advises an upgrade."""
+async def test_changelog_with_a_damaged_version_loses_only_its_own_txg(power: Power) -> None:
+    """The next changelog proves that the version is damaged, so no error advises an upgrade."""
     links = await nine_txgs(power)
     key = key_of(Txg(4))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -217,7 +217,7 @@ async def test_changelog_with_a_damaged_version_costs_only_its_own_txgs(power: P
 
 
 async def test_damaged_last_changelog_is_reported(power: Power) -> None:
-    """The newest state, and a time after the last txg, may be in the damaged changelog."""
+    """The damaged changelog may contain the newest state, or a time after the last txg."""
     links = await nine_txgs(power)
     rot(power, Txg(9))
 
@@ -235,8 +235,8 @@ async def test_damaged_last_changelog_is_reported(power: Power) -> None:
 
 
 @DAMAGES
-async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: Damage) -> None:
-    """The damaged changelog may have that time; earlier and later times are found."""
+async def test_time_near_a_damaged_changelog_is_refused(power: Power, damage: Damage) -> None:
+    """A time is refused if the damaged changelog may be the one that it selects."""
     links = await nine_txgs(power)
     damage(power, Txg(4))
     bucket = await bucket_at(power, FAR)
@@ -253,7 +253,7 @@ async def test_time_beside_a_damaged_changelog_is_refused(power: Power, damage: 
 async def test_level_object_replaces_a_lost_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """The restore that uses the level object reports the lost changelog."""
+    """A restore that uses the level object reports the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -268,7 +268,7 @@ async def test_level_object_replaces_a_lost_changelog(
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
-    # Without later images the restore begins with the image of mkfs.
+    # Without later images, the restore begins with the image that mkfs made.
     for key in list(power.store.objects):
         if key.startswith("image/") and not key.startswith("image/000000000000"):
             del power.store.objects[key]
@@ -281,7 +281,7 @@ async def test_level_object_replaces_a_lost_changelog(
 async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image is inside the run of the level object that replaces the lost changelog."""
+    """The newest image is in the middle of the run of a level object that is needed."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -304,10 +304,10 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
 
 @DAMAGES
 @pytest.mark.parametrize("next_too", [False, True], ids=["next is there", "next is lost too"])
-async def test_image_can_be_used_without_its_own_changelog(
+async def test_image_is_used_without_its_own_changelog(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """The manifest of the image has the hash that its changelog has."""
+    """The manifest of the image contains the hash of the lost changelog."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -328,10 +328,10 @@ async def test_image_can_be_used_without_its_own_changelog(
 
 
 @DAMAGES
-async def test_image_that_is_a_txg_can_be_used_without_its_changelog(
+async def test_image_that_is_a_txg_is_used_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The next changelog names the hash of the lost one."""
+    """The next changelog contains the hash of the lost one."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -350,8 +350,8 @@ async def test_image_that_is_a_txg_can_be_used_without_its_changelog(
     ] == whole
 
 
-async def test_history_continues_before_a_damaged_changelog(power: Power) -> None:
-    """The history lists each txg that cannot be read with the reason."""
+async def test_history_continues_past_a_damaged_changelog(power: Power) -> None:
+    """The history lists each unreadable txg with the reason."""
     await nine_txgs(power)
     rot(power, Txg(9))
     rot(power, Txg(5))
@@ -369,7 +369,7 @@ async def test_history_continues_before_a_damaged_changelog(power: Power) -> Non
 
 
 async def test_history_with_a_changelog_of_another_history_is_refused(power: Power) -> None:
-    """The changelog can be read, but the next one records another hash."""
+    """A readable changelog is refused if the next changelog contains a different hash."""
     await nine_txgs(power)
     ours = dict(power.store.objects)
     for txg in (7, 8, 9):

@@ -1,4 +1,4 @@
-"""The process is killed at every step of the order of writes; the next mount finds everything."""
+"""Kills of the process at every step of the write order; the next mount finds all data."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# These steps need objects older than the retention, and two more images.
+# These steps need objects older than the retention and two more images.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put", "history put"}
 
 
 async def _kill_in_flush(
     power: Power, kill: KillAt, bounds: UploadBounds = DEFAULT_BOUNDS
 ) -> dict[Ino, bytes]:
-    """Run a session until it is killed; return the files that were committed."""
+    """Run a session until it is killed; return the committed files."""
     expected: dict[Ino, bytes] = {}
     try:
         async with power.session("a", hook=kill, bounds=bounds) as session:
@@ -53,12 +53,12 @@ async def _kill_in_flush(
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # Levels are deleted later, with the first image.
+                kill.armed = True  # Reclaim deletes levels with the first image.
             if kill.step in {"history put", "history deleted"}:
                 await append_empty_changelogs(session, HISTORY_FAN_OUT)
                 kill.armed = kill.step == "history put"
                 await session.indexer.make_due()
-                kill.armed = True  # The index is deleted later, with the first image.
+                kill.armed = True  # Garbage collection deletes the index with the first image.
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):
@@ -81,8 +81,8 @@ async def _let_a_pack_die(session: Session) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_next_mount_after_a_kill_finds_everything(power: Power, step: str) -> None:
-    """After a kill at any step both hosts read all content, and no superfluous object remains."""
+async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -> None:
+    """After a kill at any step, both hosts read all content, and no superfluous object remains."""
     few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
@@ -95,7 +95,7 @@ async def test_next_mount_after_a_kill_finds_everything(power: Power, step: str)
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
         await session.make_image()
-        for _ in range(2):  # The leftovers of the crash are removed with the following images.
+        for _ in range(2):  # The next images remove the leftovers of the crash.
             write_file(session, b"more")
             await session.make_image()
         await session.reclaimer.reclaim()
@@ -113,7 +113,7 @@ async def test_next_mount_after_a_kill_finds_everything(power: Power, step: str)
 
 
 def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
-    """Require two images, all changelogs since the older one, and no other such objects."""
+    """Require two images, all changelogs from the older one on, and no further metadata objects."""
     images = [image.parse_manifest_key(key) for key in keys]
     first, _last = sorted(name.txg for name in images if name is not None)
     assert {key for key in keys if key.startswith("changelog")} == {
@@ -126,7 +126,7 @@ def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
 
 @pytest.mark.parametrize("step", ["image manifest put", "lease head moved", "locations recorded"])
 async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: str) -> None:
-    """Another host that takes over restores a complete image and all packs that it names."""
+    """A host that takes over restores a complete image and all packs that it refers to."""
     async with power.session("a") as session:
         ino = write_file(session, b"first")
         await session.flush()
@@ -140,9 +140,9 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # The last step occurs only in a promotion.
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # Only a promotion has the last step.
 async def test_kill_in_a_takeover_loses_nothing(power: Power, step: str, goes_on: str) -> None:
-    """The next host reads all shipped data, and the old writer keeps its unshipped changes."""
+    """The next host reads all shipped data, and the old writer still has its unshipped changes."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
         await old.flush()
@@ -171,8 +171,10 @@ async def test_kill_in_a_takeover_loses_nothing(power: Power, step: str, goes_on
 
 
 @pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
-async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: str) -> None:
-    """A changelog that the old writer appends before the fence record is part of the chain."""
+async def test_changelog_appended_by_the_old_writer_after_a_killed_takeover_counts(
+    power: Power, step: str
+) -> None:
+    """A changelog appended before the fence record is part of the chain."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as old:
@@ -189,10 +191,10 @@ async def test_old_writer_appends_after_a_killed_takeover(power: Power, step: st
 
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS)
-async def test_kill_in_a_change_of_the_superblock_leaves_a_valid_one(
+async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     power: Power, step: str
 ) -> None:
-    """The change is valid on every host, and the next mount makes both objects equal."""
+    """After the kill, every host accepts the superblock, and the next mount repairs its copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -234,7 +236,7 @@ async def test_next_mount_completes_a_killed_restore_of_the_superblock(
 async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
     power: Power, step: str
 ) -> None:
-    """A mount refuses the unfinished filesystem, and destroy removes it."""
+    """A mount refuses the unfinished filesystem, and the destroy command removes it."""
     power.store.objects.clear()
     kill = KillAt(step)
     kill.armed = True
@@ -252,7 +254,7 @@ async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
 
 
 async def removed(power: Power, hook: Hook = no_hook) -> None:
-    """Remove the filesystem as destroy does, even after an interrupted removal."""
+    """Remove the filesystem as destroy does, even if an earlier removal was interrupted."""
     contents = await removal.list_contents(power.store)
     try:
         keys = await power.keys(repairing=True)
@@ -269,8 +271,8 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)
-async def test_killed_removal_is_completed_by_the_next_one(power: Power, step: str) -> None:
-    """No host restores the filesystem; a second destroy completes the removal."""
+async def test_killed_removal_is_completed_by_the_next_removal(power: Power, step: str) -> None:
+    """No host restores the filesystem, and a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step)
@@ -298,8 +300,8 @@ async def test_killed_removal_is_completed_by_the_next_one(power: Power, step: s
 
 
 @pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
-def test_every_step_of_the_order_of_writes_is_documented(steps: tuple[str, ...]) -> None:
-    """The tables of docs/design/durability.md list the steps in the order of the code."""
+def test_documented_order_of_writes_lists_every_step(steps: tuple[str, ...]) -> None:
+    """The tables in docs/design/durability.md list the steps in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     found = [step for step in steps if f"| `{step}`" in text]
 

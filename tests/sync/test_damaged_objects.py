@@ -1,8 +1,8 @@
-"""Damage to every object of a bucket: a flipped bit, truncation, removal, extension, exchange.
+"""Damage to every object of a bucket: flipped bit, truncation, deletion, extension, exchange.
 
-A host without local state mounts and reads everything, then fsck checks the bucket. The result is
-either exactly the written content, or an error of this program. Every fault of an object that a
-host may need is named by the mount or by fsck.
+A host without local state mounts and reads everything; then fsck checks the bucket. The result is
+either exactly the written content or an error of this program. The mount or fsck names every fault
+of an object that a host may need.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,14 +37,14 @@ def flip(objects: Objects, key: ObjectKey) -> None:
 
 
 def flip_version(objects: Objects, key: ObjectKey) -> None:
-    """Flip one bit of the version, at the offset where this kind of object has it."""
+    """Flip one bit in the version field of an object, at the offset for its kind."""
     data = objects[key]
     at = len(data) - TRAILER_BYTES + 9 if key.startswith("pack/") else 9
     objects[key] = flipped(data, at, 3)
 
 
 def shorten(objects: Objects, key: ObjectKey) -> None:
-    """Truncate an object to two thirds."""
+    """Truncate an object to two thirds of its bytes."""
     objects[key] = objects[key][: len(objects[key]) * 2 // 3]
 
 
@@ -64,7 +64,7 @@ def remove(objects: Objects, key: ObjectKey) -> None:
 
 
 def exchange(objects: Objects, key: ObjectKey) -> None:
-    """Replace an object by another one, of the same kind if possible."""
+    """Replace an object with another one, of the same kind if possible."""
     kind = key.split("/", maxsplit=1)[0]
     different = [other for other in objects if objects[other] != objects[key]]
     others = [other for other in different if other.startswith(kind)]
@@ -83,14 +83,14 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 
 
 class Outcome(NamedTuple):
-    """The contents that could be read, and all messages, after one damage."""
+    """The content that could be read after a damage, and all messages."""
 
-    words: str  # the notices, errors and findings of fsck
-    contents: Mapping[Ino, bytes | None]  # None for a file that could not be read
+    words: str  # The notices, errors and findings of fsck.
+    contents: Mapping[Ino, bytes | None]  # The content is None for a file that could not be read.
 
 
 def write(session: Session, number: int) -> tuple[Ino, bytes]:
-    """Create a file with a name; return its inode and its content."""
+    """Create a file with a name; return its inode and content."""
     content = b"%d" % number * 4000
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, b"file-%d" % number, ino)
@@ -99,7 +99,7 @@ def write(session: Session, number: int) -> tuple[Ino, bytes]:
 
 
 async def a_bucket(power: Power) -> dict[Ino, bytes]:
-    """Fill a bucket with objects of every kind; return the content of the files."""
+    """Fill a bucket with objects of every kind; return the content of all files."""
     contents: dict[Ino, bytes] = {}
     async with power.session("a", tasks=False) as session:
         for number in range(4):
@@ -142,16 +142,16 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 
 @pytest.mark.parametrize(
     "damage",
-    # The other damages lead to the same checks; tests/damage_matrix has samples of all of them.
+    # Other kinds of damage lead to the same checks; tests/damage_matrix samples all of them.
     [
         pytest.param(one, marks=() if one in {flip, remove} else pytest.mark.slow, id=one.__name__)
         for one in DAMAGES
     ],
 )
-async def test_damage_to_each_object_is_reported_and_invents_no_content(
+async def test_damage_to_each_object_is_reported_and_never_invents_content(
     power: Power, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
-    """A damaged object gives an error or the written content, and a message names the object."""
+    """A read gives the written content or an error, and a message names the damaged object."""
     contents = await a_bucket(power)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
@@ -169,11 +169,11 @@ async def test_damage_to_each_object_is_reported_and_invents_no_content(
         for ino, content in outcome.contents.items():
             assert content in (None, contents[ino]), f"{key}: wrong content"
         if key == last and damage is remove:
-            # Only a host that remembers this changelog can detect its removal: see
-            # test_local_state_choice.
+            # Only a host that remembers the last changelog can detect its removal.
+            # test_local_state_choice tests the detection.
             continue
         if key.startswith("level/") and damage is remove:
-            assert outcome == before  # The changelogs of the level still exist.
+            assert outcome == before  # The changelogs of the level object still exist.
             continue
         if key not in {LEASE, SUPERBLOCK}:
             assert key in outcome.words, f"{damage.__name__} of {key} was not reported"

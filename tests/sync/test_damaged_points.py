@@ -1,4 +1,4 @@
-"""Kept points whose objects are damaged, missing or foreign: nothing that they need is deleted."""
+"""Damaged, missing or foreign objects of kept points: everything that they need is kept."""
 
 from dataclasses import replace
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("harm", ["point", "manifest", "piece"])
-async def test_unreadable_point_loses_nothing_while_it_is_unreadable(
+async def test_unreadable_kept_point_still_protects_all_that_it_may_need(
     power: Power, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An object may be put back from a copy; until then reclaim deletes nothing it may need."""
+    """Reclaim deletes nothing that an unreadable point may need: a backup may restore it."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -51,8 +51,10 @@ async def test_unreadable_point_loses_nothing_while_it_is_unreadable(
 
 
 @pytest.mark.parametrize("harm", ["manifest", "piece", "changelog", "own changelog", "exchanged"])
-async def test_incomplete_point_is_not_kept_under_another_name(power: Power, harm: str) -> None:
-    """It could not be restored, so nothing is confirmed."""
+async def test_incomplete_kept_point_cannot_be_kept_under_another_name(
+    power: Power, harm: str
+) -> None:
+    """A point that cannot be restored gets no second name."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -81,7 +83,7 @@ async def test_incomplete_point_is_not_kept_under_another_name(power: Power, har
         assert await files_at(power, "again") == files
 
 
-async def test_unreadable_point_can_be_dropped_by_its_key(power: Power) -> None:
+async def test_unreadable_kept_point_can_be_dropped_by_its_key(power: Power) -> None:
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)
@@ -97,7 +99,7 @@ async def test_unreadable_point_can_be_dropped_by_its_key(power: Power) -> None:
         assert keys_of(power, "kept/") == []
 
 
-async def test_store_that_fails_to_list_the_points_stops_reclaim(power: Power) -> None:
+async def test_store_that_fails_to_list_kept_points_stops_reclaim(power: Power) -> None:
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -115,7 +117,7 @@ async def test_store_that_fails_to_list_the_points_stops_reclaim(power: Power) -
         assert await files_at(power, "a") == files
 
 
-async def test_foreign_objects_beside_the_points_stay(power: Power) -> None:
+async def test_foreign_objects_beside_kept_points_are_not_deleted(power: Power) -> None:
     await power.retain(0)
     foreign = {ObjectKey("kept/readme.txt"): b"mine", ObjectKey("kept/a"): b"mine, too"}
     power.store.objects.update(foreign)
@@ -128,8 +130,8 @@ async def test_foreign_objects_beside_the_points_stay(power: Power) -> None:
     assert keys_of(power, "kept/") == sorted(foreign)
 
 
-async def test_image_of_a_kept_point_never_becomes_the_present(power: Power) -> None:
-    """If no other image can be read, fsck must not end the chain at the kept point."""
+async def test_image_of_a_kept_point_never_becomes_the_present_state(power: Power) -> None:
+    """Even if no other image is readable, fsck must not end the chain at the kept point."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)

@@ -1,4 +1,4 @@
-"""Commits of groups, and syncs of block files and rows."""
+"""Commits of groups, and syncs of block files and rows to the local disk."""
 
 import os
 import threading
@@ -28,8 +28,10 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 CONTENT = b"hello" * 1000
 
 
-async def test_block_file_of_a_removed_file_stays_until_the_removal_is_synced(power: Power) -> None:
-    """The block file of a removed file is deleted only when a power cut cannot undo the removal."""
+async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
+    power: Power,
+) -> None:
+    """A block file is deleted only when a power cut can no longer undo the file's removal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -42,7 +44,7 @@ async def test_block_file_of_a_removed_file_stays_until_the_removal_is_synced(po
 
 
 async def test_group_commits_soon_after_its_first_operation(power: Power) -> None:
-    """Without fsync a timer commits the open group."""
+    """Without fsync, a timer commits the open group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         with trio.fail_after(5):
@@ -53,7 +55,7 @@ async def test_group_commits_soon_after_its_first_operation(power: Power) -> Non
 async def test_single_operation_is_committed_after_the_group_delay(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """A killed daemon loses at most the operations of the last group delay."""
+    """A killed daemon loses at most the operations within the last group delay."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -67,10 +69,10 @@ async def test_single_operation_is_committed_after_the_group_delay(
         nursery.cancel_scope.cancel()
 
 
-async def test_stream_of_operations_shares_groups_of_bounded_age(
+async def test_continuous_operations_share_groups_of_bounded_age(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """With an operation each millisecond, a group is committed every 50 ms."""
+    """With one operation per millisecond, a group is committed every 50 ms."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -91,14 +93,14 @@ async def test_stream_of_operations_shares_groups_of_bounded_age(
 
 
 async def _pass(clock: trio.testing.MockClock, time_s: float) -> None:
-    """Advance the clock, and let every task run that is due."""
+    """Advance the clock, and run every task that is due."""
     await trio.testing.wait_all_tasks_blocked()
     clock.jump(time_s)
     await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
-    """The file of a block is synced before its row is committed."""
+    """The file of a block is synced before the commit of its row."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -117,7 +119,7 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
 
 
 async def test_group_commits_while_the_block_files_are_synced(power: Power) -> None:
-    """An fsync takes the longer of the two times, not their sum; the log is synced after both."""
+    """Block files are synced in parallel with the commit; the log is synced after both."""
     order: list[str] = []
     committed = threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -145,8 +147,8 @@ async def test_group_commits_while_the_block_files_are_synced(power: Power) -> N
     assert order == ["files", "log"]
 
 
-async def test_group_commits_after_its_content_under_a_rollback_journal(power: Power) -> None:
-    """The commit syncs the database; a commit before the content would cause a second sync."""
+async def test_group_commits_after_its_content_in_rollback_journal_mode(power: Power) -> None:
+    """In rollback journal mode each commit syncs the database, so an early commit costs a sync."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="delete", synchronous="full"))
     order: list[str] = []
     async with power.session("a", tasks=False, options=options) as session:
@@ -161,7 +163,7 @@ async def test_group_commits_after_its_content_under_a_rollback_journal(power: P
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            trio.from_thread.run_sync(order.copy, trio_token=token)  # the loop does not wait
+            trio.from_thread.run_sync(order.copy, trio_token=token)  # The event loop does not wait.
             order.append("files")
 
         session.files.sync = note  # type: ignore[method-assign]
@@ -171,15 +173,15 @@ async def test_group_commits_after_its_content_under_a_rollback_journal(power: P
     assert order[:2] == ["files", "rows"]
 
 
-async def test_log_gets_room_while_programs_call_fsync(power: Power) -> None:
-    """Without room, each sync of the log also waits for the journal of the host's filesystem."""
+async def test_log_is_extended_when_programs_call_fsync(power: Power) -> None:
+    """Without allocated room, each sync of the log also commits the host filesystem's journal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_all()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.durability.run_log_room)
             await trio.testing.wait_all_tasks_blocked()
-            assert _lacks_room(session)  # no program has called fsync yet
+            assert _lacks_room(session)  # No program has called fsync yet.
             write_file(session, CONTENT)
             await session.durability.sync_file(ino)
             with trio.fail_after(10):
@@ -189,16 +191,17 @@ async def test_log_gets_room_while_programs_call_fsync(power: Power) -> None:
 
 
 def _lacks_room(session: Session) -> bool:
-    """Return whether the log of a session has little room."""
+    """Return whether the log of a session has little allocated room left."""
     return session.db.wal is not None and session.db.wal.lacks_room
 
 
 async def test_log_is_extended_only_while_no_group_is_open(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a kill, block files of undone operations are those newer than the log.
+    """The log is extended only between groups; its mtime shows the last committed group.
 
-    Room that was appended later would make the next mount quarantine them.
+    After a kill, block files newer than the log belong to undone operations. Room that was appended
+    during a group would make the next mount quarantine them.
     """
     async with power.session("a", tasks=False) as session:
         were_open: list[bool] = []
@@ -229,10 +232,10 @@ async def test_log_is_extended_only_while_no_group_is_open(
         assert not any(were_open)
 
 
-async def test_reserve_of_the_disk_is_not_used_for_room(
+async def test_log_is_not_extended_into_the_disk_reserve(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room only makes syncs faster, and commits need the reserve."""
+    """Room in the log only makes syncs faster, but commits need the disk reserve."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         disk = session.cache.disk
@@ -243,7 +246,7 @@ async def test_reserve_of_the_disk_is_not_used_for_room(
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
 
-        assert not _lacks_room(session)  # The next fsync does not try to add room again.
+        assert not _lacks_room(session)  # The next fsync does not try to extend the log again.
         log = session.db.path.with_name("meta.db-wal")
         assert log.stat().st_size < session.db.wal_bytes + WAL_ROOM_BYTES
 
@@ -251,7 +254,7 @@ async def test_reserve_of_the_disk_is_not_used_for_room(
 async def test_directories_are_synced_once_for_new_block_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An overwritten block file needs no sync of its directory; a copied one does."""
+    """An overwritten block file needs no sync of its directory, but a copied block file does."""
     synced = _note_syncs(monkeypatch)
     async with power.session("a", tasks=False) as session:
 
@@ -281,12 +284,12 @@ async def test_directories_are_synced_once_for_new_block_files(
         session.db.rollback()
 
 
-async def test_new_block_files_need_no_sync_of_a_directory(
+async def test_fsync_of_a_new_small_file_syncs_no_directory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An fsync of a new small file syncs two files: that of its block, and the log.
+    """An fsync of a new small file syncs two files: its block file and the log.
 
-    Neither needs its times, for which a filesystem would commit its journal.
+    Both syncs omit the times, for which a filesystem would commit its journal.
     """
     async with power.session("a", tasks=False) as session:
         async with trio.open_nursery() as nursery:
@@ -307,7 +310,7 @@ async def test_new_block_files_need_no_sync_of_a_directory(
 
 
 def _note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return a list to which each later sync of a file or directory adds its call and the name."""
+    """Return a list that receives the call and the name at each sync of a file or directory."""
     synced: list[tuple[str, str]] = []
     for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
 
@@ -320,14 +323,14 @@ def _note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
-    """Return the inode and the index of a dirty block."""
+    """Return the inode number and the block index of a dirty block."""
     row = cached_blocks.get(session.db, block)
     assert row is not None
     return row.ino, row.block_index
 
 
 async def test_callers_of_fsync_share_syncs_of_the_log(power: Power) -> None:
-    """All callers that wait during a sync share the next one, which begins after their commits."""
+    """Callers that wait during a sync share the next one, which begins after their commits."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync()
         synced = _count_row_syncs(session)
@@ -351,7 +354,7 @@ async def test_callers_of_fsync_share_syncs_of_the_log(power: Power) -> None:
 
 
 async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> None:
-    """A file that another task is syncing is durable only when that task is done."""
+    """A file that another task is syncing is durable only when that sync is complete."""
     order: list[str] = []
     started, go_on = trio.Event(), threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -394,8 +397,8 @@ async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> N
         assert sorted(synced) == cached_blocks.in_state(session.db, BlockState.DIRTY)
 
 
-async def test_content_is_synced_before_the_row_of_a_pack(power: Power) -> None:
-    """The rows that the uploader syncs include those of other files."""
+async def test_content_is_synced_before_the_row_of_its_pack(power: Power) -> None:
+    """The rows that the uploader syncs may include rows of other files."""
     synced: list[BlockId] = []
     at_intention: list[list[BlockId]] = []
 
@@ -413,8 +416,8 @@ async def test_content_is_synced_before_the_row_of_a_pack(power: Power) -> None:
     assert at_intention == [written]
 
 
-async def test_fsync_after_a_kill_syncs_blocks_that_the_killed_daemon_wrote(power: Power) -> None:
-    """Blocks that the killed daemon did not sync are only in the kernel's page cache."""
+async def test_fsync_after_a_kill_syncs_blocks_written_by_the_killed_daemon(power: Power) -> None:
+    """Blocks that the killed daemon did not sync may exist only in the page cache."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -427,7 +430,7 @@ async def test_fsync_after_a_kill_syncs_blocks_that_the_killed_daemon_wrote(powe
 
 
 def _synced_blocks(session: Session) -> list[BlockId]:
-    """Return a list to which each sync of block files appends the blocks."""
+    """Return a list that receives the blocks of each later sync of block files."""
     synced: list[BlockId] = []
     sync = session.files.sync
     session.files.sync = lambda blocks, named=(): (synced.extend(blocks), sync(blocks, named))[1]  # type: ignore[method-assign,func-returns-value]
@@ -435,7 +438,7 @@ def _synced_blocks(session: Session) -> list[BlockId]:
 
 
 def _count_row_syncs(session: Session) -> list[int]:
-    """Return a list that gets an item with each later sync of rows."""
+    """Return a list that receives one item for each later sync of rows."""
     synced: list[int] = []
     sync = session.db.sync_wal
     session.db.sync_wal = lambda: (synced.append(1), sync())[1]  # type: ignore[method-assign,func-returns-value]
@@ -443,7 +446,7 @@ def _count_row_syncs(session: Session) -> list[int]:
 
 
 async def _overwrite(session: Session, ino: Ino) -> None:
-    """Write bytes of a dirty block again, and set the times of its file, as the kernel does."""
+    """Overwrite bytes of a dirty block and set the times of its file, as the kernel does."""
     located = block_map.locate(session.db, ino, BlockIndex(0))
     assert located is not None
     session.cache.write_in_place(located, 0, b"HELLO")
@@ -453,7 +456,7 @@ async def _overwrite(session: Session, ino: Ino) -> None:
 
 
 async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: Power) -> None:
-    """A power cut may take the times, which fdatasync does not cover, but not the bytes."""
+    """A power cut may undo the times, which fdatasync does not cover, but not the bytes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_file(ino)
@@ -468,7 +471,7 @@ async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: P
 
 
 async def test_fdatasync_syncs_rows_of_other_files_that_changed(power: Power) -> None:
-    """Every fsync makes all earlier changes durable; only times are left out."""
+    """Every fsync makes all earlier changes durable; only times may be left out."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_file(ino)
@@ -491,8 +494,8 @@ async def test_unchanged_filesystem_is_not_synced_again(power: Power) -> None:
         assert rows == []
 
 
-async def test_fdatasync_waits_for_a_sync_of_rows_that_is_running(power: Power) -> None:
-    """Rows that another task is syncing are durable only when that task is done."""
+async def test_fdatasync_waits_for_a_running_sync_of_rows(power: Power) -> None:
+    """Rows that another task is syncing are durable only when that sync is complete."""
     order: list[str] = []
     started, go_on = trio.Event(), threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -525,11 +528,11 @@ async def test_fdatasync_waits_for_a_sync_of_rows_that_is_running(power: Power) 
 
 
 async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
-    """Acknowledged operations were undone, so no change may follow, and fsync must fail."""
+    """Acknowledged operations were undone, so later changes and fsyncs must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        session.db.rollback()  # This simulates a full disk, on which SQLite rolls the group back.
+        session.db.rollback()  # Simulate a full disk, on which SQLite rolls the group back.
 
         assert session.status.state is MountState.DEGRADED
         assert "lost" in session.status.why
@@ -538,13 +541,14 @@ async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
 
 
 async def test_no_block_file_is_deleted_after_a_lost_group(power: Power) -> None:
-    """A removal that was undone during its sync does not delete the block file."""
+    """If the removal of a file is undone during its sync, its block file is not deleted."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
-        # The group commits while its block files are synced; a hook that returns True fails that.
+        # The group commits while its block files are synced.
+        # A hook that returns True makes the commit fail.
         session.db.connection.set_commit_hook(lambda: True)
         with pytest.raises(DatabaseError):
             await session.durability.sync_all()
@@ -557,13 +561,13 @@ async def test_no_block_file_is_deleted_after_a_lost_group(power: Power) -> None
 
 
 async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
-    """A bug in the middle of an operation undoes the open group, and the mount turns read-only."""
+    """A bug in the middle of an operation undoes the open group; the mount turns read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)
         session.durability.commit()
         write_file(session, CONTENT * 2)
         session.db.begin()
-        # This simulates a bug after the first change of an operation.
+        # Simulate a bug after the first change of an operation.
         session.db.run("DELETE FROM block_map WHERE ino = ?", (safe,))
 
         session.status.break_off("a bug")

@@ -1,4 +1,4 @@
-"""Objects whose names have this program's form, with a txg or an epoch that is impossible."""
+"""Foreign objects with valid names but impossible numbers of txgs or epochs."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ NUMBERS = {
 
 
 def level_name(number: int) -> str:
-    """Return the name of the level object whose run ends at or before a number."""
+    """Return the name of the last level object that ends at or before a txg number."""
     last = number // LEVEL_FAN_OUT * LEVEL_FAN_OUT
     return f"level/1/{last - LEVEL_FAN_OUT + 1:012d}-{last:012d}"
 
@@ -57,18 +57,18 @@ CONTENTS = {"junk": b"?", "newer": b"S3FSMETA\x00\x63" + bytes(100)}
 
 @pytest.fixture(params=NUMBERS)
 def number(request: pytest.FixtureRequest) -> int:
-    """Return a number that no name of this filesystem has."""
+    """Return a number that is too high for a txg or epoch of this filesystem."""
     return NUMBERS[request.param]
 
 
 @pytest.fixture(params=CONTENTS)
 def content(request: pytest.FixtureRequest) -> bytes:
-    """Return bytes that are not an authentic object."""
+    """Return the content of the foreign objects, which is not authentic."""
     return CONTENTS[request.param]
 
 
 def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, bytes]:
-    """Create an object of each kind with a number in its name."""
+    """Create a foreign object of each kind, with a number in its name."""
     made = {ObjectKey(name(number)): content for name in KINDS.values()}
     for key in made:
         if key.startswith("pack/01/"):
@@ -83,7 +83,7 @@ def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, b
 async def test_mount_continues_the_chain_beside_names_with_impossible_txgs(
     power: Power, number: int, content: bytes, host: str, options: OpenOptions
 ) -> None:
-    """A mount and fsck -y use the next number of the chain and do not change these objects."""
+    """A mount and fsck -y use the next txg of the chain and leave the foreign objects unchanged."""
     inos = await written(power)
     made = strew(power, number, content)
 
@@ -105,7 +105,7 @@ async def test_mount_continues_the_chain_beside_names_with_impossible_txgs(
 async def test_killed_host_continues_beside_names_with_impossible_txgs(
     power: Power, number: int
 ) -> None:
-    """The next mount ships the unshipped changes of the killed one."""
+    """The next mount ships the unshipped changes of the killed host."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -123,7 +123,7 @@ async def test_killed_host_continues_beside_names_with_impossible_txgs(
 async def test_running_writer_continues_beside_names_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
-    """The writer ships, makes images and levels, deletes garbage and restores a lost lease."""
+    """The writer ships, makes images and levels, collects garbage and restores a lost lease."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -146,7 +146,7 @@ async def test_running_writer_continues_beside_names_with_impossible_txgs(
 async def test_running_follower_continues_beside_names_with_impossible_txgs(
     power: Power, number: int, content: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The follower shows the last txg without restoring an image."""
+    """A follower shows the last txg of the real chain and does not restore an image."""
     inos = await written(power)
     async with power.session(
         "f", options=FOLLOW, session_options=SessionOptions(follow=True), tasks=False
@@ -165,10 +165,10 @@ async def test_running_follower_continues_beside_names_with_impossible_txgs(
         assert session.link.txg == 10
 
 
-async def test_points_in_time_ignore_names_with_impossible_txgs(
+async def test_search_for_points_in_time_ignores_names_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
-    """The newest and the oldest point in time are those of the chain."""
+    """The newest and the oldest point in time are those of the real chain."""
     await written(power)
     strew(power, number, content)
     bucket = await bucket_of(power)
@@ -182,7 +182,7 @@ async def test_points_in_time_ignore_names_with_impossible_txgs(
 async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
     power: Power, number: int, deep: bool
 ) -> None:
-    """Objects with impossible txgs are no fault of the chain."""
+    """Objects with impossible txgs are not reported as faults of the chain."""
     await written(power)
     made = strew(power, number)
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
@@ -190,7 +190,7 @@ async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
         examined = Examined(volume.db, power.store, volume.keyring)
         report = await check_filesystem(examined, Wanted(deep=deep), Report(), SystemClock())
         left = [verdict.invariant for verdict in report.verdicts if verdict.left]
-        assert left == ["I26"], report.lines()  # The files of this test have no names.
+        assert left == ["I26"], report.lines()  # The files of this test have no directory entries.
         foreign = {row[0] for row in volume.db.all("SELECT object_key FROM temp.seen_foreign")}
     of_chain = {key for key in made if key.startswith(("changelog/", "level/"))}
     assert of_chain <= foreign
@@ -199,7 +199,7 @@ async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
 async def test_filesystem_rebuilt_beside_names_with_impossible_txgs_is_usable(
     power: Power, number: int
 ) -> None:
-    """The epoch and the txg of the rebuilt filesystem leave room for later ones."""
+    """A rebuilt filesystem gets an epoch and a txg that leave room for later ones."""
     inos: dict[int, Ino] = await written(power)
     for key in list(power.store.objects):
         if not key.startswith(("pack/", "superblock")):

@@ -1,6 +1,6 @@
-"""A failed sync is never taken for a successful one, even if a later sync succeeds.
+"""Failed syncs: a failure is never treated as success, even if a later sync succeeds.
 
-The kernel reports a lost page to one fsync(2) only, and later ones succeed.
+The kernel reports a lost page to only one fsync(2), and later ones succeed.
 """
 
 import errno
@@ -26,7 +26,7 @@ CONTENT = b"hello" * 1000
 async def test_failed_checkpoint_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint syncs the log first. If that fails, every later fsync must fail, too."""
+    """A checkpoint first syncs the log. If that sync fails, every later fsync must fail, too."""
     monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -43,7 +43,7 @@ async def test_failed_checkpoint_turns_the_mount_read_only(
 async def test_failed_restart_of_the_log_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group before the restart is committed, but may not be durable."""
+    """The group before the restart of the log is committed, but perhaps not durable."""
     monkeypatch.setattr(wal, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -56,10 +56,10 @@ async def test_failed_restart_of_the_log_turns_the_mount_read_only(
             assert session.status.state is MountState.DEGRADED
 
 
-async def test_failed_sync_of_room_in_the_log_fails_later_fsyncs(
+async def test_failed_sync_of_a_log_extension_fails_later_fsyncs(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports lost pages of the log to one sync only, which may be that of the room."""
+    """The kernel reports lost pages of the log only once, perhaps to the sync of the extension."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
@@ -80,8 +80,8 @@ async def test_failed_sync_of_room_in_the_log_fails_later_fsyncs(
             await session.durability.sync_file(ino)
 
 
-async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power) -> None:
-    """After a failed fsync the durable content is unknown, so no more writes are accepted."""
+async def test_disk_whose_syncs_fail_turns_the_mount_read_only(power: Power) -> None:
+    """After a failed fsync the durable content is unknown, so the mount accepts no more writes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
@@ -97,8 +97,8 @@ async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power)
         assert "failed to sync" in session.status.why
 
 
-async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
-    """The kernel reports a lost page only once, so a second fsync must not report success."""
+async def test_fsync_after_a_failed_fsync_fails(power: Power) -> None:
+    """The kernel reports a lost page only once, so a second fsync must not return success."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         sync = session.files.sync
@@ -115,10 +115,10 @@ async def test_fsync_after_a_failed_one_fails_too(power: Power) -> None:
             await session.durability.sync_file(ino)
 
 
-async def test_fsync_that_waited_for_a_failed_one_records_no_synced_bytes(
+async def test_fsync_that_waited_for_a_failed_sync_records_no_synced_bytes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut the mount would trust these bytes, although the disk never got them."""
+    """After a power cut, a mount would trust bytes that were recorded as synced."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -140,7 +140,7 @@ async def test_fsync_that_waited_for_a_failed_one_records_no_synced_bytes(
 
 
 def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Let the next sync of a file fail, and later ones succeed, as the kernel does."""
+    """Make the next sync of a file fail and later ones succeed, as the kernel does."""
     calls: list[str] = []
     for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
 
@@ -156,10 +156,10 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["xxx", "blocks"])
-async def test_failed_directory_sync_of_a_file_made_ahead_fails_fsync(
+async def test_failed_directory_sync_of_a_prepared_block_file_fails_fsync(
     power: Power, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The kernel may report a lost directory only to the thread that makes files ahead."""
+    """The kernel may report a lost directory only to the thread that prepares block files."""
     async with power.session("a", tasks=False) as session:
         calls = _fail_once(monkeypatch, name)
         ino = write_file(session, CONTENT)
@@ -171,10 +171,10 @@ async def test_failed_directory_sync_of_a_file_made_ahead_fails_fsync(
             await session.durability.sync_file(ino)
 
 
-async def test_first_sync_after_a_kill_asks_for_the_errors_of_closed_files(
+async def test_first_sync_after_a_kill_detects_write_errors_of_closed_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may have lost pages of the killed daemon, and forgotten the inode with the error."""
+    """Pages of the killed daemon may be lost, and the kernel may have forgotten their inode."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()

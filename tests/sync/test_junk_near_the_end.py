@@ -1,4 +1,4 @@
-"""Foreign objects whose names have a txg just after the last one of the chain."""
+"""Foreign objects whose names contain a txg slightly after the last txg of the chain."""
 
 import contextlib
 
@@ -28,12 +28,12 @@ JUNK = (b"?", b"")
 
 
 def level_at(last: int) -> ObjectKey:
-    """Return the name of the level object of the lowest level that ends at a txg."""
+    """Return the name of the lowest level object that ends at a txg."""
     return level_codec.key_of(1, Txg(last))
 
 
 async def checked(session: Session) -> tuple[Report, set[str]]:
-    """Run fsck; return its report and the foreign objects."""
+    """Run fsck; return its report and the objects that it counts as foreign."""
     volume = session.volume
     examined = Examined(volume.db, volume.store, volume.keyring)
     report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
@@ -46,7 +46,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
 async def test_foreign_object_with_the_name_of_a_later_level_prevents_no_mount(
     power: Power, last: int, content: bytes
 ) -> None:
-    """Only an authentic level object shows that changelogs are lost."""
+    """Only an authentic level object proves that changelogs are lost."""
     inos = await written(power)
     power.store.objects[level_at(last)] = content
 
@@ -62,7 +62,9 @@ async def test_foreign_object_with_the_name_of_a_later_level_prevents_no_mount(
     assert power.store.objects[level_at(last)] == content
 
 
-async def test_fsck_counts_the_name_of_a_later_level_as_foreign(power: Power) -> None:
+async def test_fsck_counts_an_object_with_the_name_of_a_later_level_as_foreign(
+    power: Power,
+) -> None:
     await written(power)
     power.store.objects[level_at(15)] = b"?"
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
@@ -71,7 +73,7 @@ async def test_fsck_counts_the_name_of_a_later_level_as_foreign(power: Power) ->
         assert [one.invariant for one in report.verdicts if one.left] == ["I26"], report.lines()
 
 
-async def test_authentic_level_shows_that_its_changelogs_are_lost(power: Power) -> None:
+async def test_authentic_level_object_proves_that_its_changelogs_are_lost(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         for number in range(9):
             write_file(session, b"%d" % number)
@@ -93,7 +95,7 @@ async def test_authentic_level_shows_that_its_changelogs_are_lost(power: Power) 
 async def test_foreign_object_with_the_name_of_a_later_changelog_needs_fsck(
     power: Power, ahead: int
 ) -> None:
-    """The last writer needs only fsck -y; another host must also name the last txg."""
+    """The last writer needs only fsck -y; another host must also use --end-at."""
     inos = await written(power)
     key = key_of(Txg(9 + ahead))
     power.store.objects[key] = b"?"
@@ -124,7 +126,7 @@ async def test_foreign_object_with_the_name_of_a_later_changelog_needs_fsck(
 async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
     power: Power, content: str
 ) -> None:
-    """No change is lost, and other hosts can read the chain."""
+    """The writer loses no change, and other hosts can read the chain."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -133,7 +135,7 @@ async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
             power.store.objects[key_of(Txg(txg))] = junk
         for number in range(3, 9):
             inos[number] = write_file(session, b"%d" % number)
-            with contextlib.suppress(OlderBucketError):  # the name was taken
+            with contextlib.suppress(OlderBucketError):  # The name of this txg was taken.
                 await session.flush()
         await session.flush_at_end()
         await session.close()
@@ -142,7 +144,7 @@ async def test_running_writer_skips_txgs_whose_changelog_names_are_taken(
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])
-async def test_fsck_counts_the_name_of_a_much_later_image_as_foreign(
+async def test_fsck_counts_an_object_with_the_name_of_a_much_later_image_as_foreign(
     power: Power, content: str
 ) -> None:
     """An object with the name of a slightly later image may be a damaged own image."""

@@ -1,4 +1,4 @@
-"""Kept points: what they need stays in the bucket until they are dropped."""
+"""Kept points: the objects that they need stay in the bucket until the points are dropped."""
 
 import random
 
@@ -46,7 +46,7 @@ _RECLAIM_STEPS = STEPS[STEPS.index("packs condemned") : STEPS.index("level put")
 
 @pytest.fixture
 def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and of the store."""
+    """Return the clock of all hosts and the store."""
     power.clock = HandClock()
     return power.clock
 
@@ -56,10 +56,12 @@ def at(txg: int) -> PointInTime:
     return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
-# --- what stays --------------------------------------------------------------------------------
+# --- objects that a kept point needs -----------------------------------------------------------
 
 
-async def test_kept_point_survives_retention_and_dropping_it_frees_everything(power: Power) -> None:
+async def test_kept_point_survives_retention_and_its_drop_frees_all_its_objects(
+    power: Power,
+) -> None:
     await power.retain(0)
     async with power.session(tasks=False) as session:
         files = await kept_files(session)
@@ -88,8 +90,8 @@ async def test_kept_point_survives_retention_and_dropping_it_frees_everything(po
             await files_at(power, "a")
 
 
-async def test_retained_point_can_be_kept_later(power: Power, clock: HandClock) -> None:
-    """It needs packs that were stored after it only until these are dropped, too."""
+async def test_retained_point_in_time_can_be_kept_later(power: Power, clock: HandClock) -> None:
+    """A point kept later also pins packs stored after its txg, until they are deleted anyway."""
     await power.retain(3 * DAY)
     async with power.session(tasks=False) as session:
         files: Files = {}
@@ -111,7 +113,7 @@ async def test_retained_point_can_be_kept_later(power: Power, clock: HandClock) 
         assert await files_at(power, "then") == past
 
 
-async def test_point_that_is_no_longer_retained_is_refused(power: Power) -> None:
+async def test_point_in_time_that_is_no_longer_retained_cannot_be_kept(power: Power) -> None:
     await power.retain(0)
     async with power.session(tasks=False) as session:
         await kept_files(session)
@@ -125,7 +127,7 @@ async def test_point_that_is_no_longer_retained_is_refused(power: Power) -> None
 
 
 async def test_kept_point_can_be_kept_under_another_name(power: Power) -> None:
-    """So a point of a nightly job becomes one that expiry does not drop."""
+    """A second name protects a point of a nightly job from expiry."""
     await power.retain(0)
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
@@ -141,8 +143,8 @@ async def test_kept_point_can_be_kept_under_another_name(power: Power) -> None:
         assert await files_at(power, "for-ever") == files
 
 
-async def test_compaction_and_a_retention_of_zero_leave_what_the_point_needs(power: Power) -> None:
-    """Compaction moves live blocks out of a pack that the point still names."""
+async def test_compaction_and_zero_retention_keep_the_objects_of_a_kept_point(power: Power) -> None:
+    """Compaction moves live blocks out of a pack that the kept point still needs."""
     await power.retain(0)
     async with power.session(tasks=False) as session:
         files: Files = {}
@@ -165,8 +167,8 @@ async def test_compaction_and_a_retention_of_zero_leave_what_the_point_needs(pow
 
 
 @pytest.mark.parametrize("back", ["before", "after", "to it"])
-async def test_rollback_keeps_the_points_of_both_sides(power: Power, back: str) -> None:
-    """A point of the abandoned future needs packs that died with the rollback."""
+async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, back: str) -> None:
+    """A point in the abandoned history needs packs that died with the rollback."""
     async with power.session(tasks=False) as session:
         files: Files = {}
         fill(session, files, b"first" * 500)
@@ -197,8 +199,8 @@ async def test_rollback_keeps_the_points_of_both_sides(power: Power, back: str) 
         assert await files_at(power, "future") == state
 
 
-async def test_point_of_another_history_keeps_its_content(power: Power) -> None:
-    """A pack that died in this host's history, at an earlier txg than the point, is still needed."""
+async def test_kept_point_of_another_history_keeps_its_content(power: Power) -> None:
+    """A pack that died earlier in this host's history than the point's txg is still needed."""
     files: Files = {}
     async with power.session("a", tasks=False) as session:
         fill(session, files, b"shared" * 500)
@@ -232,8 +234,8 @@ async def test_point_of_another_history_keeps_its_content(power: Power) -> None:
         assert await files_at(power, "theirs") == files
 
 
-async def test_point_on_txgs_that_a_repair_abandons_keeps_its_content(power: Power) -> None:
-    """A changelog that could not be read is put back from a copy after the repair."""
+async def test_kept_point_in_txgs_that_a_repair_abandons_keeps_its_content(power: Power) -> None:
+    """A changelog that was unreadable during the repair is restored from a backup afterwards."""
     async with power.session("a", tasks=False) as session:
         files: Files = {}
         fill(session, files, b"shared" * 500)
@@ -260,7 +262,7 @@ async def test_point_on_txgs_that_a_repair_abandons_keeps_its_content(power: Pow
 
 
 @pytest.mark.parametrize("step", _RECLAIM_STEPS)
-async def test_kill_in_reclaim_leaves_the_point_complete(power: Power, step: str) -> None:
+async def test_kill_during_reclaim_leaves_kept_points_complete(power: Power, step: str) -> None:
     await power.retain(0)
     kill = KillAt(step)
     async with power.session("a", tasks=False) as session:
@@ -287,8 +289,8 @@ async def test_kill_in_reclaim_leaves_the_point_complete(power: Power, step: str
         assert await files_at(power, "a") == files
 
 
-async def test_host_that_returns_from_a_kept_point_restores_the_newest_state(power: Power) -> None:
-    """Its txg and changelogs before it still exist, but none that leads on; nothing is damaged."""
+async def test_host_whose_state_is_at_a_kept_point_restores_the_newest_state(power: Power) -> None:
+    """Changelogs exist up to the kept point, but none after it; nothing counts as damaged."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -306,10 +308,10 @@ async def test_host_that_returns_from_a_kept_point_restores_the_newest_state(pow
     assert list((power.home / "a").glob("kept-*")) == []
 
 
-async def test_host_that_returns_from_before_a_kept_point_restores_the_newest_state(
+async def test_host_whose_state_is_before_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
-    """The txgs after its own lead to the point, and no further; nothing is damaged."""
+    """Changelogs exist only up to the kept point; nothing counts as damaged."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")
@@ -332,10 +334,10 @@ async def test_host_that_returns_from_before_a_kept_point_restores_the_newest_st
     assert list((power.home / "a").glob("kept-*")) == []
 
 
-# --- keeping -----------------------------------------------------------------------------------
+# --- keeping a point ---------------------------------------------------------------------------
 
 
-async def test_name_that_is_taken_or_not_allowed_is_refused(power: Power) -> None:
+async def test_kept_point_with_a_taken_or_invalid_name_is_refused(power: Power) -> None:
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
         await keeper.keep("a")
@@ -347,7 +349,9 @@ async def test_name_that_is_taken_or_not_allowed_is_refused(power: Power) -> Non
         assert len(keys_of(power, "kept/")) == 1
 
 
-async def test_number_of_points_is_bounded(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_kept_points_is_bounded(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert KEPT_POINTS_MAX >= 366
     monkeypatch.setattr(keeping, "KEPT_POINTS_MAX", 2)
     async with power.session(tasks=False) as session:
@@ -360,7 +364,7 @@ async def test_number_of_points_is_bounded(power: Power, monkeypatch: pytest.Mon
         await keeper.keep("c")
 
 
-async def test_read_only_mount_keeps_and_drops_nothing(power: Power) -> None:
+async def test_read_only_mount_neither_keeps_nor_drops_points(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await PointKeeper(session).keep("a")
     options = OpenOptions(read_only=True, follow=True)
@@ -373,8 +377,8 @@ async def test_read_only_mount_keeps_and_drops_nothing(power: Power) -> None:
         assert len((await one.reclaimer.kept_points()).points) == 1
 
 
-async def test_point_with_a_missing_changelog_is_refused(power: Power) -> None:
-    """It could not be restored, so it is not promised."""
+async def test_point_in_time_with_a_missing_changelog_cannot_be_kept(power: Power) -> None:
+    """A kept point must be restorable, so all of its changelogs must exist."""
     async with power.session(tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -388,10 +392,10 @@ async def test_point_with_a_missing_changelog_is_refused(power: Power) -> None:
     assert keys_of(power, "kept/") == []
 
 
-async def test_older_program_is_refused_from_the_first_point_on(
+async def test_older_program_is_refused_once_a_point_is_kept(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running older writer, which opened the filesystem before, deletes nothing either."""
+    """An older writer that is still running deletes nothing that the kept point needs."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await session.make_image()
@@ -417,7 +421,9 @@ async def test_older_program_is_refused_from_the_first_point_on(
     assert await files_at(power, "a") == files
 
 
-async def test_feature_is_in_the_superblock_before_the_object(power: Power) -> None:
+async def test_superblock_records_the_feature_before_the_first_point_is_stored(
+    power: Power,
+) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -431,7 +437,7 @@ async def test_feature_is_in_the_superblock_before_the_object(power: Power) -> N
 
 
 async def test_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power) -> None:
-    """The new writer may have reclaimed what the point needs before its object existed."""
+    """The new writer may have deleted objects of the point before the point was stored."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -446,8 +452,8 @@ async def test_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power
         assert len(keys_of(power, "kept/")) == 1
 
 
-async def test_host_that_lost_the_lease_leaves_no_object_of_a_retained_point(power: Power) -> None:
-    """Nothing is shipped for it, so only the lease shows that another host has taken over."""
+async def test_host_that_lost_the_lease_stores_no_kept_point(power: Power) -> None:
+    """Keeping a retained point ships no txg, so only the lease shows the takeover."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -461,8 +467,8 @@ async def test_host_that_lost_the_lease_leaves_no_object_of_a_retained_point(pow
         assert len(keys_of(power, "kept/")) == 1
 
 
-async def test_point_below_a_floor_that_is_not_shipped_yet_is_refused(power: Power) -> None:
-    """A pass of garbage collection raised the floor, and may have deleted objects below it."""
+async def test_point_below_an_unshipped_retention_floor_cannot_be_kept(power: Power) -> None:
+    """Garbage collection has raised the floor, and may have deleted objects below it."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -475,8 +481,8 @@ async def test_point_below_a_floor_that_is_not_shipped_yet_is_refused(power: Pow
         await PointKeeper(session).keep("late", at(txg))
 
 
-async def test_point_is_not_kept_while_garbage_is_deleted(power: Power) -> None:
-    """The pass has decided without the point."""
+async def test_point_is_not_kept_while_garbage_collection_deletes(power: Power) -> None:
+    """Garbage collection has decided on its deletions without the new point."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -497,7 +503,7 @@ async def test_point_is_not_kept_while_garbage_is_deleted(power: Power) -> None:
         assert await files_at(power, "a") == files
 
 
-async def test_takeover_while_the_object_is_stored_is_noticed(power: Power) -> None:
+async def test_takeover_during_the_upload_of_a_kept_point_fences_the_host(power: Power) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -518,7 +524,7 @@ async def test_takeover_while_the_object_is_stored_is_noticed(power: Power) -> N
             gate.open()
 
 
-async def test_lost_answer_to_the_last_request_leaves_a_point_that_can_be_dropped(
+async def test_kept_point_whose_last_reply_was_lost_can_be_dropped(
     power: Power,
 ) -> None:
     await power.retain(0)
@@ -540,11 +546,11 @@ async def test_lost_answer_to_the_last_request_leaves_a_point_that_can_be_droppe
         assert keys_of(power, "kept/") == []
 
 
-# --- packs -------------------------------------------------------------------------------------
+# --- packs that a kept point needs -------------------------------------------------------------
 
 
-async def test_stray_packs_that_a_point_may_need_stay(power: Power) -> None:
-    """The row of a pack may be lost, or another host wrote it before a repair abandoned its txgs."""
+async def test_stray_packs_that_a_kept_point_may_need_are_kept(power: Power) -> None:
+    """The row of a stray pack may be lost, or a repair may have abandoned its writer's txgs."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)
@@ -562,8 +568,8 @@ async def test_stray_packs_that_a_point_may_need_stay(power: Power) -> None:
     assert key not in power.store.objects
 
 
-async def test_pack_with_a_new_number_is_still_pinned(power: Power) -> None:
-    """fsck gives a pack that lost its row a number above the bound of the point."""
+async def test_renumbered_pack_is_still_pinned(power: Power) -> None:
+    """fsck gives a pack that lost its row a number above the limit of the point."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session, count=1)

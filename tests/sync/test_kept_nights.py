@@ -1,4 +1,4 @@
-"""A nightly job that keeps points in time, with retention, compaction and garbage collection."""
+"""A nightly job that keeps points, beside retention, compaction and garbage collection."""
 
 import random
 
@@ -17,13 +17,13 @@ DAY = 86_400
 
 @pytest.fixture
 def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and of the store."""
+    """Return the clock of all hosts and the store."""
     power.clock = HandClock()
     return power.clock
 
 
 class _Nights:
-    """A job that keeps some nights, on a filesystem that changes every day."""
+    """A job that keeps points of a filesystem that changes every day."""
 
     def __init__(self, power: Power, session: Session) -> None:
         self._power = power
@@ -50,27 +50,25 @@ class _Nights:
         await self._session.imager.make()
 
     async def keep(self, name: str) -> None:
-        """Keep the present state; of more than five points drop a random one."""
+        """Keep the present state; if there are more than five points, drop a random one."""
         await self._keeper.keep(name, auto=True)
         self.states[name] = dict(self._files)
         if len(self.states) > 5:
             await self.drop(self._rnd.choice(list(self.states)))
 
     async def drop(self, name: str) -> None:
-        """Drop a point."""
+        """Drop a kept point."""
         await self._keeper.drop([name])
         del self.states[name]
 
     async def compare(self) -> None:
-        """Require that the bucket leads to every kept state."""
+        """Require that every kept state can be restored from the bucket."""
         for name, state in self.states.items():
             assert await files_at(self._power, name) == state
 
 
-async def test_points_of_three_weeks_of_nights_stay_complete(
-    power: Power, clock: HandClock
-) -> None:
-    """Points are dropped in any order; test_backup_year.py has the policy of the guide."""
+async def test_kept_points_of_three_weeks_stay_complete(power: Power, clock: HandClock) -> None:
+    """Points are dropped in random order; test_backup_year.py tests the policy of the guide."""
     await power.retain(2 * DAY)
     async with power.session("a", tasks=False) as session:
         job = _Nights(power, session)

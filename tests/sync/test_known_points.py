@@ -1,4 +1,4 @@
-"""The points in time that completion offers."""
+"""The points in time that shell completion offers."""
 
 import itertools
 import json
@@ -29,12 +29,12 @@ START_NS = 20_000 * DAY_NS
 
 
 def link(txg: int, time_ns: int = START_NS, floor: int = 0) -> Link:
-    """Return a link of the chain."""
+    """Return a link with a txg and a time."""
     return Link(Txg(txg), "0" * 64, time_ns, Txg(floor))
 
 
 def after(*steps_ns: int) -> Known:
-    """Return the points after links at these distances."""
+    """Return the known points after links that are the given times apart."""
     known, time_ns = Known("u", ()), START_NS
     for txg, step_ns in enumerate(steps_ns, 1):
         time_ns += step_ns
@@ -42,7 +42,7 @@ def after(*steps_ns: int) -> Known:
     return known
 
 
-def test_fewer_of_the_older_points_are_kept() -> None:
+def test_older_known_points_are_thinned_out() -> None:
     """The latest points are kept, then one an hour, one a day, and one every 30 days."""
     points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
     ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
@@ -58,8 +58,8 @@ def test_fewer_of_the_older_points_are_kept() -> None:
     assert points[0].txg == 1
 
 
-def test_number_of_points_is_bounded(tmp_path: Path) -> None:
-    """The number is bounded even with a wrong clock, or in a file of another program."""
+def test_number_of_known_points_is_bounded(tmp_path: Path) -> None:
+    """The list is bounded even with a wrong clock or a file that another program wrote."""
     assert len(after(*[-40 * DAY_NS] * 300).points) <= KNOWN_POINTS_MAX
     many = Known("u", tuple(Point(txg, START_NS + txg * DAY_NS) for txg in range(500)))
     known_points.write(tmp_path, many)
@@ -71,8 +71,8 @@ def test_number_of_points_is_bounded(tmp_path: Path) -> None:
     assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
 
 
-def test_points_that_are_not_available_are_removed() -> None:
-    """Points below the floor of retention and points of another history are removed."""
+def test_unavailable_points_are_removed_from_the_known_points() -> None:
+    """Points below the retention floor and points of another history are removed."""
     known = Known("u", tuple(Point(txg, START_NS + txg) for txg in (1, 2, 3, 7, 9)))
 
     found = with_link(known, link(8, START_NS + 8, floor=2))
@@ -80,7 +80,7 @@ def test_points_that_are_not_available_are_removed() -> None:
     assert [one.txg for one in found.points] == [2, 3, 7, 8]
 
 
-async def test_mount_adds_its_point_to_those_of_earlier_mounts(tmp_path: Path) -> None:
+async def test_mount_adds_its_point_to_the_known_points_of_earlier_mounts(tmp_path: Path) -> None:
     present = link(4)
     points = KnownPoints(StateDir(tmp_path / "s").path, "u", lambda: present)
     await points.save()
@@ -93,7 +93,7 @@ async def test_mount_adds_its_point_to_those_of_earlier_mounts(tmp_path: Path) -
     StateDir(tmp_path / "s")
 
 
-async def test_points_of_another_filesystem_are_dropped(tmp_path: Path) -> None:
+async def test_known_points_of_another_filesystem_are_dropped(tmp_path: Path) -> None:
     known_points.write(tmp_path, Known("other", (Point(1, START_NS),)))
 
     await KnownPoints(tmp_path, "u", lambda: link(5)).save()
@@ -102,7 +102,7 @@ async def test_points_of_another_filesystem_are_dropped(tmp_path: Path) -> None:
 
 
 async def test_names_of_kept_points_are_saved_when_they_change(tmp_path: Path) -> None:
-    """They are bounded; a host that has not listed them leaves the known ones."""
+    """The saved names are limited in number, and stay until kept points are listed again."""
     names: list[str] | None = None
     points = KnownPoints(tmp_path, "u", lambda: link(5), lambda: names)
     for names in (["first", "second"], ["second"], []):
@@ -117,7 +117,7 @@ async def test_names_of_kept_points_are_saved_when_they_change(tmp_path: Path) -
     assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
 
 
-async def test_idle_mount_and_one_without_a_point_write_nothing(tmp_path: Path) -> None:
+async def test_mount_without_a_new_point_writes_no_file(tmp_path: Path) -> None:
     await KnownPoints(tmp_path, "u", lambda: link(0, 0)).save()
     assert os.listdir(tmp_path) == []
     await KnownPoints(tmp_path, "u", lambda: link(5)).save()
@@ -128,11 +128,13 @@ async def test_idle_mount_and_one_without_a_point_write_nothing(tmp_path: Path) 
     assert (tmp_path / "points.json").stat() == before
 
 
-async def test_mount_saves_its_point_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_mount_saves_its_newest_point_at_intervals(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     txg = 1
 
     async def until(wanted: int) -> None:
-        """Let intervals pass until the file has a txg."""
+        """Let intervals pass until the saved points include a txg."""
         while (found := known_points.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
             found.points[-1].txg < wanted
         ):
@@ -163,7 +165,7 @@ async def test_mount_saves_its_point_at_intervals(tmp_path: Path, mock_clock: Mo
         b'{"version": 1, "uuid": "u", "points": [], "kept": ["a b"]}',
     ],
 )
-async def test_damaged_file_of_points_is_replaced(tmp_path: Path, data: bytes) -> None:
+async def test_damaged_file_of_known_points_is_replaced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "points.json").write_bytes(data)
 
     assert known_points.read(tmp_path) is None
@@ -172,7 +174,7 @@ async def test_damaged_file_of_points_is_replaced(tmp_path: Path, data: bytes) -
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
-async def test_file_of_points_of_a_newer_program_is_not_changed(
+async def test_file_of_known_points_of_a_newer_program_is_not_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = json.dumps({"version": 2}).encode()
@@ -186,7 +188,7 @@ async def test_file_of_points_of_a_newer_program_is_not_changed(
         known_points.read(tmp_path)
 
 
-async def test_point_that_cannot_be_written_is_tried_again_and_then_known(
+async def test_failed_save_of_known_points_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = KnownPoints(tmp_path, "u", lambda: link(5))

@@ -47,7 +47,7 @@ async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
 
 
 async def _pass_retention(power: Power) -> None:
-    """Let host b delete everything older than the retention, including marks of damage."""
+    """Let host b delete everything older than the retention, including damage marks."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
         for number in range(3):
@@ -59,10 +59,10 @@ async def _pass_retention(power: Power) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_cached_block_of_a_part_that_fsck_recorded_as_lost_is_quarantined(
+async def test_cached_block_of_a_range_recorded_as_lost_is_quarantined(
     power: Power, is_late: bool
 ) -> None:
-    """The cached block may be the only copy, even if the host mounts again after the retention."""
+    """A cached block may be the only copy, even after marks of damage were deleted."""
     ino, block = await _lose(power)
     if is_late:
         await _pass_retention(power)
@@ -86,10 +86,10 @@ def _rewrite(session: Session, ino: Ino) -> None:
 
 
 @pytest.mark.parametrize("accept", [_remove_attribute, _rewrite])
-async def test_cached_block_is_dropped_after_the_loss_was_accepted(
+async def test_cached_block_of_a_lost_range_is_deleted_after_the_loss_was_accepted(
     power: Power, accept: Callable[[Session, Ino], None]
 ) -> None:
-    """A user accepts a loss by new content, or by removing the attribute that records it."""
+    """New content, or removal of the attribute that records the loss, accepts the loss."""
     ino, _block_number = await _lose(power)
     await _pass_retention(power)
     async with power.session("b", tasks=False) as session:
@@ -105,8 +105,8 @@ async def test_cached_block_is_dropped_after_the_loss_was_accepted(
     assert not list((power.home / "a").glob("kept-*"))
 
 
-async def test_state_without_the_cached_block_is_dropped(power: Power) -> None:
-    """The block was evicted before its pack was lost, so there is nothing to quarantine."""
+async def test_outdated_state_without_the_lost_block_is_deleted(power: Power) -> None:
+    """The lost block had been evicted, so the outdated state contains no last copy."""
     await _lose(power, evicts=True)
 
     async with power.session("a", tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Followers, retention and rollback around a chain that was repaired."""
+"""Followers, retention and rollback before and after the repair of a chain."""
 
 import pytest
 import trio.testing
@@ -37,7 +37,7 @@ def follower_of(session: Session) -> Follower:
 async def test_follower_continues_after_a_repair_of_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:
-    """A follower keeps showing one txg until the chain is repaired."""
+    """A follower keeps showing its last txg until the chain is repaired."""
     inos = await written(power)
     last = power.store.objects[key_of(Txg(9))]
     if not seen:
@@ -51,7 +51,7 @@ async def test_follower_continues_after_a_repair_of_the_chain(
         await require_files(session, inos, follower.link.txg)
 
         async with power.session("b", options=end_at(8), tasks=False) as other:
-            await follower.poll_once()  # The fence record exists, but no image yet.
+            await follower.poll_once()  # At this point the fence record exists, but no image.
             assert follower.link.txg in {8, 9}
             await require_files(session, inos, 8)
             inos[11] = write_file(other, b"11")
@@ -89,7 +89,7 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
                 await session.make_image()
                 await session.reclaimer.reclaim()
             if number == 21:
-                assert given_up in power.store.objects  # Nothing is deleted within the retention.
+                assert given_up in power.store.objects  # No txg is deleted within the retention.
             clock.pass_by(DAY / 2)
         assert given_up not in power.store.objects
         assert changelogs(power)[0] == 8
@@ -104,7 +104,7 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
 
 
 async def test_rollback_across_a_damaged_changelog_works(power: Power) -> None:
-    """The target of the rollback is after, then before the damaged changelog."""
+    """The target of the rollback is once after and once before the damaged changelog."""
     inos = await written(power)  # Txg 4 is an image.
     rot(power, 3)
     before = dict(power.store.objects)
@@ -127,7 +127,7 @@ async def test_rollback_across_a_damaged_changelog_works(power: Power) -> None:
 
 
 async def test_rollback_of_a_chain_with_a_damaged_last_changelog_works(power: Power) -> None:
-    """The local state is published first, so the rollback can be undone."""
+    """The rollback publishes the local state first, so it can be undone."""
     inos = await written(power)
     rot(power, 9)
     opened = await open_filesystem(

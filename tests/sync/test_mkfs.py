@@ -1,4 +1,4 @@
-"""Making a filesystem."""
+"""Creating a filesystem with mkfs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.sync.conftest import Power
 
 
 async def test_mkfs_refuses_a_url_that_is_not_empty(power: Power) -> None:
-    """mkfs changes nothing at a URL with a filesystem or other objects."""
+    """mkfs changes nothing at a location that has a filesystem or other objects."""
     with pytest.raises(NotEmptyError, match="already holds a filesystem"):
         await power.make()
     power.store.objects.clear()
@@ -28,8 +28,10 @@ async def test_mkfs_refuses_a_url_that_is_not_empty(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
-async def test_mkfs_refuses_a_url_above_another_filesystem(power: Power, key: str) -> None:
-    """The error names the filesystem below, even if other objects are listed before it."""
+async def test_mkfs_refuses_a_url_whose_prefix_contains_another_filesystem(
+    power: Power, key: str
+) -> None:
+    """The error names the filesystem below the URL, even if other objects are listed first."""
     power.store.objects.clear()
     for number in range(5):
         power.store.objects[ObjectKey(f"a-note/{number}")] = b""
@@ -61,7 +63,7 @@ async def test_superblock_is_recognised_by_its_first_line(data: bytes | None, is
 
 
 async def test_mkfs_refuses_a_store_that_ignores_conditional_writes(tmp_path: Path) -> None:
-    """With --unsafe-single-writer mkfs accepts a store that ignores conditional writes."""
+    """With --unsafe-single-writer, mkfs accepts a store that ignores conditional writes."""
     store = CarelessStore()
     wanted = NewFilesystem(label="", block_bytes=1 * MIB, page_size=4096, passphrase=None)
 
@@ -75,7 +77,7 @@ async def test_mkfs_refuses_a_store_that_ignores_conditional_writes(tmp_path: Pa
 
 
 class CarelessStore(MemoryStore):
-    """A store that accepts conditional writes and ignores the conditions."""
+    """A store that ignores the conditions of conditional writes."""
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> str:

@@ -1,4 +1,4 @@
-"""Two writers at the same time damage nothing, whatever their clocks are and requests take."""
+"""Two concurrent writers damage nothing, whatever their clocks show and requests take."""
 
 import shutil
 from contextlib import AsyncExitStack, suppress
@@ -20,20 +20,20 @@ DAY_NS = 24 * 3600 * 1_000_000_000
 
 
 class ShiftedClock:
-    """A clock that begins at a given time and advances with each reading."""
+    """A clock that starts at a given time and advances with each reading."""
 
     def __init__(self, start_ns: int) -> None:
         self._now_ns = start_ns
 
     def now_ns(self) -> int:
-        """Return a time that is a millisecond later than the last one."""
+        """Return a time that is a millisecond later than the previous one."""
         self._now_ns += 1_000_000
         return self._now_ns
 
 
 @pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
-async def test_takeover_works_with_clocks_that_are_a_day_apart(power: Power, shift_ns: int) -> None:
-    """The epoch decides which writer is fenced, and the times of the chain still increase."""
+async def test_takeover_works_if_clocks_are_a_day_apart(power: Power, shift_ns: int) -> None:
+    """The epoch decides which writer is fenced, and txg times still increase."""
     now_ns = 1_790_000_000_000_000_000
     async with power.session("a", tasks=False, clock=ShiftedClock(now_ns)) as old:
         write_file(old, b"by a")
@@ -59,8 +59,8 @@ async def test_takeover_works_with_clocks_that_are_a_day_apart(power: Power, shi
         assert await read_file(session, ino) == b"by b"
 
 
-async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> None:
-    """The fence record of the new epoch already has the name of the late changelog."""
+async def test_changelog_that_arrives_after_a_takeover_is_refused(power: Power) -> None:
+    """The fence record of the new epoch already uses the name of the late changelog."""
     slow = FaultyStore(power.store)
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(power.session("a", tasks=False, store=slow))
@@ -68,7 +68,7 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
         await old.flush()
         lost = write_file(old, b"late")
         await old.uploader.sealer.seal_most()
-        gate = slow.hold("create")  # The store blocks the upload of the pack.
+        gate = slow.hold("create")  # The store delays the upload of the pack.
         outcome: list[BaseException] = []
 
         async def flush() -> None:
@@ -90,13 +90,13 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
         assert await read_file(old, lost) == b"late"
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, ino) == b"by b"
-        assert session.db.counters.inodes == 3  # These are the root directory, "first" and "by b".
+        assert session.db.counters.inodes == 3  # The root directory, "first" and "by b".
 
 
-async def test_changelog_appended_before_the_fence_is_kept_but_not_confirmed(
+async def test_changelog_appended_before_the_fence_record_is_in_the_chain_but_unconfirmed(
     power: Power,
 ) -> None:
-    """A changelog appended before the fence record is in the chain, but the writer is fenced."""
+    """The writer is fenced although its changelog was appended before the fence record."""
     taken: list[Ino] = []
 
     async with power.session("a", tasks=False) as old:
@@ -123,19 +123,19 @@ async def test_changelog_appended_before_the_fence_is_kept_but_not_confirmed(
             with pytest.raises(FencedError):
                 await old.flush()
             power_store.create = create  # type: ignore[method-assign]
-        assert pending.outbox(old.db) is not None  # The changelog was not confirmed.
+        assert pending.outbox(old.db) is not None  # The changelog is not confirmed.
 
     async with power.session("a", tasks=False) as again:
-        # The attempted changelog is in the chain, so nothing is lost.
+        # The changelog is in the chain, so no change is lost.
         assert again.volume.notices == ()
         assert await read_file(again, ino) == b"just in time"
         assert await read_file(again, taken[0]) == b"by b"
 
 
-async def test_power_loss_after_a_txg_was_shipped_loses_no_shipped_change(
+async def test_power_loss_after_shipping_loses_no_shipped_change(
     power: Power, tmp_path: Path
 ) -> None:
-    """The local disk has the state at the cut; the shipped changelog is recognised in the bucket.
+    """The local disk has the state at the cut, and the changelog is found in the bucket.
 
     The block file that the older database does not know is quarantined.
     """
@@ -173,7 +173,7 @@ async def test_power_loss_after_a_txg_was_shipped_loses_no_shipped_change(
 
 
 async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Power) -> None:
-    """A changelog appended while the new writer reads the chain is part of the chain."""
+    """A changelog appended while the new writer reads the chain becomes part of the chain."""
     async with power.session("a", tasks=False) as old:
         ino = write_file(old, b"at the last moment")
         create = power.store.create
@@ -199,7 +199,7 @@ async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Po
             assert last[-2:] == [Kind.GROUP, Kind.FENCE]
 
 
-async def test_late_deletion_removes_nothing_that_is_needed(
+async def test_late_deletion_of_a_fenced_writer_removes_no_needed_object(
     power: Power,
 ) -> None:
     """Every deleted object was condemned in a txg that the new writer has applied."""
@@ -226,7 +226,7 @@ async def test_late_deletion_removes_nothing_that_is_needed(
             with trio.fail_after(30):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                # The content equals that of a pack that is being deleted.
+                # The new content equals that of a pack which is being deleted.
                 again = write_file(new, b"doomed 1" * 900)
                 await new.flush()
                 await new.close()

@@ -1,4 +1,4 @@
-"""The command destroy: recognising the filesystem's own objects, and the order of removal."""
+"""The destroy command: which objects it deletes, and in which order."""
 
 from pathlib import Path
 
@@ -30,16 +30,16 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
     )
 
 
-async def test_removal_leaves_no_own_object(power: Power) -> None:
-    """Objects that only the listing of the bucket shows are deleted, too."""
+async def test_destroy_deletes_all_own_objects(power: Power) -> None:
+    """Own objects that only a listing of the bucket shows are deleted, too."""
     await use(power)
     await remove(power)
 
     assert power.store.objects == {}
 
 
-async def test_removal_deletes_the_superblock_copy_and_the_tombstone_last(power: Power) -> None:
-    """After an interruption the keys are needed to recognise the remaining objects."""
+async def test_destroy_deletes_the_superblock_copy_and_the_tombstone_last(power: Power) -> None:
+    """After an interruption, the keys are still needed to recognise the remaining objects."""
     await use(power)
     before = set(power.store.objects)
     left: dict[str, set[str]] = {}
@@ -59,7 +59,7 @@ async def test_removal_deletes_the_superblock_copy_and_the_tombstone_last(power:
 
 
 async def test_filesystem_of_an_interrupted_mkfs_can_be_removed(power: Power) -> None:
-    """A mount refuses a superblock without a lease; destroy removes it."""
+    """A mount refuses a superblock without a lease, but destroy removes it."""
     del power.store.objects[lease_codec.KEY]
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         async with power.session("a"):
@@ -83,7 +83,7 @@ FOREIGN_NAMES = (
 
 
 @pytest.mark.parametrize("key", FOREIGN_NAMES)
-async def test_removal_keeps_objects_that_only_have_names_of_this_program(
+async def test_destroy_keeps_foreign_objects_with_names_of_this_program(
     power: Power, key: ObjectKey
 ) -> None:
     await use(power)
@@ -95,8 +95,8 @@ async def test_removal_keeps_objects_that_only_have_names_of_this_program(
     assert power.store.objects == {key: b"the only copy of a thesis"}
 
 
-async def test_removal_keeps_objects_of_another_filesystem(power: Power, tmp_path: Path) -> None:
-    """Plain objects of another filesystem are distinguished by their checksums."""
+async def test_destroy_keeps_objects_of_another_filesystem(power: Power, tmp_path: Path) -> None:
+    """Plain objects of another filesystem are recognised by their checksums."""
     await use(power)
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
@@ -112,7 +112,7 @@ async def test_removal_keeps_objects_of_another_filesystem(power: Power, tmp_pat
     assert power.store.objects == copied
 
 
-async def test_removal_does_not_overwrite_the_superblock_of_another_filesystem(
+async def test_destroy_does_not_overwrite_the_superblock_of_another_filesystem(
     power: Power, tmp_path: Path
 ) -> None:
     other = Power(MemoryStore(), tmp_path / "other")
@@ -126,11 +126,11 @@ async def test_removal_does_not_overwrite_the_superblock_of_another_filesystem(
 
 
 class _KilledError(Exception):
-    """The removal was killed at a step."""
+    """Simulated kill of the removal at one step."""
 
 
 async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:
-    """The copy of the superblock still has the keys."""
+    """The copy of the superblock contains the keys until the end of the removal."""
     await use(power)
 
     def kill(step: str) -> None:

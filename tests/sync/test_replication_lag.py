@@ -1,4 +1,4 @@
-"""The replication lag: data that the loss of this machine would cost."""
+"""Replication lag: the data that would be lost with this machine."""
 
 import pytest
 import trio
@@ -23,7 +23,7 @@ def named_file(session: Session, name: bytes) -> Ino:
 
 
 async def test_state_of_a_file_changes_from_dirty_to_local_to_bucket(power: Power) -> None:
-    """A sync makes a file LOCAL, a flush BUCKET, and a change DIRTY again."""
+    """A sync makes a file LOCAL, a flush makes it BUCKET, and a change makes it DIRTY again."""
     async with power.session("a", tasks=False) as session:
         ino = named_file(session, b"file")
         other = named_file(session, b"other")
@@ -40,7 +40,7 @@ async def test_state_of_a_file_changes_from_dirty_to_local_to_bucket(power: Powe
 
 
 async def test_file_of_an_unconfirmed_changelog_does_not_count_as_uploaded(power: Power) -> None:
-    """The outcome of the attempt is unknown, so the file does not count as uploaded."""
+    """A file does not count as uploaded while the result of its upload is unknown."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)
@@ -68,10 +68,10 @@ async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
         assert (await session.unshipped.paths(2)).complete is False
 
 
-async def test_all_files_count_as_changed_if_too_many_changed(
+async def test_all_files_count_as_changed_after_too_many_changes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If too many files changed to remember, all files count as changed until a flush."""
+    """If there are too many changed files to remember, all files count as changed until a flush."""
     monkeypatch.setattr(replication_lag, "UNSHIPPED_INODES_MAX", 3)
     async with power.session("a", tasks=False) as session:
         files = [named_file(session, b"%d" % number) for number in range(9)]
@@ -80,19 +80,19 @@ async def test_all_files_count_as_changed_if_too_many_changed(
         assert {await session.unshipped.state_of(ino) for ino in files} == {FileState.BUCKET}
 
 
-async def test_fsync_remote_returns_when_the_bucket_has_the_data(power: Power) -> None:
-    """The loss of the machine right after a remote fsync costs no synced data."""
+async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power) -> None:
+    """A loss of the machine right after a remote fsync loses no synced data."""
     options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")
         with trio.fail_after(30):
             await session.sync_file(ino)
-            await session.sync_file(ino)  # Without changes the call returns at once.
+            await session.sync_file(ino)  # Without changes, the call returns at once.
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"precious"
 
 
-async def test_fsync_remote_fails_in_an_outage(power: Power) -> None:
+async def test_fsync_remote_fails_during_an_outage(power: Power) -> None:
     faulty = FaultyStore(power.store)
     options = SessionOptions(fsync="remote", sync_interval_s=3600, write_timeout_s=0.2)
     async with power.session("a", session_options=options, store=faulty) as session:

@@ -1,4 +1,4 @@
-"""Requests of typical uses, counted; docs/guide/cost.md shows what they cost in a month."""
+"""The number of requests of typical workloads, from which docs/guide/cost.md computes costs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "cost.md"
 
 
 def counted(meter: Meter) -> dict[str, int]:
-    """Return the requests by class since the last call."""
+    """Return the number of requests by class since the last call."""
     found: dict[str, int] = {}
     for counts in meter.take().values():
         for (_cause, kind), billed in counts.items():
@@ -25,7 +25,7 @@ def counted(meter: Meter) -> dict[str, int]:
 
 
 def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
-    """Return the row of the page for requests of a month, each part so many times."""
+    """Return a row of the cost page: each part's requests, times its number per month."""
     month = {
         kind: sum(counts.get(kind, 0) * times for counts, times in parts)
         for kind in ("put", "list", "get")
@@ -37,7 +37,7 @@ def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
 
 
 async def polls_of_follower(plain: Power, store: MeteredStore, meter: Meter) -> dict[str, int]:
-    """Return the requests of polls that find no new txg, up to the listing that ends them."""
+    """Return the requests of polls that find no new txg, including the periodic listing."""
     options, reads = SessionOptions(follow=True), OpenOptions(read_only=True, follow=True)
     async with plain.session(
         "b", options=reads, session_options=options, store=store, tasks=False
@@ -50,7 +50,7 @@ async def polls_of_follower(plain: Power, store: MeteredStore, meter: Meter) -> 
 
 
 @pytest.mark.slow
-async def test_requests_of_a_month_are_those_of_the_page(plain: Power) -> None:
+async def test_cost_page_has_the_counted_requests(plain: Power) -> None:
     meter = Meter()
     store = MeteredStore(plain.store, meter)
     async with plain.session("a", tasks=False, store=store) as session:

@@ -1,4 +1,4 @@
-"""The counts of requests in the state directory."""
+"""The request log: counts of requests, stored in the state directory."""
 
 import fcntl
 import json
@@ -28,14 +28,14 @@ USAGE: Usage = {20_000: {("data", "put"): Billed(1, 2, 3), ("reads", "get"): Bil
 
 
 class At:
-    """A clock that shows one time."""
+    """A clock that always shows one time."""
 
     def now_ns(self) -> int:
         """Return the time."""
         return NOW_NS
 
 
-def test_counts_of_several_processes_are_added_up(tmp_path: Path) -> None:
+def test_request_log_adds_up_the_counts_of_several_processes(tmp_path: Path) -> None:
     request_log.add(tmp_path, USAGE, {20_000: 100}, NOW_NS)
     ledger = request_log.add(tmp_path, USAGE, {20_000: 50, 19_999: 7}, NOW_NS + DAY_NS)
 
@@ -47,8 +47,8 @@ def test_counts_of_several_processes_are_added_up(tmp_path: Path) -> None:
     )
 
 
-def test_counts_that_are_added_at_the_same_time_are_not_lost(tmp_path: Path) -> None:
-    """Each log has its own descriptor of the directory, as separate processes have."""
+def test_request_log_loses_no_counts_that_are_added_concurrently(tmp_path: Path) -> None:
+    """Each thread opens the state directory itself, as separate processes would."""
 
     def add() -> None:
         for _ in range(10):
@@ -63,8 +63,8 @@ def test_counts_that_are_added_at_the_same_time_are_not_lost(tmp_path: Path) -> 
     assert ledger.usage[20_000]["data", "put"] == Billed(40, 80, 120)
 
 
-def test_file_is_readable_text_and_the_state_directory_accepts_it(tmp_path: Path) -> None:
-    """A program version that does not know the file can still open the directory."""
+def test_request_log_is_text_that_state_directories_may_contain(tmp_path: Path) -> None:
+    """An older program that does not know the file can still open the state directory."""
     state = StateDir(tmp_path / "state")
     request_log.add(state.path, USAGE, {20_000: 100}, NOW_NS)
 
@@ -82,7 +82,7 @@ def test_file_is_readable_text_and_the_state_directory_accepts_it(tmp_path: Path
     StateDir(state.path)
 
 
-def test_oldest_days_are_forgotten(tmp_path: Path) -> None:
+def test_request_log_forgets_the_oldest_days(tmp_path: Path) -> None:
     usage: Usage = {20_000 - day: dict(USAGE[20_000]) for day in range(REQUEST_DAYS_MAX)}
     request_log.add(tmp_path, usage, dict.fromkeys(usage, 1), NOW_NS)
     ledger = request_log.add(tmp_path, {20_001: USAGE[20_000]}, {20_001: 1}, NOW_NS + DAY_NS)
@@ -91,8 +91,8 @@ def test_oldest_days_are_forgotten(tmp_path: Path) -> None:
     assert set(ledger.usage) == set(ledger.stored_bytes) == set(range(oldest, 20_002))
 
 
-def test_wrong_clock_deletes_no_counts_of_other_days(tmp_path: Path) -> None:
-    """The clock of a host may be at 1970 after a boot, or in a later year for a while."""
+def test_wrong_clock_deletes_no_request_counts_of_other_days(tmp_path: Path) -> None:
+    """A host's clock may show 1970 after a boot, or a later year for a while."""
     request_log.add(tmp_path, {30_000: USAGE[20_000]}, {}, 30_000 * DAY_NS)
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     ledger = request_log.add(tmp_path, {0: USAGE[20_000]}, {}, 7)
@@ -101,10 +101,10 @@ def test_wrong_clock_deletes_no_counts_of_other_days(tmp_path: Path) -> None:
     assert ledger.since_ns == 7
 
 
-async def test_process_that_stops_with_the_lock_delays_no_other_for_long(
+async def test_stopped_process_with_the_request_log_locked_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counts are kept, and saved later."""
+    """A process that cannot lock the request log keeps its counts and saves them later."""
     (tmp_path / "meta.db").touch()
     monkeypatch.setattr(request_log, "REQUESTS_LOCK_S_MAX", 0.02)
     meter = Meter(At())
@@ -120,7 +120,7 @@ async def test_process_that_stops_with_the_lock_delays_no_other_for_long(
     assert saved.usage == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-def test_fullest_file_is_far_below_its_bound(tmp_path: Path) -> None:
+def test_largest_request_log_is_far_below_its_size_limit(tmp_path: Path) -> None:
     names = {(f"cause-{number:02}", "put"): Billed(10**9, 10**12, 10**12) for number in range(24)}
     usage = {20_000 - day: dict(names) for day in range(REQUEST_DAYS_MAX)}
     stored = dict.fromkeys(usage, 10**15)
@@ -150,7 +150,7 @@ def test_fullest_file_is_far_below_its_bound(tmp_path: Path) -> None:
         b" " * (REQUEST_LOG_BYTES_MAX + 1),
     ],
 )
-def test_damaged_file_costs_only_its_counts(tmp_path: Path, data: bytes) -> None:
+def test_damaged_request_log_loses_only_its_own_counts(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "requests.json").write_bytes(data)
 
     assert request_log.read(tmp_path) is None
@@ -158,7 +158,7 @@ def test_damaged_file_costs_only_its_counts(tmp_path: Path, data: bytes) -> None
     assert request_log.read(tmp_path) == Ledger(NOW_NS, USAGE, {})
 
 
-async def test_file_of_a_newer_program_stays_and_counts_are_kept(tmp_path: Path) -> None:
+async def test_request_log_of_a_newer_program_is_not_overwritten(tmp_path: Path) -> None:
     newer = b'{"version": 2}'
     (tmp_path / "requests.json").write_bytes(newer)
     meter = Meter(At())
@@ -172,7 +172,7 @@ async def test_file_of_a_newer_program_stays_and_counts_are_kept(tmp_path: Path)
     assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-async def test_nothing_is_saved_without_a_state_directory_or_counts(tmp_path: Path) -> None:
+async def test_request_log_is_not_saved_without_a_state_directory_or_counts(tmp_path: Path) -> None:
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)
     assert await request_log.save(tmp_path / "missing", meter) is None
@@ -182,7 +182,7 @@ async def test_nothing_is_saved_without_a_state_directory_or_counts(tmp_path: Pa
     assert os.listdir(tmp_path) == []
 
 
-async def test_counts_that_cannot_be_written_are_kept(tmp_path: Path) -> None:
+async def test_request_counts_that_cannot_be_written_stay_in_memory(tmp_path: Path) -> None:
     (tmp_path / "requests.json.new").mkdir()
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)
@@ -192,10 +192,10 @@ async def test_counts_that_cannot_be_written_are_kept(tmp_path: Path) -> None:
     assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-async def test_today_has_the_counts_of_earlier_processes_and_those_not_saved_yet(
+async def test_requests_of_today_include_saved_and_unsaved_counts(
     tmp_path: Path,
 ) -> None:
-    """Each class is summed over its causes; other days do not count."""
+    """The requests of each class are summed over all causes of today."""
     request_log.add(tmp_path, {**USAGE, 19_999: USAGE[20_000]}, {}, NOW_NS)
     meter = Meter(At())
     log = RequestLog(tmp_path, meter, lambda: 123)
@@ -211,7 +211,7 @@ async def test_today_has_the_counts_of_earlier_processes_and_those_not_saved_yet
     assert ledger.stored_bytes == {20_000: 123}
 
 
-async def test_failed_save_costs_today_no_counts(tmp_path: Path) -> None:
+async def test_failed_save_of_the_request_log_loses_no_counts_of_today(tmp_path: Path) -> None:
     (tmp_path / "meta.db").touch()
     meter = Meter(At())
     log = RequestLog(tmp_path, meter, lambda: 0)
@@ -224,7 +224,7 @@ async def test_failed_save_costs_today_no_counts(tmp_path: Path) -> None:
     assert log.today() == {"put": Billed(2, 0, 0)}
 
 
-async def test_idle_mount_writes_nothing(tmp_path: Path) -> None:
+async def test_idle_mount_does_not_write_the_request_log(tmp_path: Path) -> None:
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     before = (tmp_path / "requests.json").stat()
 
@@ -234,8 +234,8 @@ async def test_idle_mount_writes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "requests.json").stat() == before
 
 
-def test_names_of_a_day_are_bounded(tmp_path: Path) -> None:
-    """A newer program may count more causes; a file does not grow without bound."""
+def test_causes_per_day_in_the_request_log_are_bounded(tmp_path: Path) -> None:
+    """A newer program may count more causes, but the file does not grow without limit."""
     names = {(f"cause-{number:03}", "put"): Billed(1) for number in range(REQUEST_NAMES_MAX + 1)}
     request_log.add(tmp_path, {20_000: names}, {}, NOW_NS)
 
@@ -245,13 +245,15 @@ def test_names_of_a_day_are_bounded(tmp_path: Path) -> None:
     assert len(ledger.usage[20_000]) == REQUEST_NAMES_MAX
 
 
-async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_mount_saves_its_request_counts_at_intervals(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     (tmp_path / "meta.db").touch()
     meter = Meter(At())
     log = RequestLog(tmp_path, meter, lambda: 0)
 
     async def save(count: int) -> None:
-        """Count a request; let intervals pass until the file has so many."""
+        """Count a request; let intervals pass until the file contains *count* requests."""
         meter.count(RequestClass.PUT, KEY)
         while (found := request_log.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes
             found.usage[20_000]["data", "put"].requests < count
@@ -266,8 +268,10 @@ async def test_mount_saves_its_counts_at_intervals(tmp_path: Path, mock_clock: M
         nursery.cancel_scope.cancel()
 
 
-async def test_directory_without_state_of_a_filesystem_stays_empty(tmp_path: Path) -> None:
-    """A command with a mistyped URL leaves nothing behind."""
+async def test_request_log_is_not_created_in_a_directory_without_local_state(
+    tmp_path: Path,
+) -> None:
+    """A command with a mistyped URL leaves no file behind."""
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)
 

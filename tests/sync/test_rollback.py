@@ -1,4 +1,4 @@
-"""Rollback: making an older state the current one."""
+"""Rollback: an earlier state becomes the current one."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ async def flushed(session: Session) -> Link:
 
 
 async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
-    """Return the content of files on a host, None for missing ones."""
+    """Return the content of files on a host, or None for a missing file."""
     async with power.session(host, options=TAKEOVER, tasks=False) as session:
         found = [
             None if inodes.find(session.db, ino) is None else await read_file(session, ino)
@@ -56,7 +56,7 @@ async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
 
 
 async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
-    """A second rollback restores the newer state; no number is used twice."""
+    """A second rollback restores the newer state; no inode, block or txg number is used twice."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -67,7 +67,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # The unshipped state is a point in time, too.
+    assert done.before.txg > past.txg  # The unshipped changes become a point in time, too.
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]
@@ -81,8 +81,8 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
     assert await contents(power, "c", old, new, third) == [None, b"new", None]
 
 
-async def test_packs_become_dead_and_live_again_with_a_rollback(power: Power) -> None:
-    """Packs that only later txgs use are dead after a rollback, but stay for these txgs."""
+async def test_rollback_revives_old_packs_and_marks_newer_packs_dead(power: Power) -> None:
+    """Packs that only later txgs use are dead after a rollback, but are kept for these txgs."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -103,7 +103,7 @@ async def test_packs_become_dead_and_live_again_with_a_rollback(power: Power) ->
 
 
 async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
-    """The error names the pack; content with an equal block in another pack can be used."""
+    """The error names the pack. Content with an equal block in another pack would be usable."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
         past = await flushed(session)
@@ -149,7 +149,7 @@ async def test_rollback_finds_blocks_that_were_moved_to_another_pack(power: Powe
 
 
 async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> None:
-    """The intact beginning of a torn block that was not uploaded exists only in its block file."""
+    """A torn block that was not uploaded has its intact beginning only in its block file."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -171,7 +171,7 @@ async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> No
 
 
 async def test_rollback_quarantines_cached_blocks_of_a_damaged_pack(power: Power) -> None:
-    """The bucket has no intact copy of these blocks."""
+    """The cached blocks of the damaged pack are the only intact copies."""
     async with power.session("a", tasks=False) as session:
         past = session.link
         write_file(session, b"only cached")
@@ -213,7 +213,7 @@ async def test_lost_block_does_not_prevent_a_rollback(power: Power) -> None:
 
 
 @pytest.mark.parametrize("step", ORDER)
-async def test_kill_during_a_rollback_leaves_the_current_or_the_older_state(
+async def test_kill_during_a_rollback_leaves_either_the_current_or_the_earlier_state(
     power: Power, step: str
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -19,7 +19,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_failing_background_task_does_not_end_the_mount(power: Power) -> None:
-    """The mount turns read-only after an unexpected exception in a background task."""
+    """An unexpected exception in a background task turns the mount read-only."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -34,7 +34,7 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_failing_background_task_leaves_no_half_operation(power: Power) -> None:
+async def test_failing_background_task_leaves_no_partial_operation(power: Power) -> None:
     """The open group is rolled back when a background task fails."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -50,8 +50,8 @@ async def test_failing_background_task_leaves_no_half_operation(power: Power) ->
         assert session.db.inodes.one("SELECT count(*) FROM inodes") == (1,)
 
 
-async def test_mount_with_an_early_failure_is_read_only(power: Power) -> None:
-    """A background task may fail before the mountpoint exists."""
+async def test_mount_whose_background_task_fails_early_is_read_only(power: Power) -> None:
+    """A background task may fail before the filesystem is mounted."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()
         status.degrade("the disk failed")
@@ -61,8 +61,8 @@ async def test_mount_with_an_early_failure_is_read_only(power: Power) -> None:
         assert status.state is MountState.DEGRADED
 
 
-async def test_recovery_deletes_no_block_file_before_the_sync(power: Power) -> None:
-    """A power cut after a kill may undo the removal of a file, so its blocks must still exist."""
+async def test_recovery_deletes_no_block_file_before_the_first_sync(power: Power) -> None:
+    """A power cut after a kill may undo the removal of a file, which then needs its blocks."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -80,7 +80,7 @@ async def test_recovery_deletes_no_block_file_before_the_sync(power: Power) -> N
 
 
 async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
-    """The next mount does not verify cached blocks, so they must survive a power cut."""
+    """The next mount does not verify cached blocks, so the unmount syncs them."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -94,8 +94,8 @@ async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
     assert "rows" in order
 
 
-async def test_unmount_on_a_disk_that_fails_to_sync_counts_as_a_crash(power: Power) -> None:
-    """The next mount must verify the cached blocks."""
+async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> None:
+    """After the failed sync, the next mount verifies the cached blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -110,8 +110,8 @@ async def test_unmount_on_a_disk_that_fails_to_sync_counts_as_a_crash(power: Pow
         assert session.volume.crashed
 
 
-async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
-    """A pack that garbage collection condemns later would prevent the release of the lease."""
+async def test_background_tasks_end_before_the_last_upload(power: Power) -> None:
+    """A pack condemned after the last upload would prevent the release of the lease."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
 
@@ -132,10 +132,10 @@ async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
 
 
 @pytest.mark.parametrize("left", ["nothing", "operation", "block", "attempt", "repair"])
-async def test_unmount_keeps_the_lease_while_a_change_is_not_in_the_bucket(
+async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
     power: Power, left: str
 ) -> None:
-    """Any host could acquire a released lease and continue without the missing change."""
+    """Another host could acquire a released lease and continue without the missing change."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         await session.flush_at_end()
@@ -159,7 +159,7 @@ async def test_unmount_keeps_the_lease_while_a_change_is_not_in_the_bucket(
 
 
 async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(power: Power) -> None:
-    """The store became unreachable between the last upload and the release of the lease."""
+    """The store becomes unreachable between the last upload and the release of the lease."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         write_file(session, CONTENT)
@@ -173,8 +173,8 @@ async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(po
         assert await session.flush() is None
 
 
-async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
-    """An unmount that loses operations must not report success."""
+async def test_unmount_reports_a_lost_group(power: Power) -> None:
+    """An unmount that loses operations must not return success."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         await session.flush()
@@ -193,8 +193,8 @@ async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
             session.db.commit = commit  # type: ignore[method-assign]
 
 
-async def test_local_state_is_plain_and_holds_no_master_key(power: Power) -> None:
-    """The local state has names and cached content in plain form, as SECURITY.md states."""
+async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Power) -> None:
+    """As SECURITY.md states, local state contains names and cached content in plain form."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         dentries.add(session.db, Ino(1), b"a telling name", ino)

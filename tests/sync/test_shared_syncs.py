@@ -1,4 +1,4 @@
-"""Operations that begin or commit during a sync of the log need a later sync."""
+"""Operations that begin or commit during a sync of the log, and the sync that they need."""
 
 import threading
 
@@ -11,7 +11,7 @@ from tests.sync.conftest import Power
 
 
 class SlowLog:
-    """Syncs of the log that end only when the test lets them."""
+    """Syncs of the log that do not end until the test permits it."""
 
     def __init__(self, session: Session) -> None:
         self.count = 0
@@ -34,7 +34,7 @@ def _change(session: Session) -> None:
 async def test_change_during_a_sync_of_the_log_needs_another_sync(
     power: Power, is_open: bool
 ) -> None:
-    """The log is synced as it was when the sync began; a group that is open is not in it."""
+    """A running sync covers only groups that were committed before it began."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync_all()
         log = SlowLog(session)
@@ -43,7 +43,7 @@ async def test_change_during_a_sync_of_the_log_needs_another_sync(
             nursery.start_soon(session.durability.sync)
             await trio.testing.wait_all_tasks_blocked()
             _change(session)
-            nursery.start_soon(session.durability.sync)  # commits, and waits for the first one
+            nursery.start_soon(session.durability.sync)  # This task waits for the first sync.
             await trio.testing.wait_all_tasks_blocked()
             if is_open:
                 _change(session)

@@ -40,15 +40,15 @@ async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) ->
 
 
 def test_error_about_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    """The message names the path, the reason and the option --cachedir."""
+    """The error message contains the path, the reason and the option --cachedir."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(SettingsError, match=r"cannot make the state directory .*--cachedir"):
         StateDir(tmp_path / "file" / "s")
 
 
-def test_quarantined_state_is_complete(tmp_path: Path) -> None:
-    """Database, log and blocks are moved together, and the state directory is empty afterwards."""
+def test_quarantine_moves_the_complete_local_state(tmp_path: Path) -> None:
+    """Database, log and blocks move into the quarantine; the state directory is then empty."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -64,10 +64,10 @@ def test_quarantined_state_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])
-def test_interrupted_quarantine_is_completed(
+def test_interrupted_quarantine_is_completed_by_the_next_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Block files are moved before their database, without which they would count as strays."""
+    """Block files are moved before their database, because without it they would be strays."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -91,7 +91,7 @@ def test_interrupted_quarantine_is_completed(
 
 
 async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
-    """State directories that are in use, of another filesystem, or open to other users, stay."""
+    """Snapshot directories in use, foreign, or accessible to other users are kept."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -122,7 +122,7 @@ async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_it(tmp_
     await state.lock()
 
     with trio.fail_after(10), LockWatch(state.path) as watch:
-        (state.path / "lock").unlink()  # The removal of the directory begins.
+        (state.path / "lock").unlink()  # At this point the removal of the directory begins.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.wait_until_free)
             await trio.testing.wait_all_tasks_blocked()
@@ -134,8 +134,8 @@ async def test_waiting_for_the_lock_of_a_state_directory_does_not_create_it(tmp_
     assert not state.path.exists()
 
 
-def test_dropping_local_state_keeps_quarantined_states(tmp_path: Path) -> None:
-    """Database, log and blocks are deleted; lock, log file and quarantined states stay."""
+def test_deletion_of_local_state_keeps_quarantined_states(tmp_path: Path) -> None:
+    """Database, log and blocks are deleted; lock, log file and quarantined states are kept."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -150,7 +150,7 @@ def test_dropping_local_state_keeps_quarantined_states(tmp_path: Path) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """Return a state directory as a mount leaves it."""
+    """Return the path of a state directory as a mount leaves it."""
     made = StateDir(tmp_path / "s")
     made.database.write_bytes(b"db")
     made.blocks.mkdir(mode=0o700)
@@ -160,7 +160,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def as_root() -> None:
-    """Skip a test that changes file owners if that is not permitted."""
+    """Skip the test if this user may not change file owners."""
     if os.geteuid() != 0 and "root" not in REQUIRED:
         pytest.skip("needs root")
 
@@ -173,7 +173,7 @@ def _listing(path: Path) -> list[tuple[str, int, int]]:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("entry", ["", "meta.db", "blocks", "holder"])
 def test_state_directory_with_an_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
-    """The message names the path, both users and a remedy; nothing is changed."""
+    """The error names the path, both users and a remedy; nothing is changed."""
     os.chown(state / entry, OTHER_UID, -1)
     before = _listing(state)
 
@@ -185,7 +185,7 @@ def test_state_directory_with_an_entry_of_another_user_is_refused(state: Path, e
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722, 0o1777])
-def test_state_directory_that_other_users_can_write_is_refused(state: Path, mode: int) -> None:
+def test_state_directory_writable_by_other_users_is_refused(state: Path, mode: int) -> None:
     state.chmod(mode)
 
     with pytest.raises(SettingsError, match=rf"other users can write .*{mode:04o}.*chmod 700"):
@@ -198,7 +198,7 @@ def test_state_directory_that_other_users_can_write_is_refused(state: Path, mode
 def test_symbolic_link_in_the_state_directory_is_refused(
     state: Path, tmp_path: Path, name: str
 ) -> None:
-    """A write through a symbolic link could overwrite any file of the caller."""
+    """A write through a symbolic link could overwrite any file of the user."""
     target = tmp_path / "precious"
     target.write_bytes(b"precious")
     present = state / name
@@ -224,15 +224,15 @@ def test_symbolic_link_instead_of_the_state_directory_is_refused(
 
 
 def test_special_file_in_the_state_directory_is_refused(state: Path) -> None:
-    """Opening a FIFO could wait forever."""
+    """Opening a FIFO could block forever."""
     os.mkfifo(state / "mount.log")
 
     with pytest.raises(SettingsError, match="special file"):
         StateDir(state)
 
 
-def test_state_directory_that_other_users_can_read_is_made_private(state: Path) -> None:
-    """Other users could read but not write it, so its files can be trusted."""
+def test_state_directory_readable_by_other_users_is_made_private(state: Path) -> None:
+    """Other users could read but not write the directory, so its files are trusted."""
     state.chmod(0o755)
 
     StateDir(state)
@@ -240,8 +240,8 @@ def test_state_directory_that_other_users_can_read_is_made_private(state: Path) 
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
-def test_writable_file_in_a_readable_state_directory_is_refused(state: Path) -> None:
-    """Other users may have written to such a file."""
+def test_file_writable_by_other_users_in_a_readable_state_directory_is_refused(state: Path) -> None:
+    """Other users may have changed the file, so its content is not trusted."""
     state.chmod(0o755)
     (state / "meta.db").chmod(0o666)
 
@@ -249,8 +249,10 @@ def test_writable_file_in_a_readable_state_directory_is_refused(state: Path) -> 
         StateDir(state)
 
 
-def test_writable_file_in_a_private_state_directory_is_made_private(state: Path) -> None:
-    """A program with another umask may have made the file; other users cannot reach it."""
+def test_file_writable_by_other_users_in_a_private_state_directory_is_made_private(
+    state: Path,
+) -> None:
+    """Other users cannot reach the file; a program with another umask may have created it."""
     (state / "meta.db").chmod(0o664)
 
     StateDir(state)
@@ -258,8 +260,8 @@ def test_writable_file_in_a_private_state_directory_is_made_private(state: Path)
     assert stat.S_IMODE((state / "meta.db").stat().st_mode) == 0o644
 
 
-def test_own_state_directory_is_accepted_again(state: Path) -> None:
-    """A state directory made under any umask has the right permissions."""
+def test_state_directory_made_under_any_umask_is_accepted_again(state: Path) -> None:
+    """The program sets the permissions of a new state directory itself."""
     before = _listing(state)
     mask = os.umask(0)
     try:
@@ -270,8 +272,8 @@ def test_own_state_directory_is_accepted_again(state: Path) -> None:
     assert _listing(state) == before
 
 
-def test_directory_that_a_failed_command_made_is_removed(tmp_path: Path) -> None:
-    """An unused directory has a lock, a log and empty directories; one from before is kept."""
+def test_state_directory_made_by_a_failed_command_is_removed(tmp_path: Path) -> None:
+    """A directory that the command did not create is kept, even if it is unused."""
 
     def command(path: Path) -> None:
         with without_new_remains(path):
@@ -298,8 +300,8 @@ def test_directory_that_a_failed_command_made_is_removed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name", ["meta.db", "holder", "superblock", "kept-1/x", "blocks/7", "tmp/1"]
 )
-def test_directory_with_state_is_not_removed(tmp_path: Path, name: str) -> None:
-    """Any other file may be of value, even in a directory that the failed command made."""
+def test_state_directory_with_other_files_is_not_removed(tmp_path: Path, name: str) -> None:
+    """Any other file may be valuable, even in a directory that the failed command created."""
     path = tmp_path / "state"
 
     def command() -> None:
@@ -314,8 +316,8 @@ def test_directory_with_state_is_not_removed(tmp_path: Path, name: str) -> None:
     assert (path / name).exists()
 
 
-def test_directory_that_another_process_uses_is_not_removed(tmp_path: Path) -> None:
-    """A mount that starts at the same time has nothing but the lock yet."""
+def test_state_directory_used_by_another_process_is_not_removed(tmp_path: Path) -> None:
+    """A mount that starts at the same time has created only the lock so far."""
     state = StateDir(tmp_path / "state")
     assert state.try_lock()
 
@@ -328,10 +330,10 @@ def test_directory_that_another_process_uses_is_not_removed(tmp_path: Path) -> N
     remove_unused(state.path)
 
 
-def test_directory_that_a_process_used_just_before_is_not_removed(
+def test_state_directory_used_just_before_its_removal_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other process ends after the first look, and before the directory is locked."""
+    """Another process writes to the directory between the first check and the lock, and ends."""
     really = StateDir.try_lock
 
     def used(state: StateDir) -> bool:
@@ -346,14 +348,14 @@ def test_directory_that_a_process_used_just_before_is_not_removed(
     assert (path / "meta.db").exists()
 
 
-def test_directory_that_cannot_be_removed_hides_no_error(tmp_path: Path) -> None:
-    """The error of the failed command is raised, not that of the removal."""
+def test_failed_removal_of_a_state_directory_does_not_replace_the_error(tmp_path: Path) -> None:
+    """The caller gets the error of the failed command, not that of the removal."""
     path = tmp_path / "state"
 
     def command() -> None:
         with without_new_remains(path):
             path.mkdir(mode=0o777)
-            path.chmod(0o777)  # refused, because other users can write
+            path.chmod(0o777)  # The removal is refused, because other users can write here.
             raise HeldError("the reason")
 
     with pytest.raises(HeldError, match="the reason"):
@@ -362,7 +364,7 @@ def test_directory_that_cannot_be_removed_hides_no_error(tmp_path: Path) -> None
     assert path.is_dir()
 
 
-async def test_directory_that_was_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+async def test_state_directory_removed_before_its_lock_is_created_again(tmp_path: Path) -> None:
     first, second = StateDir(tmp_path / "state"), StateDir(tmp_path / "state")
     await first.lock()
     first.remove()
@@ -375,10 +377,10 @@ async def test_directory_that_was_removed_meanwhile_is_made_again(tmp_path: Path
     second.unlock()
 
 
-def test_lock_of_a_removed_directory_does_not_count(
+def test_lock_of_a_removed_state_directory_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory is replaced between the opening of the lock file and its lock."""
+    """The directory is replaced between the open and the lock of its lock file."""
     state, third = StateDir(tmp_path / "state"), None
     really = fcntl.flock
 

@@ -1,4 +1,4 @@
-"""One host with a wrong clock damages neither the history nor the times in the chain."""
+"""A host with a wrong clock: neither the history nor the times in the chain are damaged."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ WRONG: Final = [HOUR, -HOUR, YEARS_10, -YEARS_10]
 
 
 class Beside:
-    """A clock with an offset to the right one."""
+    """A clock with an offset to the correct one."""
 
     def __init__(self, right: HandClock, off_s: int) -> None:
         self._right = right
@@ -44,7 +44,7 @@ class Beside:
 
 
 class ClockStore(MemoryStore):
-    """A store with a given time, or without a clock."""
+    """A store whose clock shows a given time, or a store without a clock."""
 
     def __init__(self, time_ns: int | None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class ClockStore(MemoryStore):
 
     @override
     async def now_ns(self) -> int | None:
-        """Return the time of the store, None if it has no clock."""
+        """Return the time of the store, or None if it has no clock."""
         return self.time_ns
 
 
@@ -69,13 +69,13 @@ class FixedClock:
 
 @pytest.fixture
 def right(power: Power) -> HandClock:
-    """Return the clock of the store, and of every host with a correct one."""
+    """Return the clock of the store and of every host with a correct clock."""
     power.clock = HandClock()
     return power.clock
 
 
 async def ship(session: Session) -> Link:
-    """Ship a change."""
+    """Write a file and ship the change; return its link."""
     write_file(session, b"x")
     link = await session.flush()
     assert link is not None
@@ -83,7 +83,7 @@ async def ship(session: Session) -> Link:
 
 
 async def history(session: Session, right: HandClock, days: int) -> list[Link]:
-    """Ship a change and make an image every day."""
+    """Ship a change and make an image on each of *days* days; return the links."""
     links = []
     for _ in range(days):
         right.pass_by(DAY)
@@ -94,7 +94,7 @@ async def history(session: Session, right: HandClock, days: int) -> list[Link]:
 
 @asynccontextmanager
 async def released(power: Power, host: str, clock: Beside | None = None) -> AsyncIterator[Session]:
-    """Run a session that releases the lease at its end."""
+    """Run a session that releases the lease when it ends."""
     async with power.session(host, tasks=False, clock=clock) as session:
         yield session
         await session.flush()
@@ -102,19 +102,19 @@ async def released(power: Power, host: str, clock: Beside | None = None) -> Asyn
 
 
 async def txg_at(power: Power, time_ns: int) -> Txg:
-    """Return the txg that a host with a correct clock finds at a time."""
+    """Return the txg that a host with a correct clock finds for a time."""
     bucket = await bucket_of(power)
     return (await bucket.points.find(PointInTime("then", time_ns), power.clock.now_ns())).txg
 
 
-# --- one host --------------------------------------------------------------------------------
+# --- one host with a wrong clock -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing(
+async def test_host_with_a_wrong_clock_uses_the_stores_time_and_deletes_nothing(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """Txgs get the time of the store, and garbage collection refuses to delete anything."""
+    """Txgs get the time of the store, and garbage collection refuses to run."""
     async with released(power, "a") as session:
         links = await history(session, right, 10)
         floor, objects = session.link.floor, set(power.store.objects)
@@ -145,10 +145,10 @@ async def test_host_with_a_wrong_clock_uses_the_store_s_time_and_deletes_nothing
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_clock_that_is_set_wrong_during_a_mount_dates_no_txg(
+async def test_clock_set_wrong_during_a_mount_dates_no_txg(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """The next txg gets the time of the store; garbage collection waits for a right clock."""
+    """The next txg gets the time of the store; garbage collection waits for a correct clock."""
     clock = Beside(right, 0)
     async with power.session("a", tasks=False, clock=clock) as session:
         await history(session, right, 3)
@@ -166,8 +166,10 @@ async def test_clock_that_is_set_wrong_during_a_mount_dates_no_txg(
         assert session.reclaimer.last_error == ""
 
 
-async def test_elapsed_time_is_confirmed_by_the_store(power: Power, right: HandClock) -> None:
-    """A filesystem that was idle for years works as usual."""
+async def test_elapsed_time_confirmed_by_the_store_counts_in_full(
+    power: Power, right: HandClock
+) -> None:
+    """A filesystem that was idle for years works normally."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 3)
         right.pass_by(YEARS_10)
@@ -179,10 +181,10 @@ async def test_elapsed_time_is_confirmed_by_the_store(power: Power, right: HandC
 
 
 @pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
-async def test_unconfirmed_time_counts_for_a_day_at_most(
+async def test_elapsed_time_not_confirmed_by_the_store_counts_for_at_most_a_day(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
-    """A store on this host's disk has the same clock, which cannot confirm the elapsed time."""
+    """A store on this host's disk shares its clock, so it cannot confirm the elapsed time."""
     power.store.has_own_clock = False
     await power.retain(7 * DAY)
     async with power.session("a", tasks=False) as session:
@@ -216,7 +218,7 @@ async def test_objects_of_unknown_age_are_kept(power: Power, right: HandClock) -
         assert session.link.floor == 0
 
 
-async def test_promoted_follower_uses_the_store_s_time(power: Power, right: HandClock) -> None:
+async def test_promoted_follower_uses_the_stores_time(power: Power, right: HandClock) -> None:
     async with released(power, "a") as session:
         await ship(session)
     clock = Beside(right, YEARS_10)
@@ -232,7 +234,7 @@ async def test_promoted_follower_uses_the_store_s_time(power: Power, right: Hand
 
 @asynccontextmanager
 async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None]:
-    """Set host and store ten years ahead, as on one machine with a local store."""
+    """Set the clocks of host and store ten years ahead, as on a machine with a local store."""
     power.clock = Beside(right, YEARS_10)
     power.store.has_own_clock = False
     yield
@@ -240,7 +242,7 @@ async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None
 
 
 async def mended(power: Power, right: HandClock) -> dict[str, Link]:
-    """Make a history with two txgs dated 2106, and repair it; return some of its links."""
+    """Make a history with two txgs dated in 2106, and repair it; return some of its links."""
     links = {}
     async with released(power, "a") as session:
         *_, links["before"] = await history(session, right, 5)
@@ -258,7 +260,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
 
 
 async def test_repair_begins_a_time_span_with_correct_times(power: Power, right: HandClock) -> None:
-    """A time finds a txg with a right time; numbers find every txg."""
+    """A search by time finds only txgs with correct times; a search by number finds every txg."""
     links = await mended(power, right)
     async with released(power, "b") as session:
         assert session.volume.notices == ()
@@ -281,10 +283,10 @@ async def test_repair_begins_a_time_span_with_correct_times(power: Power, right:
     assert fetched.changelog.begins_span
 
 
-async def test_retention_works_after_a_repair_of_wrong_times(
+async def test_retention_deletes_txgs_after_a_repair_of_wrong_times(
     power: Power, right: HandClock
 ) -> None:
-    """Txgs with wrong times are deleted once the new time span is older than the retention."""
+    """Txgs with wrong times are deleted when the new time span is older than the retention."""
     links = await mended(power, right)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -295,8 +297,10 @@ async def test_retention_works_after_a_repair_of_wrong_times(
         assert session.reclaimer.last_error == ""
 
 
-async def test_no_level_object_crosses_a_time_span(power: Power, right: HandClock) -> None:
-    """A run that contains the image that begins a time span is never merged."""
+async def test_no_level_object_crosses_the_start_of_a_time_span(
+    power: Power, right: HandClock
+) -> None:
+    """A run of txgs is never merged if it contains the image that begins a time span."""
     span = (await mended(power, right))["span"].txg
     async with power.session("a", tasks=False) as session:
         for _ in range(60):
@@ -307,10 +311,10 @@ async def test_no_level_object_crosses_a_time_span(power: Power, right: HandCloc
     assert not [run for run in runs if run and level.first_of(*run) <= span <= run[1]]
 
 
-async def test_time_span_is_not_begun_while_the_clocks_disagree(
+async def test_fsck_begins_no_time_span_while_the_clocks_disagree(
     power: Power, right: HandClock
 ) -> None:
-    """To a host whose clock is behind, all earlier txgs seem to be in the future."""
+    """To a host whose clock is slow, all earlier txgs seem to be in the future."""
     async with released(power, "a") as session:
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
@@ -325,7 +329,7 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
     )
 
 
-# --- the clock -------------------------------------------------------------------------------
+# --- the clock of the store ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,8 +343,8 @@ async def test_time_span_is_not_begun_while_the_clocks_disagree(
         (-YEARS_10, "3652 days behind"),
     ],
 )
-async def test_clock_difference_above_a_bound_is_reported(off_s: int, reported: str) -> None:
-    """Up to a bound the host's own time is used, above it the time of the store."""
+async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: str) -> None:
+    """For a difference up to the limit the host's time is used, above it the store's time."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.compare()
@@ -350,8 +354,8 @@ async def test_clock_difference_above_a_bound_is_reported(off_s: int, reported: 
     assert clock.now_ns() == ours.time_ns - (off_s * S if reported else 0)
 
 
-async def test_store_without_a_clock_is_ignored() -> None:
-    """The time of the host is used."""
+async def test_host_uses_its_own_time_if_the_store_has_no_clock() -> None:
+    """A store without a clock is ignored."""
     clock = StoreClock(ClockStore(None), FixedClock(5 * S))
     await clock.require_agreement()
 
@@ -374,7 +378,7 @@ async def test_time_of_the_store_is_requested_once_and_after_clock_jumps() -> No
 
 
 async def test_unreachable_store_does_not_change_a_known_clock_difference() -> None:
-    """Garbage collection waits, because it needs the store anyway."""
+    """During an outage, garbage collection waits, because it needs the store in any case."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, FixedClock(1))
     await clock.compare()
@@ -386,14 +390,14 @@ async def test_unreachable_store_does_not_change_a_known_clock_difference() -> N
     assert clock.now_ns() == YEARS_10 * S
 
 
-# --- one reader ------------------------------------------------------------------------------
+# --- one reader with a wrong clock -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("off_s", WRONG)
-async def test_relative_time_uses_the_store_s_clock(
+async def test_relative_time_is_computed_with_the_stores_clock(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """A reader whose clock is wrong finds the right txg for "2d ago" and gets a warning."""
+    """A reader with a wrong clock finds the right txg for "2d ago" and gets a warning."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)
@@ -410,13 +414,13 @@ async def test_relative_time_uses_the_store_s_clock(
 
 
 async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:
-    """A store without a clock is not asked for its time, which would write an object."""
+    """The reader does not request the store's time, because the request would write an object."""
     async with released(power, "a") as session:
         await history(session, right, 3)
     asked = PointInTime("1d ago", right.ns - DAY * S, is_ago=True)
     for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
         power.store.has_own_clock = own
-        # A request for the time of the store would show the wrong clock.
+        # A request for the store's time would reveal the wrong clock.
         power.store.clock = right if own else Beside(right, -YEARS_10)
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)

@@ -1,4 +1,4 @@
-"""The superblock watch: a running mount restores its superblock and follows its changes."""
+"""The superblock watch: a running mount restores its superblock and adopts its changes."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 @pytest.mark.parametrize("forgetful", [False, True])
 async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful: bool) -> None:
-    """A running mount has the superblock in memory."""
+    """A running mount has its superblock in memory, and writes it again."""
     before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     async with power.session("a", tasks=False) as session:
         del power.store.objects[KEY], power.store.objects[COPY_KEY]
@@ -47,7 +47,7 @@ async def test_flush_at_unmount_restores_a_lost_superblock(power: Power) -> None
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_requested_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
-    """A flush without changes restores it, too."""
+    """Even a flush without changes restores the superblock."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
         await session.flush_now()
@@ -55,7 +55,7 @@ async def test_requested_flush_restores_a_lost_superblock(power: Power, key: Obj
 
 
 async def test_watch_of_the_superblock_costs_a_requested_flush_one_listing(power: Power) -> None:
-    """The watch of the superblock adds one listing to a requested flush."""
+    """A requested flush checks the superblock with one additional listing."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:
         await session.flush()
@@ -82,8 +82,8 @@ async def test_fenced_mount_restores_no_superblock(power: Power) -> None:
     assert KEY not in power.store.objects
 
 
-async def test_change_of_the_superblock_by_another_host_is_remembered(power: Power) -> None:
-    """A mount that saw the new superblock can detect an older one."""
+async def test_running_mount_stores_a_superblock_changed_by_another_host(power: Power) -> None:
+    """A mount that has seen the new superblock can recognise an older one."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await change(power.store, power.remembered("-"), power.secret, _retaining_none)
@@ -98,27 +98,27 @@ async def test_change_of_the_superblock_by_another_host_is_remembered(power: Pow
         assert await retained_s(session.volume) == 0
 
 
-async def test_forged_plain_superblock_shortens_no_retention(plain: Power) -> None:
-    """A change raises the generation, so a plain superblock of the same generation is not used."""
+async def test_forged_plain_superblock_cannot_shorten_the_retention(plain: Power) -> None:
+    """A real change raises the generation; a forgery of the same generation is not used."""
     await plain.retain(30 * 86_400)
     async with plain.session("a", tasks=False) as session:
         seen = session.volume.superblock
         forged = superblock_codec.encode(replace(seen, retention_s=0))
         for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
             plain.store.objects[key] = forged
-        plain.remembered("a").path.unlink()  # The running mount itself remembers the superblock.
+        plain.remembered("a").path.unlink()  # The running mount itself keeps the superblock.
         for _ in range(2):
             assert await retained_s(session.volume) == 30 * 86_400
             await tend(session.volume)
             assert session.volume.superblock == seen
         await session.close()
 
-    # The state directory remembers the superblock.
+    # The state directory contains the new superblock.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 30 * 86_400
         await tend(session.volume)
         await session.close()
 
-    await plain.retain(3600)  # Any host may choose a shorter retention.
+    await plain.retain(3600)  # A change by any host may choose a shorter retention.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 3600

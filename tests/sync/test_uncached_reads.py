@@ -1,4 +1,4 @@
-"""Reading blocks without a cache."""
+"""Reads of blocks that bypass the cache."""
 
 import random
 
@@ -19,7 +19,7 @@ from tests.sync.conftest import Power, write_file
 
 
 def located(session: Session, *inos: Ino) -> list[Located]:
-    """Return the locations of files of one block, in the order of their packs."""
+    """Return the locations of one-block files, in the order of their packs."""
     found = [block_map.locate(session.db, ino, BlockIndex(0)) for ino in inos]
     rows = [row for row in found if row is not None]
     assert len(rows) == len(inos)
@@ -57,8 +57,8 @@ async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
         assert store.counts["get_range"].requests == 1
 
 
-async def test_small_blocks_are_read_with_the_window_around_them(power: Power) -> None:
-    """Four tasks read a thousand small files one by one, in any order, with few requests."""
+async def test_uncached_reads_of_small_blocks_fetch_a_window_around_them(power: Power) -> None:
+    """Four tasks read a thousand small files one by one, in random order, with few requests."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]
         rows = await written(session, *contents)
@@ -78,11 +78,11 @@ async def test_small_blocks_are_read_with_the_window_around_them(power: Power) -
         assert sorted(found) == sorted(contents)
         stored_bytes = sum(row.stored_bytes or 0 for row in rows)
         windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
-        assert store.counts["get_range"].requests <= 3 * windows  # Some blocks are in two windows.
+        assert store.counts["get_range"].requests <= 3 * windows  # Some blocks lie in two windows.
 
 
-async def test_block_without_a_location_is_read_as_missing(power: Power) -> None:
-    """The blocks before and after it are read."""
+async def test_block_without_a_location_is_reported_as_missing(power: Power) -> None:
+    """Reads of the blocks before and after the missing block succeed."""
     async with power.session(tasks=False) as session:
         one, other = await written(session, b"one" * 100, b"other" * 100)
         lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)
@@ -93,7 +93,7 @@ async def test_block_without_a_location_is_read_as_missing(power: Power) -> None
 
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
-async def test_damage_of_a_pack_costs_only_the_damaged_blocks(power: Power, size: int) -> None:
+async def test_damaged_pack_loses_only_the_damaged_blocks(power: Power, size: int) -> None:
     """The pack has a flipped byte, is too short, or is missing."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))
@@ -115,7 +115,7 @@ async def test_damage_of_a_pack_costs_only_the_damaged_blocks(power: Power, size
 
 
 async def test_uncached_read_from_an_unreachable_store_is_an_error(power: Power) -> None:
-    """Unreachable content must not be read as holes."""
+    """Content in an unreachable store must not read as zeros."""
     async with power.session(tasks=False) as session:
         rows = await written(session, b"x" * 100)
         store = FaultyStore(power.store)

@@ -1,7 +1,7 @@
 """A filesystem of schema version 1: a bucket and two local states.
 
-``version_1/generate.py`` describes its content. Nothing of it may be lost, and every path to the
-present schema must give the same rows, including the birth times.
+``version_1/generate.py`` describes its content. No row may be lost, and every way to the present
+schema must give the same rows, including the birth times.
 """
 
 import json
@@ -46,7 +46,7 @@ class Former(Power):
 
     def __init__(self, home: Path) -> None:
         super().__init__(MemoryStore(), home)
-        # This time is long after version 1, so that the tests do not depend on the current time.
+        # A fixed time long after version 1 makes the tests independent of the current time.
         self.clock = HandClock()
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(home, filter="data")
@@ -58,7 +58,7 @@ class Former(Power):
         self.rows: dict[str, Any] = json.loads((home / "rows.json").read_bytes())
 
     def require(self, db: Database, which: str) -> None:
-        """Require that nothing is lost, and that every birth time equals ctime."""
+        """Require that no file is lost, and that every birth time equals the ctime."""
         db.commit()
         expected = self.rows[which]
         found = db.inodes.all("SELECT * FROM inodes ORDER BY ino")
@@ -73,12 +73,12 @@ class Former(Power):
 
 @pytest.fixture
 def former(tmp_path: Path) -> Former:
-    """Return a filesystem of schema version 1."""
+    """Return a filesystem of schema version 1, unpacked from the archive."""
     return Former(tmp_path)
 
 
 def named(db: Database) -> dict[bytes, Ino]:
-    """Return the inodes of the directory "folder" and of its entries, by name."""
+    """Return the inodes of the directory "folder" and its entries, by name."""
     folder = dentries.find(db, ROOT_INO, b"folder")
     assert folder is not None
     files = {name: dentries.find(db, folder, name) for name in (b"one", b"three", b"four")}
@@ -101,7 +101,7 @@ def births(db: Database) -> dict[Ino, int]:
 
 
 async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dict[str, Any]:
-    """Restore on a host without local state and return the rows."""
+    """Restore on a host without local state, and return the rows."""
     bucket = await bucket_of(power)
     if not by_levels:
         for key in [key for key in power.store.objects if key.startswith("level/")]:
@@ -112,7 +112,7 @@ async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dic
     return contents_at(target)
 
 
-# --- the bucket --------------------------------------------------------------------------------
+# --- bucket of schema version 1 ----------------------------------------------------------------
 
 
 async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) -> None:
@@ -124,10 +124,10 @@ async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) ->
         assert xattrs.get(session.db, one, b"user.note") == b"kept"
 
 
-async def test_changelogs_of_both_schema_versions_give_the_same_rows_merged(
+async def test_merged_changelogs_of_both_schema_versions_give_the_same_rows(
     former: Former, tmp_path: Path
 ) -> None:
-    """Changelogs of both schema versions are applied one by one and merged in level objects."""
+    """Changelogs applied one by one give the rows that merged level objects give."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         txg = await ship(session)
@@ -137,7 +137,7 @@ async def test_changelogs_of_both_schema_versions_give_the_same_rows_merged(
         await session.leveler.make_due()
         assert births(session.db) == born
         levels = [key for key in former.store.objects if key.startswith("level/")]
-        # The five merged levels contain changes of both versions.
+        # The five merged level objects contain changes of both schema versions.
         assert level_codec.key_of(2, Txg(25)) in levels
     merged = await restored(former, tmp_path / "merged.db")
     single = await restored(former, tmp_path / "single.db", by_levels=False)
@@ -148,8 +148,10 @@ async def test_changelogs_of_both_schema_versions_give_the_same_rows_merged(
         assert {inodes.get(db, ino).ctime_ns for ino in born} == {LATER + 24}
 
 
-async def test_image_of_schema_version_2_keeps_birth_times(former: Former, tmp_path: Path) -> None:
-    """The image is restored without the changelogs before it."""
+async def test_image_of_schema_version_2_contains_birth_times(
+    former: Former, tmp_path: Path
+) -> None:
+    """An image of version 2 is restored without any earlier changelog."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         await ship(session)
@@ -163,10 +165,10 @@ async def test_image_of_schema_version_2_keeps_birth_times(former: Former, tmp_p
         assert births(db) == born
 
 
-async def test_points_in_time_of_schema_version_1_are_available(
+async def test_points_in_time_of_schema_version_1_can_be_restored(
     former: Former, tmp_path: Path
 ) -> None:
-    """A txg of schema version 1 can be mounted, and the filesystem rolled back to it."""
+    """A txg of version 1 can be mounted, and the filesystem can be rolled back to it."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         change_all(session, LATER)
         await ship(session)
@@ -185,13 +187,13 @@ async def test_points_in_time_of_schema_version_1_are_available(
             former.require(session.db, "shipped")
 
 
-# --- local states ------------------------------------------------------------------------------
+# --- local states of schema version 1 ----------------------------------------------------------
 
 
-async def test_unshipped_changes_of_schema_version_1_are_shipped_with_later_ones(
+async def test_unshipped_changes_of_schema_version_1_are_merged_with_later_changes(
     former: Former, tmp_path: Path
 ) -> None:
-    """Records of a killed mount of schema version 1 are merged with those of version 2."""
+    """Records that a killed mount of version 1 left are shipped with those of version 2."""
     async with former.session("a", tasks=False) as session:
         assert session.volume.crashed
         former.require(session.db, "local")
@@ -219,7 +221,7 @@ async def test_unshipped_changes_of_schema_version_1_alone_are_shipped(
         former.require(db, "local")
 
 
-async def test_follower_with_a_state_of_schema_version_1_catches_up(former: Former) -> None:
+async def test_follower_with_local_state_of_schema_version_1_catches_up(former: Former) -> None:
     """A follower applies changelogs of both schema versions."""
     async with following(former, "b") as (session, listener):
         former.require(session.db, "shipped")
@@ -255,13 +257,13 @@ async def test_row_of_schema_version_1_is_removed_on_all_hosts(
 
 @pytest.mark.parametrize("host", ["b", "c"])
 async def test_read_only_mount_of_schema_version_1_works(former: Former, host: str) -> None:
-    """Host b has a local state of schema version 1, host c has none."""
+    """Host b has local state of schema version 1, and host c has none."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 
 
 def test_quarantined_state_of_schema_version_1_is_read_unchanged(former: Former) -> None:
-    """Recovering unshipped changes from a quarantined state does not change its database."""
+    """Recovery of unshipped changes from a quarantined state does not change its database."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()
     with (

@@ -1,4 +1,4 @@
-"""Abandoned txgs: the number after which a chain continues, and their descriptions."""
+"""Descriptions of abandoned txgs, and the right of a host to abandon txgs."""
 
 from contextlib import aclosing
 
@@ -16,10 +16,10 @@ from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot, written
 
 
-async def test_abandoned_txgs_are_described_up_to_a_bound(
+async def test_list_of_abandoned_txgs_is_bounded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An abandoned changelog may be damaged, missing or intact."""
+    """The list reports each abandoned changelog as damaged, missing or intact, up to a maximum."""
     monkeypatch.setattr(abandoned_txgs, "ABANDONED_SHOWN_MAX", 3)
     await written(power)
     rot(power, 6)
@@ -37,8 +37,8 @@ async def test_abandoned_txgs_are_described_up_to_a_bound(
     assert lines[3:] == ["… and 1 more txg"]
 
 
-async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) -> None:
-    """A host may abandon txgs only if all of them are its own, or if the user permits it."""
+async def test_host_abandons_txgs_of_another_host_only_with_permission(power: Power) -> None:
+    """A host abandons txgs only if it wrote all of them, or if the user permits it."""
     await written(power)
     bucket = await bucket_of(power)
     lease = bucket.keeper.lease
@@ -61,7 +61,7 @@ async def test_txgs_of_another_host_are_not_abandoned_by_accident(power: Power) 
     assert await refused(Mend(anything=True), "another") == ""
 
 
-async def test_history_shows_abandoned_txgs(power: Power) -> None:
+async def test_history_lists_abandoned_txgs(power: Power) -> None:
     """The history lists each abandoned txg as a gap with its reason."""
     await written(power)
     rot(power, 7)

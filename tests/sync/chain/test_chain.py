@@ -1,4 +1,4 @@
-"""Finding, fetching and appending the changelogs of the chain."""
+"""The chain: finding, fetching and appending changelogs."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ async def append(store: MemoryStore, changelog: Changelog) -> bytes:
 
 
 async def test_changelogs_of_a_chain_are_fetched_in_order() -> None:
-    """After the last changelog of the chain fetch_next() raises ObjectMissingError."""
+    """After the last changelog of the chain, fetch_next() raises ObjectMissingError."""
     store, link = MemoryStore(), START
     for _ in range(3):
         await append(store, fence(link))
@@ -56,7 +56,7 @@ async def test_changelogs_of_a_chain_are_fetched_in_order() -> None:
         await chain.fetch_next(store, KEYRING, UUID, link)
 
 
-async def test_changelog_that_does_not_follow_the_one_before_is_refused() -> None:
+async def test_changelog_with_the_wrong_predecessor_is_refused() -> None:
     store = MemoryStore()
     await append(store, fence(START))
     other = replace(fence(START), previous="1" * 64)
@@ -72,8 +72,8 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
         await chain.fetch_next(store, KEYRING, UUID, START)
 
 
-async def test_unknown_changelog_version_is_damage_if_the_next_changelog_shows_it() -> None:
-    """The hash in the next changelog proves that the changelog was changed after writing."""
+async def test_unknown_changelog_version_is_damage_if_the_next_changelog_proves_it() -> None:
+    """The hash in the next changelog proves that the version field was damaged after writing."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link
@@ -88,10 +88,10 @@ async def test_unknown_changelog_version_is_damage_if_the_next_changelog_shows_i
 
 
 @pytest.mark.parametrize("following", ["follows", "missing", "damaged", "of another filesystem"])
-async def test_unknown_changelog_version_is_newer_unless_damage_is_proven(
+async def test_unknown_changelog_version_is_treated_as_newer_unless_damage_is_proven(
     following: str,
 ) -> None:
-    """A newer program may use a new version for only some changelogs."""
+    """A newer program may write only some changelogs in a new format version."""
     store = MemoryStore()
     data = claim_newer(changelog_codec.encode(fence(START), KEYRING))
     store.objects[changelog_codec.key_of(Txg(1))] = data
@@ -106,8 +106,8 @@ async def test_unknown_changelog_version_is_newer_unless_damage_is_proven(
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
 
-async def test_append_without_a_reply_is_recognised_by_its_bytes() -> None:
-    """An append whose reply was lost has succeeded if the object has the bytes that were sent."""
+async def test_append_with_a_lost_reply_is_recognised_by_its_bytes() -> None:
+    """An append whose reply was lost succeeded if the stored object has the bytes sent."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)
@@ -116,8 +116,8 @@ async def test_append_without_a_reply_is_recognised_by_its_bytes() -> None:
     assert store.objects[changelog_codec.key_of(Txg(1))] == data
 
 
-async def test_other_objects_beside_changelogs_are_ignored() -> None:
-    """A user may put other files beside the changelogs."""
+async def test_foreign_objects_beside_changelogs_are_ignored() -> None:
+    """A user may store other files under the prefix of the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))
     await store.put(ObjectKey("changelog/readme"), b"hello")

@@ -1,4 +1,4 @@
-"""Checks of the last changelog by a running mount, and the error if it is missing."""
+"""The check of a running mount that its last changelog still exists, and the resulting error."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The head of the chain, the newest image, as recorded on this host."""
+"""The head of the chain (the newest image), as recorded on this host."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 
 def test_confirmed_image_becomes_the_head(tmp_path: Path) -> None:
-    """The head and the attempted image are rows of the local state."""
+    """A confirmed image is recorded as the head, and no longer as an attempt."""
     facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
     db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
     db.begin_local()

@@ -1,4 +1,4 @@
-"""Level objects: merged changelogs equal the single ones and shorten a restore."""
+"""Level objects: merged changelogs equal the single ones and speed up a restore."""
 
 import gc
 import itertools
@@ -48,20 +48,22 @@ PLAIN = Keyring(None, bytes(32))
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
-# --- rows --------------------------------------------------------------------------------------
+# --- rows after merged changelogs --------------------------------------------------------------
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Yield a database that records its changes, and a copy to which they are applied."""
+    """Yield a database that records its changes, and a copy that receives these changes."""
     db = Database.create(tmp_path / "meta.db", Pragmas(), PROPERTIES)
     yield Pair(db, tmp_path)
     db.close()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_merged_changelogs_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int) -> None:
-    """Random changes are merged level by level and compared with those applied one by one."""
+def test_merged_changelogs_give_the_same_rows_as_single_ones(
+    pair: Pair, tmp_path: Path, seed: int
+) -> None:
+    """After random changes, merged changelogs give the rows that single changelogs give."""
     tree = Tree(pair.db, seed)
     (tmp_path / "other.db").write_bytes((tmp_path / "copy.db").read_bytes())
     other = Database.open(tmp_path / "other.db", Pragmas())
@@ -92,11 +94,11 @@ def test_merged_changelogs_give_the_same_rows(pair: Pair, tmp_path: Path, seed: 
     assert len(merged.section.changeset) <= sum(len(one.section.changeset) for one in pieces)
 
 
-# --- sessions ----------------------------------------------------------------------------------
+# --- restores in sessions ----------------------------------------------------------------------
 
 
 async def _work(session: Session, seed: int, txgs: int) -> None:
-    """Write and remove files; let packs die, be compacted, condemned and deleted."""
+    """Write and remove files; condemn and delete packs that become unused."""
     rnd = random.Random(seed)
     files: list[Ino] = []
     for _ in range(txgs):
@@ -118,7 +120,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
 
 @contextmanager
 def without_levels(store: MemoryStore) -> Iterator[None]:
-    """Remove all level objects while the context is active."""
+    """Hide all level objects from the store while the context is active."""
     kept = {key: data for key, data in store.objects.items() if key.startswith("level/")}
     for key in kept:
         del store.objects[key]
@@ -136,7 +138,7 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_restore_by_levels_equals_restore_by_changelogs(power: Power, seed: int) -> None:
-    """The history has moved blocks, and packs that were created and deleted."""
+    """The restored history contains moved blocks, and packs that were created and deleted."""
     async with power.session("a", tasks=False) as session:
         await _work(session, seed, (RUN + 1) * RUN + 3)
         await session.leveler.make_due()
@@ -178,8 +180,8 @@ async def test_restore_uses_changelogs_instead_of_a_damaged_level_object(
         require_equal(contents_at(path), contents_at(single))
 
 
-async def test_restore_uses_changelogs_instead_of_a_level_that_does_not_fit(power: Power) -> None:
-    """A restore whose level object cannot be applied starts again without level objects."""
+async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power: Power) -> None:
+    """A restore that cannot apply a level object starts again without level objects."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -197,8 +199,8 @@ async def test_restore_uses_changelogs_instead_of_a_level_that_does_not_fit(powe
         require_equal(contents_at(path), contents_at(single))
 
 
-async def test_failed_restore_by_levels_keeps_no_manifest_in_memory(power: Power) -> None:
-    """A failed restore is repeated without level objects; no error keeps a manifest in memory."""
+async def test_failed_restore_by_levels_frees_its_manifest(power: Power) -> None:
+    """The error of a failed restore keeps no manifest in memory during the next attempt."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -221,10 +223,10 @@ async def test_failed_restore_by_levels_keeps_no_manifest_in_memory(power: Power
 
 
 @pytest.mark.parametrize("later", [0, 2])
-async def test_restore_uses_changelogs_instead_of_levels_of_another_history(
+async def test_restore_uses_changelogs_instead_of_level_objects_of_another_history(
     power: Power, later: int
 ) -> None:
-    """A level object of another history is detected by the changelogs after its run."""
+    """The changelogs after a level object show that it belongs to another history."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN - 2)  # Txg 1 is the fence record.
         young = dict(power.store.objects)
@@ -249,7 +251,7 @@ async def test_restore_uses_changelogs_instead_of_levels_of_another_history(
 
 
 async def levels_of(power: Power, session: Session, txg: int) -> Section:
-    """Return the changes of one changelog."""
+    """Return the changes of the changelog of a txg."""
     data = power.store.objects[changelog_codec.key_of(Txg(txg))]
     key = changelog_codec.key_of(Txg(txg))
     return changelog_codec.decode(key, data, session.volume.keyring).section
@@ -259,7 +261,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
 
 
 def steps(start: int, end: int) -> int:
-    """Return how many objects a restore reads between two txgs if every level object exists."""
+    """Return the number of objects that a restore from *start* to *end* reads with all levels."""
     count = 0
     while start < end:
         runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
@@ -269,10 +271,10 @@ def steps(start: int, end: int) -> int:
 
 
 def test_restore_of_a_week_of_txgs_reads_at_most_60_objects() -> None:
-    """A week has a txg every five seconds, and begins and ends at any txg.
+    """A restore of a week with a txg every five seconds reads at most 60 objects.
 
-    In the worst case it begins right after a run of changelogs and ends right before the end of
-    another run.
+    The worst case begins right after a run of changelogs and ends right before the end of another
+    run.
     """
     week, fan = 7 * 86_400 // 5, RUN
     firsts = [number * fan**level + 1 for level in range(3, LEVELS_MAX) for number in range(fan)]
@@ -287,7 +289,7 @@ def test_restore_of_a_week_of_txgs_reads_at_most_60_objects() -> None:
     assert max(steps(first, first + week) for first in range(0, fan**LEVELS_MAX, 89)) <= 60
 
 
-async def test_restore_reads_as_many_objects_as_the_arithmetic_predicts(power: Power) -> None:
+async def test_restore_reads_the_computed_number_of_objects(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
@@ -304,7 +306,7 @@ async def test_restore_reads_as_many_objects_as_the_arithmetic_predicts(power: P
 
 @pytest.mark.slow
 async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Power) -> None:
-    """The 6,248 txgs have the worst alignment: the restore uses each level twice."""
+    """The 6,248 txgs are the worst case: the restore reads objects of each level twice."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
@@ -326,7 +328,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
 
 
 async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
-    """The changes of a level object must follow the changelog before its run."""
+    """The changes of a level object must continue from the changelog before its run."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.link
         await append_empty_changelogs(session, 2 * RUN)
@@ -340,7 +342,7 @@ async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
 
 
 def test_changelogs_with_a_gap_are_not_merged() -> None:
-    """Changelogs are merged only if each names the hash of the one before."""
+    """Changelogs are merged only if each contains the hash of its predecessor."""
     one = _piece(1)
     with pytest.raises(FormatError, match="does not follow"):
         levels.merge(1, UUID, [one, _piece(2)])
@@ -357,7 +359,7 @@ def test_changelogs_of_a_newer_schema_version_are_not_merged() -> None:
 
 
 def test_changelogs_with_too_many_changes_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore reads the changelogs of such a run one by one."""
+    """A restore reads the changelogs one by one if their level object would be too large."""
     monkeypatch.setattr(levels, "LEVEL_SECTION_BYTES_MAX", 3)
     one = _piece(1)
     with pytest.raises(NotMergedError):
@@ -365,7 +367,7 @@ def test_changelogs_with_too_many_changes_are_not_merged(monkeypatch: pytest.Mon
 
 
 def test_images_and_changelogs_in_parts_are_not_merged() -> None:
-    """Images have no changes to merge, and changelogs in parts have too many."""
+    """An image has no changes to merge, and a changelog in several parts has too many."""
     from tests.codec.changelogs import GROUP, IMAGE
 
     for changelog in (GROUP, IMAGE):
@@ -373,8 +375,8 @@ def test_images_and_changelogs_in_parts_are_not_merged() -> None:
             levels.piece_of_changelog(Fetched(changelog, Link(Txg(7), NO_HASH, 1), 1))
 
 
-def test_restore_takes_the_longest_level_object_that_fits() -> None:
-    """The run begins after the present txg and ends not after the wanted one."""
+def test_restore_uses_the_longest_level_object_that_fits() -> None:
+    """A level object fits if it begins after the present txg and does not pass the wanted txg."""
     ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
     assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")

@@ -1,4 +1,4 @@
-"""Txgs in the names of objects, which the chain may have reached."""
+"""The last txg of the chain, deduced from the names of objects."""
 
 import pytest
 
@@ -22,8 +22,8 @@ from tests.sync.opening.histories import written
         "level/1/000000000071-000000000075",
     ],
 )
-async def test_every_object_that_names_a_txg_blocks_its_number(power: Power, key: str) -> None:
-    """A txg number is not used if an object of any kind has it in its name."""
+async def test_txg_number_in_any_object_name_is_not_used_again(power: Power, key: str) -> None:
+    """A txg number counts as used if an object of any kind has it in its name."""
     power.store.objects[ObjectKey(key)] = b"?"
     power.store.objects[ObjectKey("pack/00/x")] = b"?"
     keyring = (await power.keys()).keyring
@@ -32,21 +32,21 @@ async def test_every_object_that_names_a_txg_blocks_its_number(power: Power, key
 
 
 async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
-    """Return the last txg that changelogs of these numbers prove, and the number of requests."""
+    """Return the last txg that these changelog names prove, and the number of requests."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring
     found = [(Txg(txg), key_of(Txg(txg))) for txg in txgs]
     return await names.reached(store, keyring, Txg(known), found), len(store.calls)
 
 
-async def test_changelog_names_without_a_large_gap_cost_no_request(power: Power) -> None:
-    """Names near the known txg count without a read, because objects between may be lost."""
+async def test_changelog_names_after_a_small_gap_cost_no_request(power: Power) -> None:
+    """A txg name near the last known txg needs no proof, as changelogs between may be lost."""
     assert await reached(power, 9) == (9, 0)
     assert await reached(power, 9, 3, 10, 11, 11 + TXG_GAP_MAX) == (11 + TXG_GAP_MAX, 0)
 
 
-async def test_changelog_names_after_a_large_gap_need_an_authentic_object(power: Power) -> None:
-    """One authentic changelog after a large gap proves all numbers before it."""
+async def test_changelog_names_after_a_large_gap_need_an_authentic_changelog(power: Power) -> None:
+    """One authentic changelog after a large gap proves that all numbers before it were used."""
     await written(power)  # The written files are in txgs 1 to 9.
     ahead = 9 + TXG_GAP_MAX + 1
     power.store.objects[key_of(Txg(ahead))] = power.store.objects[key_of(Txg(9))]
@@ -58,7 +58,7 @@ async def test_changelog_names_after_a_large_gap_need_an_authentic_object(power:
 
 
 async def test_changelog_names_with_impossible_txgs_are_ignored(power: Power) -> None:
-    """The chain could not continue after such a txg number."""
+    """The chain could not continue after an impossibly high txg number."""
     assert await reached(power, 9, 10 + TXG_LEAP_MAX, (1 << 63) - 2) == (9, 0)
 
 
@@ -67,7 +67,7 @@ async def test_many_forged_changelog_names_cost_a_bounded_number_of_requests(pow
     assert await reached(power, 9, *far) == (9, TXG_GAPS_MAX)
 
 
-async def test_unavailable_changelog_is_not_treated_as_forged(power: Power) -> None:
+async def test_unavailable_changelog_is_not_reported_as_forged(power: Power) -> None:
     """A timeout does not prove that an object is not authentic."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring

@@ -1,4 +1,4 @@
-"""Applying changelogs up to a later txg, and the errors that may occur."""
+"""Replay: applying changelogs up to a later txg, and the errors that may occur."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 async def a_week(
     power: Power, bounds: UploadBounds = DEFAULT_BOUNDS
 ) -> tuple[dict[int, dict[str, list[object]]], str]:
-    """Ship six txgs; return the rows after each of them, and the UUID of the filesystem."""
+    """Ship six txgs; return the rows after each txg, and the UUID of the filesystem."""
     states: dict[int, dict[str, list[object]]] = {}
     frozen: dict[str, list[object]] = {}
 
@@ -64,7 +64,7 @@ async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -
 
 
 def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:
-    """Return the keys with a prefix, in order."""
+    """Return the keys with a prefix, sorted."""
     return sorted(key for key in power.store.objects if key.startswith(prefix))
 
 
@@ -94,8 +94,10 @@ async def test_mount_error_names_a_damaged_changelog(power: Power, damage: str) 
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
-async def test_mount_error_names_a_damaged_part_of_a_changelog(power: Power, damage: str) -> None:
-    """A changelog of which one part is damaged is not applied partially."""
+async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
+    power: Power, damage: str
+) -> None:
+    """A changelog is not applied partially if one of its parts is damaged."""
     await a_week(power, UploadBounds(run_bytes=500))
     parts = damaged_keys(power, "changelog-part/")
     objects = power.store.objects
@@ -112,7 +114,7 @@ async def test_mount_error_names_a_damaged_part_of_a_changelog(power: Power, dam
 
 
 async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) -> None:
-    """A mount reports a damaged image and restores an older one; no file is lost."""
+    """A mount with a damaged image reports it and restores an older one; no file is lost."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
         head = await session.make_image()
@@ -127,7 +129,7 @@ async def test_mount_uses_an_older_image_if_the_newest_is_damaged(power: Power) 
         assert any("older image" in notice for notice in session.volume.notices)
 
 
-async def test_changelog_opens_only_under_its_own_name(power: Power) -> None:
+async def test_changelog_cannot_be_decoded_under_another_name(power: Power) -> None:
     await a_week(power)
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
         keyring = session.volume.keyring

@@ -1,4 +1,4 @@
-"""Packs that live again with a copy of the past: what other hosts know of them."""
+"""Revived packs: a file restored from the past refers to a pack that had no live block."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ async def ship(session: Session) -> Txg:
 
 
 def share(session: Session, txg: Txg, old: Ino) -> Ino:
-    """Create a file with the block of a file of the past, whose database is attached."""
+    """Create a file that shares a block of a past file, whose database is attached."""
     db = session.db
     db.begin()
     past_content.begin(db)
@@ -40,7 +40,7 @@ def share(session: Session, txg: Txg, old: Ino) -> Ino:
 
 
 async def revive(session: Session, txg: Txg, old: Ino) -> Ino:
-    """Create a file with the block of a file of the past."""
+    """Open the database of a past txg, and create a file that shares a block of its file."""
     points = points_of(session)
     async with points.kept_open(txg) as point:
         with attached(session.db, point.db.path):
@@ -49,7 +49,7 @@ async def revive(session: Session, txg: Txg, old: Ino) -> Ino:
 
 @asynccontextmanager
 async def revived(plain: Power) -> AsyncIterator[tuple[Session, Ino, Txg]]:
-    """Run a session with a file that has the block of a removed one; give the txg of its death."""
+    """Yield a session with a file that revived a pack, and the txg in which the pack had died."""
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
         past = await ship(session)
@@ -60,12 +60,12 @@ async def revived(plain: Power) -> AsyncIterator[tuple[Session, Ino, Txg]]:
 
 
 def state_of(session: Session) -> list[tuple[int, Txg | None]]:
-    """Return the live bytes of each pack, and the txg of its death."""
+    """Return the live bytes of each pack, and the txg in which it died."""
     return [(row.live_bytes, row.died_txg) for row in packs.iterate(session.db)]
 
 
-async def test_block_gets_a_new_number_and_the_former_location(plain: Power) -> None:
-    """A changelog lists the locations of new numbers only."""
+async def test_revived_block_gets_a_new_number_and_its_former_location(plain: Power) -> None:
+    """A revived block gets a new number, as changelogs list locations only for new numbers."""
     async with revived(plain) as (session, ino, _died):
         located = block_map.locate(session.db, ino, BlockIndex(0))
         assert located is not None
@@ -76,7 +76,7 @@ async def test_block_gets_a_new_number_and_the_former_location(plain: Power) -> 
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-async def test_other_host_reads_content_that_came_back(plain: Power, has_image: bool) -> None:
+async def test_other_host_reads_a_revived_block(plain: Power, has_image: bool) -> None:
     async with revived(plain) as (session, ino, _died):
         await ship(session)
         if has_image:
@@ -89,18 +89,18 @@ async def test_other_host_reads_content_that_came_back(plain: Power, has_image: 
 
 
 async def fill_run(session: Session) -> None:
-    """Ship txgs until the next one begins a run of level 1."""
+    """Ship txgs until the next txg starts a run of level 1."""
     while session.link.txg % LEVEL_FAN_OUT:
         write_file(session, b"%d" % session.link.txg)
         await ship(session)
 
 
-async def test_second_death_of_a_pack_is_known_through_a_level(plain: Power) -> None:
-    """A level leaves out the block, which was created and deleted within its run.
+async def test_level_object_records_the_second_death_of_a_revived_pack(plain: Power) -> None:
+    """A restore through a level object learns in which txg a revived pack died again.
 
-    Without a note about the pack, a host that restores through the level would count it as dead
-    since its first death, and delete it too early: points in time between the revival and the second
-    death need it.
+    The level object omits the block, which was created and deleted within its run. Without a note
+    about the pack, a host would count the pack as dead since its first death and delete it too
+    early: points in time between the revival and the second death need the pack.
     """
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
@@ -126,8 +126,8 @@ async def test_second_death_of_a_pack_is_known_through_a_level(plain: Power) -> 
     assert known >= died
 
 
-async def test_follower_and_writer_agree_on_packs_that_live_again(plain: Power) -> None:
-    """A follower applies each changelog: the revival, and the second death."""
+async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
+    """A follower applies the changelog of the revival and that of the second death."""
     async with revived(plain) as (session, ino, _died):
         for _ in range(2):
             await ship(session)
@@ -140,10 +140,10 @@ async def test_follower_and_writer_agree_on_packs_that_live_again(plain: Power) 
         assert state_of(session)[0][0] == 0
 
 
-async def test_pack_that_lives_again_after_the_cut_is_listed_in_the_next_changelog(
+async def test_pack_revived_after_the_cut_is_listed_in_the_next_changelog(
     plain: Power,
 ) -> None:
-    """The changelog of the cut lists the pack for an earlier revival, which is not enough."""
+    """If a pack is revived twice, the changelog of the cut lists only the earlier revival."""
     again: list[Path] = []
 
     def hook(step: str) -> None:

@@ -1,4 +1,4 @@
-"""The locations of blocks and packs in a changelog."""
+"""Locations of blocks and packs in a changelog."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def row(number: int, pack: int | None) -> BlockRow:
 
 
 def test_changelog_has_the_locations_of_blocks_uploaded_after_its_cut() -> None:
-    """A block that was uploaded after the cut has no location in the rows of the cut."""
+    """At the cut, a block that is uploaded later has no location in its row."""
     cut = Cut({BlockId(2), BlockId(3)})
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])
@@ -39,7 +39,7 @@ def test_changelog_has_the_locations_of_blocks_uploaded_after_its_cut() -> None:
 
 
 def test_changelog_with_a_block_without_a_location_is_refused() -> None:
-    """Other hosts could not read a block without a location."""
+    """Other hosts could not read a block that has no location."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set()))
 

@@ -1,4 +1,4 @@
-"""Merging of changelogs into level objects in the background."""
+"""Merging changelogs into level objects in the background."""
 
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -16,7 +16,7 @@ def made(power: Power) -> list[tuple[int, Txg]]:
     return sorted(name for name in names if name is not None)
 
 
-async def test_level_object_is_made_once_its_run_of_changelogs_is_complete(power: Power) -> None:
+async def test_level_object_is_made_when_its_run_of_changelogs_is_complete(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, RUN - 2)  # Txg 1 is the fence record.
         await session.leveler.make_due()
@@ -27,7 +27,7 @@ async def test_level_object_is_made_once_its_run_of_changelogs_is_complete(power
 
 
 async def test_next_mount_makes_missing_level_objects(power: Power) -> None:
-    """A crash may prevent the creation of a level object."""
+    """After a crash, level objects may be missing for complete runs of changelogs."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
@@ -45,7 +45,7 @@ async def test_next_mount_makes_missing_level_objects(power: Power) -> None:
 
 
 async def test_run_of_changelogs_that_contains_an_image_is_not_merged(power: Power) -> None:
-    """A changelog of the kind image has no changes to merge."""
+    """A changelog that only announces an image has no changes to merge."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
@@ -60,7 +60,7 @@ async def test_run_of_changelogs_that_contains_an_image_is_not_merged(power: Pow
 
 
 async def test_merge_of_changelogs_is_retried_after_an_outage(power: Power) -> None:
-    """No run of changelogs is skipped after a failed upload."""
+    """After a failed upload of a level object, the writer makes the object later."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await append_empty_changelogs(session, 4 * RUN - 1)

@@ -1,4 +1,4 @@
-"""Merging of pending records, which bounds their number."""
+"""Merging of pending change records, which bounds their number."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 async def test_pending_records_of_an_outage_are_merged(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many changes of a file during an outage become one record."""
+    """Many changes of one file during an outage are merged into one record."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
@@ -40,7 +40,7 @@ async def test_pending_records_of_an_outage_are_merged(
 async def test_pending_records_of_an_unconfirmed_txg_are_not_merged(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records of a txg that is being shipped must not change."""
+    """The records of a txg must not change while its changelog is being uploaded."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     condensed: list[bool] = []

@@ -5,7 +5,7 @@ from s3fs_meta.sync.changelog.since_image import SinceImage
 
 
 def test_image_resets_the_bytes_of_changelogs_since_the_last_image() -> None:
-    """A small changelog may have changed only locations, which make no new image due."""
+    """Changelogs small enough to contain only new locations make no new image due."""
     since = SinceImage()
     since.add(10)
     since.add_earlier([1, NEWS_BYTES_MIN])

@@ -1,4 +1,4 @@
-"""Objects of other programs under the name of the next changelog."""
+"""Foreign objects under the name of the next changelog."""
 
 import pytest
 
@@ -19,7 +19,7 @@ JUNK = [b"?", b"S3FSMETA\x00\x63" + bytes(100)]
 async def test_writer_continues_after_an_invalid_object_under_the_next_name(
     power: Power, ahead: int, content: bytes
 ) -> None:
-    """If an invalid object has the name of the next changelog, an image becomes the next txg."""
+    """If an invalid object has the name of the next changelog, the next txg is an image."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -28,7 +28,7 @@ async def test_writer_continues_after_an_invalid_object_under_the_next_name(
         for txg in range(3, 9):
             inos[txg] = write_file(session, b"%d" % txg)
             await session.flush()
-            # Before this txg the object counts as a damaged changelog.
+            # Readers of earlier txgs treat the object as a damaged changelog.
             if key_of(session.link.txg) > taken:
                 async with power.session(f"at-{txg}", options=READ_ONLY, tasks=False) as other:
                     await require_files(other, inos, txg)
@@ -41,7 +41,7 @@ async def test_writer_continues_after_an_invalid_object_under_the_next_name(
 
 
 async def test_authentic_changelog_under_the_next_name_fences_the_writer(power: Power) -> None:
-    """Only another writer can have appended the changelog, even without a valid lease."""
+    """An authentic changelog proves that another host writes, even without a valid lease."""
     async with power.session("a", tasks=False) as session:
         lease = power.store.objects[ObjectKey("lease")]
         async with power.session("b", options=TAKEOVER, tasks=False) as other:

@@ -1,4 +1,4 @@
-"""Transaction groups that one host ships and another host applies."""
+"""Changelogs that one host ships and another host applies."""
 
 import itertools
 import secrets
@@ -64,7 +64,7 @@ async def test_flush_of_an_unchanged_filesystem_uploads_nothing(power: Power) ->
 
 
 async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
-    """Each epoch begins with a fence record; each changelog has the hash of the one before."""
+    """Each epoch begins with a fence record; each changelog has the hash of its predecessor."""
     for host in "aba":
         async with power.session(host) as session:
             write_file(session, host.encode())
@@ -83,8 +83,8 @@ async def test_chain_has_no_gap_across_epochs(power: Power) -> None:
         assert after.previous == content_hash(data)
 
 
-async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Power) -> None:
-    """Blocks that a cut names may turn out to be zeros or duplicates when they are uploaded."""
+async def test_zeros_and_duplicates_found_after_the_cut_reach_the_other_host(power: Power) -> None:
+    """A block in the cut may be recognised as zeros or as a duplicate when it is uploaded."""
     async with power.session("a", tasks=False) as session:
         zeros = [write_file(session, bytes(9000)) for _ in range(3)]
         doubles = [write_file(session, b"same" * 2000) for _ in range(3)]
@@ -92,7 +92,7 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
         assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
         at_first = changelogs(power, session)[-1].txg
         more = write_file(session, b"same" * 2000)
-        # These two calls ship the placements that were made after the first cut.
+        # These two calls ship the placements of blocks that were uploaded after the first cut.
         await session.shipper.ship(anyway=True)
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)
@@ -108,7 +108,7 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
 
 
 async def test_changes_after_a_txg_that_is_an_image_are_shipped(power: Power) -> None:
-    """fsck -y publishes an image as the next txg; duplicate blocks are found while it is made."""
+    """While fsck -y publishes an image as the next txg, the upload finds duplicate blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"same" * 2000)
         await session.flush()
@@ -150,7 +150,7 @@ async def test_wal_is_bounded_while_an_upload_waits_for_the_store(power: Power) 
 
 
 async def test_wal_is_bounded_while_an_image_waits_for_the_store(power: Power) -> None:
-    """Blocks are uploaded before the cut of the image, so no snapshot is open during the outage."""
+    """Blocks are uploaded before the cut of an image, so no snapshot is open in an outage."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -170,10 +170,10 @@ async def test_wal_is_bounded_while_an_image_waits_for_the_store(power: Power) -
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_image_is_abandoned_when_the_wal_grows_too_much(
+async def test_image_is_abandoned_when_the_wal_grows_too_large(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next txg ships the locations of blocks that were uploaded for an abandoned image."""
+    """The next txg ships the locations of blocks that were uploaded for the abandoned image."""
     monkeypatch.setattr(changelog_writer, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
@@ -204,7 +204,7 @@ async def _expect_abandoned(session: Session) -> None:
         await session.make_image()
 
 
-async def test_host_that_mounts_again_applies_changelogs_instead_of_restoring(power: Power) -> None:
+async def test_host_that_mounts_again_applies_only_later_changelogs(power: Power) -> None:
     """A host that unmounted cleanly applies later changelogs to its local state."""
     async with power.session("a") as session:
         ino = write_file(session, b"from a")
@@ -216,14 +216,16 @@ async def test_host_that_mounts_again_applies_changelogs_instead_of_restoring(po
         await session.close()
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
-        assert session.cache.misses == 0  # The cached blocks of the file were kept.
+        assert session.cache.misses == 0  # The file is read from blocks that stayed in the cache.
         assert await read_file(session, other) == b"from b"
         assert not session.volume.notices
         assert not list(session.volume.state_dir.path.glob("kept-*"))
 
 
-async def test_changes_recorded_before_a_crash_are_shipped_by_the_next_mount(power: Power) -> None:
-    """The first changelog of the next mount contains changes that were recorded but not shipped."""
+async def test_unshipped_changes_of_a_crashed_mount_are_shipped_by_the_next_mount(
+    power: Power,
+) -> None:
+    """The next mount's first changelog contains changes that were recorded but not shipped."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"recorded")
         session.db.commit()
@@ -236,8 +238,8 @@ async def test_changes_recorded_before_a_crash_are_shipped_by_the_next_mount(pow
         assert await read_file(session, ino) == b"recorded"
 
 
-async def test_changelog_that_failed_to_be_appended_is_sent_again_unchanged(power: Power) -> None:
-    """The bytes of an attempted changelog never change."""
+async def test_failed_append_of_a_changelog_is_retried_with_the_same_bytes(power: Power) -> None:
+    """A changelog keeps its bytes after the first attempt to append it."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)
@@ -258,7 +260,7 @@ async def test_changelog_that_failed_to_be_appended_is_sent_again_unchanged(powe
 
 
 async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power) -> None:
-    """The number of the paused writer's next changelog is taken, so the mount turns read-only."""
+    """Another host has taken the number of the next changelog, so the mount turns read-only."""
     async with power.session("a", tasks=False) as old:
         write_file(old, b"before")
         await old.flush()
@@ -278,7 +280,7 @@ async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power)
 
 
 async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None:
-    """Changes are shipped after sync_interval without a request."""
+    """The writer ships changes after sync_interval, without any request to flush."""
     shipped = trio.Event()
 
     def hook(step: str) -> None:
@@ -288,7 +290,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # The change is not even recorded yet.
+        assert session.shipper.oldest_ns == 0  # The change has not been recorded yet.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(20):
@@ -299,7 +301,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
 
 
 async def test_huge_txg_is_split_into_parts(power: Power) -> None:
-    """Changes and locations that exceed one object are stored in parts, which make one txg."""
+    """Changes and locations too large for one object are stored in several parts of one txg."""
     bounds = UploadBounds(run_bytes=2000, locations=7)
     async with power.session("a", tasks=False, bounds=bounds) as session:
         expected = {}

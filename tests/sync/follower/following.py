@@ -1,4 +1,4 @@
-"""A follower, run beside its writer."""
+"""A follower that runs beside its writer."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,24 +19,24 @@ FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.0
 
 
 class Listener(NoKernel):
-    """A kernel that records which changes the follower announces, and wakes waiting tests."""
+    """A kernel substitute: it records announced changes and wakes waiting tests."""
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
-        # The listener calls this before each announcement.
+        # The listener awaits *react* before each announcement.
         self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self.turns: list[Turned | None] = []
         self._waiting: dict[int, trio.Event] = {}
 
     @override
     async def before_turn(self, turned: Turned | None) -> None:
-        """Record the announced changes."""
+        """Record the changes that the follower announces."""
         self.turns.append(turned)
         await self.react()
 
     @override
     async def after_turn(self, turned: Turned | None) -> None:
-        """Wake the tests that wait for a txg up to the follower's."""
+        """Wake the tests that wait for a txg up to that of the follower."""
         assert turned is self.turns[-1]
         for txg, event in self._waiting.items():
             if self._shown() >= txg:
@@ -59,7 +59,7 @@ class Listener(NoKernel):
 async def following(
     power: Power, host: str = "b", *, tasks: bool = True
 ) -> AsyncIterator[tuple[Session, Listener]]:
-    """Run a session that follows; yield it and its listener."""
+    """Run a follower session; yield it and its listener."""
     listener = Listener()
     async with power.session(
         host, options=READS, session_options=FOLLOWS, tasks=tasks, kernel=listener

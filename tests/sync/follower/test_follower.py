@@ -1,4 +1,4 @@
-"""Following another host's session, without FUSE."""
+"""A follower of another host's session, without FUSE."""
 
 import pytest
 
@@ -19,7 +19,7 @@ LEASE = lease.KEY
 
 
 async def test_follower_shows_each_shipped_txg(power: Power) -> None:
-    """A follower shows new and removed files and never changes the lease."""
+    """A follower shows new and removed files, and never changes the lease."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone")
         await ship(writer)
@@ -39,8 +39,8 @@ async def test_follower_shows_each_shipped_txg(power: Power) -> None:
             assert power.store.objects[LEASE] == before
 
 
-async def test_follower_deletes_cached_blocks_of_removed_files(power: Power) -> None:
-    """Rows and files of these cached blocks are deleted; other cached blocks stay."""
+async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> None:
+    """A follower deletes the rows and files of cached blocks of removed files, and no others."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -53,7 +53,7 @@ async def test_follower_deletes_cached_blocks_of_removed_files(power: Power) -> 
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
             async with session.follower.paused():  # type: ignore[union-attr]  # it is a follower
-                pass  # Entering the context waits until the switch to the new txg is complete.
+                pass  # The context is entered only after the follower has switched to the new txg.
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())
@@ -61,7 +61,7 @@ async def test_follower_deletes_cached_blocks_of_removed_files(power: Power) -> 
 
 
 async def test_follower_announces_exactly_the_changes_of_a_txg(power: Power) -> None:
-    """A name that now refers to another inode is announced, too."""
+    """A txg's announcement also lists a name that now refers to another inode."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
         writer.db.begin()
@@ -77,7 +77,7 @@ async def test_follower_announces_exactly_the_changes_of_a_txg(power: Power) -> 
 
 
 async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:
-    """After a number of polls one listing is added; the size of the filesystem does not matter."""
+    """Every few polls, a follower adds one listing; the filesystem's size does not matter."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)
@@ -113,8 +113,8 @@ async def test_cache_of_a_follower_survives_a_remount(power: Power) -> None:
             assert session.cache.is_local(located)
 
 
-async def test_killed_follower_continues_after_its_last_txg(power: Power) -> None:
-    """A follower keeps the changes that it applied before a kill, and fetches all others again."""
+async def test_killed_follower_resumes_after_its_last_applied_txg(power: Power) -> None:
+    """A follower keeps the changes that it applied before the kill, and fetches only later ones."""
     async with power.session("a") as writer:
         async with following(power) as (session, listener):
             ino = write_file(writer, b"x" * 100_000)
@@ -142,10 +142,10 @@ async def test_host_with_unshipped_changes_cannot_follow(power: Power) -> None:
         assert writer.db.counters.inodes == 2
 
 
-async def test_huge_txg_makes_a_follower_invalidate_all_inodes(
+async def test_follower_invalidates_all_inodes_after_a_huge_txg(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of changed inodes that a follower remembers is bounded."""
+    """A follower remembers only a limited number of changed inodes."""
     monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
     async with power.session("a") as writer, following(power) as (session, listener):
         small = write_file(writer, b"x")
@@ -160,7 +160,7 @@ async def test_huge_txg_makes_a_follower_invalidate_all_inodes(
 
 
 async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The WAL of a follower restarts after a checkpoint."""
+    """Each checkpoint lets the WAL of a follower restart."""
     monkeypatch.setattr(follower_module, "WAL_CHECKPOINT_BYTES", 4096)
     async with power.session("a") as writer, following(power) as (session, listener):
         lengths = []
@@ -174,8 +174,8 @@ async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.Mo
         assert max(lengths[4:]) <= max(lengths[:4])
 
 
-async def test_follower_reports_an_outage_of_the_store_and_continues_later(power: Power) -> None:
-    """During an outage the follower shows its last state; afterwards it continues."""
+async def test_follower_reports_an_outage_and_continues_afterwards(power: Power) -> None:
+    """During an outage of the store the follower shows its last state."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)
         async with power.session(

@@ -1,4 +1,4 @@
-"""Resync: a follower that cannot apply changes restores an image while it answers requests."""
+"""Resync: a follower that cannot apply a txg restores an image while it answers requests."""
 
 from collections.abc import Awaitable, Callable
 
@@ -24,8 +24,8 @@ def follower_of(session: Session) -> Follower:
     return session.follower
 
 
-async def test_follower_restores_a_txg_that_is_an_image(power: Power) -> None:
-    """The follower drops its rows and cached blocks, and then follows later txgs as usual."""
+async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Power) -> None:
+    """A follower drops its rows and cached blocks, and then applies later txgs as usual."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -84,7 +84,7 @@ async def ship_file(session: Session, content: bytes) -> Ino:
 
 
 async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None:
-    """The follower keeps showing its last state and does not fetch the changelog repeatedly."""
+    """A follower keeps its last state, and does not fetch a damaged changelog repeatedly."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -107,8 +107,8 @@ async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None
             assert await read_file(session, ino) == b"second"
 
 
-async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -> None:
-    """A host that remembers a later txg reports the older bucket and keeps showing its state."""
+async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power) -> None:
+    """A host that knows a later txg reports the older bucket and keeps showing its own state."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         before = dict(power.store.objects)
@@ -127,7 +127,7 @@ async def test_bucket_restored_to_an_older_state_is_not_followed(power: Power) -
 
 
 async def test_follower_restores_an_image_if_changes_do_not_fit_its_rows(power: Power) -> None:
-    """If another process changed rows of the follower, no txg is applied in part."""
+    """If another process changed rows of the follower, the follower applies no txg partially."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):
@@ -147,7 +147,7 @@ async def test_follower_restores_an_image_if_changes_do_not_fit_its_rows(power: 
 
 
 async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) -> None:
-    """A block that was fetched while the database was exchanged has neither row nor file."""
+    """A block fetched while the database is replaced leaves neither a row nor a file."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with following(power, tasks=False) as (session, listener):
@@ -168,7 +168,7 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
 
 
 def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Return a reaction to an announcement that makes the exchange of databases fail."""
+    """Return a hook, run at each announcement, that makes the database swap fail."""
 
     async def react() -> None:
         spoil()
@@ -177,8 +177,8 @@ def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-async def test_failed_resync_leaves_the_visible_state_of_a_follower(power: Power, how: str) -> None:
-    """The follower keeps answering requests, and the next attempt shows the new state."""
+async def test_failed_resync_keeps_the_visible_state_of_a_follower(power: Power, how: str) -> None:
+    """After a failed resync, the follower answers requests and tries again."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)
         async with following(power, tasks=False) as (session, listener):

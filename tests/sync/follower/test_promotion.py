@@ -36,7 +36,7 @@ class FenceStore(FaultyStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Create an object; run the hook before a changelog is created."""
+        """Create an object; before a changelog is created, run the hook."""
         if not key.startswith("changelog/"):
             return await super().create(key, data)
         if self.before is not None:
@@ -54,7 +54,7 @@ class Killed(BaseException):
 
 
 class KillingStore(FaultyStore):
-    """A store that simulates a kill before or after one of its conditional writes."""
+    """A store that simulates a kill before or after a chosen conditional write."""
 
     def __init__(self, inner: ObjectStore, change: int) -> None:
         super().__init__(inner)
@@ -69,7 +69,7 @@ class KillingStore(FaultyStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Create an object, unless the kill is due before or after it."""
+        """Create an object, and raise Killed before or after the chosen write."""
         self._count_change()
         etag = await super().create(key, data)
         self._count_change()
@@ -77,7 +77,7 @@ class KillingStore(FaultyStore):
 
     @override
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Replace an object, unless the kill is due before or after it."""
+        """Replace an object, and raise Killed before or after the chosen write."""
         self._count_change()
         new_etag = await super().replace(key, data, etag)
         self._count_change()
@@ -85,7 +85,7 @@ class KillingStore(FaultyStore):
 
 
 async def test_promoted_follower_writes_and_fences_the_former_writer(power: Power) -> None:
-    """The promoted follower has the lease, has written a fence record and can write files."""
+    """The promoted follower holds the lease, has appended a fence record and can write files."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone" * 30_000)
         await ship(writer)
@@ -115,7 +115,7 @@ async def test_promoted_follower_writes_and_fences_the_former_writer(power: Powe
 
 
 async def test_promotion_is_refused_while_another_host_has_the_lease(power: Power) -> None:
-    """A refused promotion changes nothing: the writer and the follower continue."""
+    """After a refused promotion, the writer and the follower continue unchanged."""
     async with power.session("a") as writer, following(power) as (session, listener):
         before = dict(power.store.objects)
         with pytest.raises(HeldError):
@@ -127,11 +127,11 @@ async def test_promotion_is_refused_while_another_host_has_the_lease(power: Powe
         assert await read_file(session, ino) == b"x"
 
 
-async def test_promotion_after_an_unmount_of_the_writer_needs_no_force(power: Power) -> None:
+async def test_promotion_after_a_clean_unmount_of_the_writer_needs_no_force(power: Power) -> None:
     async with following(power) as (session, _listener):
         assert session.follower is not None
         async with session.follower.paused(), power.session("a") as writer:
-            # The follower has not polled this txg when it is promoted.
+            # The follower is promoted before it polls this txg.
             ino = write_file(writer, b"last")
             await writer.flush()
             await writer.close()
@@ -143,7 +143,7 @@ async def test_promotion_after_an_unmount_of_the_writer_needs_no_force(power: Po
 async def test_promotion_restores_the_newest_state_if_the_next_changelogs_are_deleted(
     power: Power,
 ) -> None:
-    """Garbage collection deleted them before a poll; a fence record in their place would fork."""
+    """A fence record under the name of a deleted changelog would fork the chain."""
     await power.retain(0)
     async with following(power) as (other, listener):
         assert other.follower is not None
@@ -175,14 +175,14 @@ async def test_only_a_follower_can_be_promoted(power: Power) -> None:
 
 
 async def test_changelog_appended_during_the_promotion_is_applied(power: Power) -> None:
-    """The old writer may append a changelog before the fence record of the new writer."""
+    """The old writer may append a changelog before the new writer's fence record."""
     async with power.session("a", tasks=False) as writer:
         await writer.flush()
         ino = write_file(writer, b"last moment")
         store = FenceStore(power.store)
 
         async def append() -> None:
-            # The flush of the old writer fails, but its changelog exists.
+            # The flush of the old writer fails, although its changelog exists.
             with pytest.raises(FencedError):
                 await writer.flush()
 
@@ -196,8 +196,8 @@ async def test_changelog_appended_during_the_promotion_is_applied(power: Power) 
             assert session.status.writable
 
 
-async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> None:
-    """The reply to the fence record was lost, so the follower cannot know whether it is stored."""
+async def test_promotion_that_failed_halfway_can_be_repeated(power: Power) -> None:
+    """The store's reply to the fence record was lost, so the follower cannot know its result."""
     async with power.session("a"):
         pass
     store = FenceStore(power.store)
@@ -212,7 +212,7 @@ async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> Non
         lost = ObjectKey(changelog_codec.key_of(session.follower.link.next_txg))
         assert lost in power.store.objects
 
-        link = await session.promote()  # The first attempt already took the lease.
+        link = await session.promote()  # The first attempt already acquired the lease.
 
         assert changelog_codec.key_of(link.txg) > lost
         ino = write_file(session, b"x")
@@ -235,12 +235,12 @@ async def _promote_until_killed(
             raise
 
 
-# The writes: a probe of four with two refused, the lease, the fence record.
+# Conditional writes of a promotion: four of the probe (two are refused), lease, fence record.
 _CHANGES = 2 + 1 + 2 + 1 + 2 + 2
 
 
 async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
-    """Require the shipped file on the killed host, then on another host."""
+    """Require that the killed host, and then another host, can read the shipped file."""
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
@@ -261,7 +261,7 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
 async def test_kill_after_any_step_of_a_promotion_loses_nothing(
     power: Power, step: str, goes_on: str
 ) -> None:
-    """A kill loses no shipped data, and both hosts can continue."""
+    """A kill during a promotion loses no shipped data, and both hosts can continue."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as writer:
@@ -278,7 +278,7 @@ async def test_kill_after_any_step_of_a_promotion_loses_nothing(
 async def test_kill_at_any_write_of_a_promotion_loses_nothing(
     power: Power, change: int, goes_on: str
 ) -> None:
-    """After the kill the host can follow or write again."""
+    """A host that is killed during its promotion can follow or write again."""
     async with power.session("a", tasks=False) as writer:
         ino = write_file(writer, b"shipped")
         await ship(writer)
@@ -289,7 +289,7 @@ async def test_kill_at_any_write_of_a_promotion_loses_nothing(
     await _requires_what_was_shipped(power, ino, goes_on)
 
 
-async def test_promoted_writer_ships_in_the_background(
+async def test_promoted_writer_uploads_in_the_background(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a") as session:
@@ -307,7 +307,7 @@ async def test_promoted_writer_ships_in_the_background(
 
         monkeypatch.setattr(follower, "close", close_slowly)
         await trio.testing.wait_all_tasks_blocked()
-        await follower.poll_once()  # Now the task of the follower waits for its next poll.
+        await follower.poll_once()  # At this point the follower's task waits for its next poll.
         await trio.testing.wait_all_tasks_blocked()
         await session.promote()
         write_file(session, b"written after it")

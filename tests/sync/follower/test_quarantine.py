@@ -1,4 +1,4 @@
-"""Quarantine of a follower's cached blocks of damaged packs, before a resync."""
+"""Quarantine before a resync: a follower saves cached blocks of damaged packs."""
 
 import errno
 import os
@@ -58,8 +58,10 @@ def _block(session: Session, ino: Ino) -> BlockId:
     return block
 
 
-async def test_last_copies_are_quarantined_and_can_be_copied_out(power: Power) -> None:
-    """For the missing pack fsck -y publishes a hole, but the follower has the block cached."""
+async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_copied_out(
+    power: Power,
+) -> None:
+    """fsck -y replaces the missing pack by a hole, but the follower has the block cached."""
     [sound] = await _written(power, b"sound" * 1000)
     packs = [data for key, data in power.store.objects.items() if key.startswith("pack/")]
     [ino] = await _written(power, CONTENT)
@@ -87,7 +89,7 @@ async def test_last_copies_are_quarantined_and_can_be_copied_out(power: Power) -
 
 
 async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
-    """A follower that restores an image of the writer drops its cached blocks."""
+    """A follower that restores an image of an intact filesystem drops its cached blocks."""
     [ino] = await _written(power, CONTENT)
     async with following(power, tasks=False) as (session, listener):
         await read_file(session, ino)
@@ -102,7 +104,7 @@ async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
 async def test_follower_keeps_its_cache_if_the_quarantine_fails(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk the follower keeps showing the txg before the repair."""
+    """On a full disk the follower keeps showing the last txg before the repair."""
     [ino] = await _written(power, CONTENT)
 
     def fail(source: object, target: object, **_options: object) -> None:

@@ -1,4 +1,4 @@
-"""Changes of files in a session, each in a txg of its own."""
+"""Helpers that change files in a session and ship each change as a separate txg."""
 
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.meta.tables import dentries, hard_links, inodes
@@ -10,7 +10,7 @@ from tests.sync.history.index_matches import index_all
 
 
 class Files:
-    """Changes of files in one session, each shipped in a txg of its own."""
+    """File operations in one session; each operation ships a txg."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -24,14 +24,14 @@ class Files:
     async def make(
         self, name: bytes, size: int, parent: Ino = ROOT_INO, content: bytes = b""
     ) -> tuple[Ino, Txg]:
-        """Create a file with a name."""
+        """Create a file with a name, and ship the txg."""
         ino = write_file(self.session, content or (b"%d" % size * size)[:size])
         inodes.set_parent(self.db, ino, parent)
         dentries.add(self.db, parent, name, ino)
         return ino, await self.ship()
 
     async def make_directory(self, name: bytes, parent: Ino = ROOT_INO) -> Ino:
-        """Create a directory."""
+        """Create a directory, and ship the txg."""
         self.db.begin()
         ino = inodes.create(self.db, 0o40755, 0, 0, parent, 0, nlink=2).ino
         dentries.add(self.db, parent, name, ino)
@@ -39,14 +39,14 @@ class Files:
         return ino
 
     async def write(self, ino: Ino, size: int) -> Txg:
-        """Write a longer content."""
+        """Replace the content of a file by a longer one."""
         self.db.begin()
         self.session.cache.write_new(ino, BlockIndex(size), 0, b"x")
         inodes.set_size(self.db, ino, size, 1)
         return await self.ship()
 
     async def rename(self, old: bytes, new: bytes, parent: Ino = ROOT_INO) -> Txg:
-        """Rename a file; a file with the new name is removed."""
+        """Rename a file; an existing file with the new name is removed."""
         self.db.begin()
         ino = dentries.remove(self.db, parent, old)
         if dentries.find(self.db, parent, new) is None:
@@ -85,7 +85,7 @@ class Files:
         return await self.ship()
 
     async def index(self, empty: int = 2 * HISTORY_FAN_OUT) -> None:
-        """Append empty changelogs, and make the index of all earlier ones."""
+        """Append empty changelogs, and build the history index of all earlier txgs."""
         await append_empty_changelogs(self.session, empty)
         await index_all(self.session)
         self.db.counters.begin_txg(self.session.link.next_txg)

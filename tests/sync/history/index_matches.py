@@ -1,4 +1,4 @@
-"""Searches of the history index, and the same searches in all changelogs."""
+"""Searches through the history index, and the same searches through all changelogs."""
 
 from s3fs_meta.codec.history_index import HistoryIndex
 from s3fs_meta.model import Ino, Txg
@@ -16,7 +16,7 @@ def search_of(power: Power, session: Session) -> HistorySearch:
 
 
 def of_inode(ino: Ino) -> Match:
-    """Return a match of the changes of one inode."""
+    """Return a match function for changes of one inode."""
 
     def match(index: HistoryIndex) -> int:
         row = index.inodes.find(ino)
@@ -26,14 +26,14 @@ def of_inode(ino: Ino) -> Match:
 
 
 async def index_all(session: Session) -> None:
-    """Make all missing index objects."""
+    """Build all missing index objects."""
     await session.indexer.make_due()
     while session.indexer.older:
         await session.indexer.make_due()
 
 
 async def found_by(search: HistorySearch, match: Match, first: int = 1) -> list[tuple[Txg, bool]]:
-    """Return the candidates of a search, the latest first."""
+    """Return the candidate txgs of a search, latest first."""
     walk = search.walk(match, Txg(first))
     found: list[tuple[Txg, bool]] = []
     while batch := await walk.take(7):
@@ -42,7 +42,7 @@ async def found_by(search: HistorySearch, match: Match, first: int = 1) -> list[
 
 
 async def changing(session: Session, ino: Ino) -> list[tuple[Txg, bool]]:
-    """Return the txgs whose changelogs change an inode, the latest first."""
+    """Return the txgs whose changelogs change an inode, latest first."""
     opened = session.volume
     found = []
     for txg in range(session.link.txg, 0, -1):

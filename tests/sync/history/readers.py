@@ -40,7 +40,7 @@ async def open_at(power: Power, txg: int, state: Path, earlier: Volume | None = 
 async def concerning(
     bucket: Bucket, tmp: Path, path: bytes, *, first: int = 1, store: ObjectStore | None = None
 ) -> list[Txg]:
-    """Return the txgs that changed a path, the newest first, as the log command finds them.
+    """Return the txgs that changed a path, newest first, as the log command finds them.
 
     Args:
         bucket: the bucket.

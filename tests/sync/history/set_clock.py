@@ -1,4 +1,4 @@
-"""Sessions and readers whose clock the test sets."""
+"""Sessions and readers with a clock that the test sets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ class SetClock:
 async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
     """Run a session without background tasks, and close it cleanly."""
     options = OpenOptions(force_takeover=True)
-    power.store.clock = clock  # The store has the same time, so no clock is wrong.
+    power.store.clock = clock  # The store has the same clock, so both agree.
     opened = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, clock, options
     )
@@ -43,10 +43,10 @@ async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIte
 
 
 async def bucket_at(power: Power, now_ns: int = 0, store: ObjectStore | None = None) -> Bucket:
-    """Return the filesystem in the bucket, read at a given time."""
+    """Return the filesystem in the bucket, as read at a given time."""
     return await snapshot_mount.read_bucket(
         store or power.store, power.remembered("-"), power.secret, SetClock(now_ns)
     )
 
 
-FAR = 10**19 // 5  # This time is after that of mkfs, which used the real clock.
+FAR = 10**19 // 5  # This time is later than that of mkfs, which used the real clock.

@@ -1,4 +1,4 @@
-"""The inodes that changed between two txgs."""
+"""Search for the inodes that changed between two txgs."""
 
 import random
 
@@ -23,7 +23,7 @@ RUN = HISTORY_FAN_OUT
 async def between(
     session: Session, power: Power, after: int, last: int, meter: Meter | None = None
 ) -> set[Ino] | None:
-    """Return the inodes that changed after a txg and up to another one."""
+    """Return the inodes that changed after a txg, up to and including another one."""
     opened = session.volume
     store = MeteredStore(power.store, meter or Meter())
     return await changed_between(
@@ -35,8 +35,8 @@ async def between(
     )
 
 
-async def test_changed_inodes_are_exactly_those_of_the_range(power: Power) -> None:
-    """Ranges begin and end within indexed runs, at their borders, and after the last run."""
+async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Power) -> None:
+    """The tested ranges of txgs begin and end within, at and after indexed runs."""
     async with power.session("a", tasks=False) as session:
         made: dict[int, Ino] = {}
         for _ in range(2 * RUN + 5):
@@ -55,10 +55,11 @@ async def test_changed_inodes_are_exactly_those_of_the_range(power: Power) -> No
         await between(session, power, 0, 2 * RUN, meter)
 
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    assert sent == 4  # a listing, two index objects, and the changelog after the later one
+    # The requests: a listing, two index objects, and the changelog after the later object.
+    assert sent == 4
 
 
-async def test_unknown_and_too_many_changes_give_no_result(
+async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_too_many(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Finding garbage in the bucket; ``test_reclaim`` tests its deletion."""
+"""The search for garbage in the bucket; ``test_reclaim`` tests the deletion."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
 
 
-async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None:
-    """A damaged or incomplete image is not listed; an image without its changelog is."""
+async def test_only_restorable_images_are_listed(power: Power) -> None:
+    """A damaged or incomplete image is not listed; an image without its changelog is listed."""
     async with power.session("a", tasks=False) as session:
         for number in range(4):
             write_file(session, b"%d" % number)
@@ -35,7 +35,7 @@ async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None
         del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
         again = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
-        # No changelogs connect the txgs before and after this image any more.
+        # Changelogs no longer connect the txgs before and after this image.
         only = images[3]._replace(is_txg=True)
         assert await again.list_images() == [images[0], only, images[4]]
 
@@ -49,10 +49,10 @@ async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
 
 
-async def test_image_whose_manifest_has_another_hash_does_not_count(
+async def test_image_whose_manifest_has_the_wrong_hash_does_not_count(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anyone who can write to a plain bucket can forge a manifest, but not its recorded hash."""
+    """In a plain bucket anyone can forge a manifest, but not the hash recorded for it."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -60,7 +60,7 @@ async def test_image_whose_manifest_has_another_hash_does_not_count(
         opened = session.volume
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         images = await finder.images()
-        # The recorded head has the hash of its manifest and of the manifest before it.
+        # The recorded head contains the hashes of its own manifest and of the previous manifest.
         for at in (3, 2):
             key, honest = images[at].key, power.store.objects[images[at].key]
             manifest = image_codec.decode(key, honest, opened.keyring)
@@ -102,7 +102,7 @@ async def test_hash_in_an_object_of_a_kept_point_does_not_replace_the_recorded_o
 
 
 async def test_replaced_manifest_is_read_again(power: Power) -> None:
-    """A manifest with another size or time is another object."""
+    """A manifest whose size or time has changed is a different object."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"x")
@@ -114,8 +114,8 @@ async def test_replaced_manifest_is_read_again(power: Power) -> None:
         assert await finder.images() == images[:1]
 
 
-async def test_image_whose_pieces_have_a_wrong_total_size_does_not_count(power: Power) -> None:
-    """An image is incomplete if its pieces have another total size than its database."""
+async def test_image_whose_pieces_have_the_wrong_total_size_does_not_count(power: Power) -> None:
+    """An image is incomplete if the total size of its pieces differs from that of its database."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         [image] = await StoredImages(
@@ -132,8 +132,8 @@ async def test_image_whose_pieces_have_a_wrong_total_size_does_not_count(power: 
         assert await stored_images.garbage(set(), Txg(99)) == ([], [])
 
 
-async def test_image_pieces_being_uploaded_are_not_garbage(power: Power) -> None:
-    """Image pieces of a recent txg may still get a manifest."""
+async def test_image_pieces_of_a_running_upload_are_not_garbage(power: Power) -> None:
+    """The manifest of a recent txg may still follow its image pieces."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
         opened = session.volume
@@ -146,7 +146,7 @@ async def test_image_pieces_being_uploaded_are_not_garbage(power: Power) -> None
 
 
 async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
-    """An unauthentic manifest of a newer version does not stop garbage collection."""
+    """A manifest of a newer version that is not authentic does not stop garbage collection."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     piece = ObjectKey("image/000000000001-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
@@ -168,7 +168,7 @@ async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
 
 
 async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None:
-    """Manifests and pieces that are not authentic stay, even if they have the names of images."""
+    """Foreign manifests and pieces are kept, even if their names look like those of images."""
     stranger = Keyring.from_master(bytes(range(32)))
     name = "image/000000000007-1-0123456789abcdef"
     pieces = [ObjectKey(f"{name}/{number:06d}") for number in range(3)]
@@ -189,7 +189,7 @@ async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None
 async def test_orphan_packs_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows and the listing of packs are compared for one prefix of names at a time."""
+    """Rows and listed packs are compared for one prefix of names at a time."""
     assert list(garbage_search.groups(10)) == [""]
     assert len(list(garbage_search.groups(16 * RECLAIM_PACK_ROWS))) == 16
     assert list(garbage_search.groups(10**9))[-1] == "ff"
@@ -213,9 +213,9 @@ async def test_orphan_packs_are_found_in_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        # This object is not a pack, although it has the name of one.
+        # The object has the name of a pack, but is not one.
         power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
-        # Objects that were checked before are not read again.
+        # The second search does not read checked objects again.
         assert await finder.find_orphans(Epoch(5), 1000) == []
         assert len(await finder.find_orphans(Epoch(6), 1000)) == 1

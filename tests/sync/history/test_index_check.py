@@ -1,4 +1,4 @@
-"""Comparing index objects with their changelogs."""
+"""Comparison of index objects with their changelogs."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from tests.sync.history.index_matches import index_all
 KEY = RUNS.key_of(1, Txg(HISTORY_FAN_OUT))
 
 
-async def test_index_that_lacks_a_restored_changelog_is_no_fault(power: Power) -> None:
-    """A search reads the changelogs that an index object does not claim to know."""
+async def test_index_object_may_lack_a_changelog_that_was_restored_later(power: Power) -> None:
+    """A search reads the changelogs that the index object marks as unknown."""
     objects, damaged = power.store.objects, key_of(Txg(5))
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")

@@ -1,4 +1,4 @@
-"""The merge of changes into index objects."""
+"""The merge of changes into objects of the history index."""
 
 import pytest
 
@@ -17,13 +17,13 @@ GONE = LostName(Ino(1), b"gone", Cookie(0), Ino(7))
 
 
 def txg_changes(txg: int, rows: ChangedRows | None) -> TxgChanges:
-    """Return the changes of a txg of an example chain."""
+    """Return the changes of one txg of an example chain."""
     link = Link(Txg(txg), content_hash(b"%d" % txg), 1000 + txg)
     return TxgChanges(link, content_hash(b"%d" % (txg - 1)), rows)
 
 
 def run_of(number: int, changed: dict[int, ChangedRows]) -> HistoryIndex:
-    """Return the index object of the run with a number, from 0; *changed* is by position."""
+    """Return the index object of run *number*; *changed* gives changed rows by position."""
     first = number * RUN + 1
     empty = ChangedRows(set(), set(), set())
     return of_txgs(UUID, [txg_changes(first + at, changed.get(at, empty)) for at in range(RUN)])
@@ -32,11 +32,11 @@ def run_of(number: int, changed: dict[int, ChangedRows]) -> HistoryIndex:
 def rows(
     *content: int, other: tuple[int, ...] = (), names: tuple[LostName, ...] = ()
 ) -> ChangedRows:
-    """Return changed rows."""
+    """Return the changed rows of a txg."""
     return ChangedRows({Ino(ino) for ino in content}, {Ino(ino) for ino in other}, set(names))
 
 
-def test_masks_have_a_bit_for_each_changed_txg() -> None:
+def test_index_object_has_a_bit_for_each_changed_txg() -> None:
     made = run_of(0, {0: rows(5, names=(GONE,)), 3: rows(5, 7, other=(6, 7)), 31: rows(other=(5,))})
 
     assert list(made.inodes) == [
@@ -50,7 +50,7 @@ def test_masks_have_a_bit_for_each_changed_txg() -> None:
     assert (made.previous, made.hash) == (content_hash(b"0"), content_hash(b"%d" % RUN))
 
 
-def test_level_above_has_a_bit_for_each_changed_run() -> None:
+def test_index_object_of_level_2_has_a_bit_for_each_changed_run() -> None:
     runs = [run_of(number, {}) for number in range(RUN)]
     runs[2] = run_of(2, {1: rows(5, names=(GONE,)), 9: rows(5)})
     runs[30] = run_of(30, {4: rows(5, other=(5,), names=(GONE,))})
@@ -62,7 +62,7 @@ def test_level_above_has_a_bit_for_each_changed_run() -> None:
     assert (made.previous, made.hash) == (runs[0].previous, runs[-1].hash)
 
 
-def test_unknown_changes_are_marked_in_all_levels_above() -> None:
+def test_unknown_changes_are_marked_in_all_higher_levels() -> None:
     empty = [txg_changes(txg, rows()) for txg in range(1, RUN + 1)]
     first = of_txgs(UUID, [*empty[:6], txg_changes(7, None), None, *empty[8:]])
     assert first.unknown == 0b1100_0000
@@ -71,7 +71,7 @@ def test_unknown_changes_are_marked_in_all_levels_above() -> None:
     assert made.unknown == 0b11
 
 
-def test_changelogs_or_runs_that_do_not_follow_each_other_are_refused() -> None:
+def test_index_of_txgs_or_runs_with_a_gap_is_refused() -> None:
     txgs = [txg_changes(txg, rows()) for txg in range(1, RUN + 1)]
     for wrong in (
         [*txgs[:4], txgs[4]._replace(previous=content_hash(b"x")), *txgs[5:]],

@@ -1,4 +1,4 @@
-"""Searches of the history index find the txgs that changed an inode or removed a name."""
+"""Searches of the history index for txgs that changed an inode or removed a name."""
 
 import random
 from dataclasses import replace
@@ -52,7 +52,7 @@ async def test_search_finds_the_txgs_that_changed_each_inode(power: Power) -> No
 async def found_certainly(
     search: HistorySearch, ino: Ino, session: Session
 ) -> list[tuple[Txg, bool]]:
-    """Return the sure candidates for an inode, and those at the end that are in no run yet."""
+    """Return the certain txgs of an inode, including those after the last indexed run."""
     wanted = {txg for txg, _ in await changing(session, ino)}
     found = await found_by(search, of_inode(ino))
     indexed = session.link.txg // RUN * RUN
@@ -62,7 +62,7 @@ async def found_certainly(
     return [(txg, True) for txg, is_sure in found if is_sure or txg in wanted]
 
 
-async def test_search_in_thousands_of_txgs_takes_few_requests(power: Power) -> None:
+async def test_search_of_thousands_of_txgs_needs_few_requests(power: Power) -> None:
     """The changed txgs are in the first, a middle and the last run of two levels."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
@@ -85,12 +85,12 @@ async def test_search_in_thousands_of_txgs_takes_few_requests(power: Power) -> N
     assert [one for one in found if one[1]] == [one for one in wanted if one[0] <= RUN * RUN]
     assert len([txg for txg, _ in wanted if txg <= RUN * RUN]) > 1
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    assert sent <= 6  # a listing, the object of level 2, and those of level 1 with changes
+    assert sent <= 6  # A listing, one object of level 2 and some of level 1 are requested.
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["flipped", "missing", "exchanged", "another chain"])
-async def test_index_object_that_cannot_be_used_costs_only_requests(
+async def test_search_without_a_usable_index_object_still_finds_all_changes(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -120,8 +120,8 @@ async def test_index_object_that_cannot_be_used_costs_only_requests(
     assert bool(caplog.messages) == (damage != "missing")
 
 
-async def test_txg_without_recorded_changes_is_an_unsure_candidate(power: Power) -> None:
-    """The txg of an image may have changed any inode."""
+async def test_txg_without_recorded_changes_is_an_uncertain_candidate(power: Power) -> None:
+    """A txg that was published as an image may have changed any inode."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"x")
         await session.shipper.ship(anyway=True)
@@ -134,7 +134,7 @@ async def test_txg_without_recorded_changes_is_an_unsure_candidate(power: Power)
 
 
 async def test_removed_and_replaced_names_are_found(power: Power) -> None:
-    """A removed name is found with its text, a replaced one by its cookie."""
+    """The index finds a removed name by its text, and a replaced name by its cookie."""
     async with power.session("a", tasks=False) as session:
         old, new = (write_file(session, text) for text in (b"old", b"new"))
         dentries.add(session.db, ROOT_INO, b"report", old)
@@ -161,7 +161,7 @@ async def test_removed_and_replaced_names_are_found(power: Power) -> None:
             assert [one for one in found if one[0] <= RUN] == [(removal, True)]
 
 
-async def test_range_of_a_search_is_kept(power: Power) -> None:
+async def test_search_returns_only_txgs_of_its_range(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await work(session, 2 * RUN + 3)
         await index_all(session)

@@ -1,4 +1,4 @@
-"""The history index takes at most a quarter of the bytes of the changelogs that it describes."""
+"""The size of the history index: at most a quarter of the bytes of its changelogs."""
 
 import random
 from collections import Counter
@@ -17,7 +17,7 @@ NOW_NS = 1_760_000_000_000_000_000
 
 
 class Work:
-    """Operations of one kind of use, on files without content."""
+    """Simulated workloads on files without content."""
 
     def __init__(self, session: Session) -> None:
         self.db = session.db
@@ -42,25 +42,25 @@ class Work:
         inodes.set_size(self.db, ino, self.rnd.randrange(10**6), 0)
 
     def untar(self) -> None:
-        """Extract files of an archive."""
+        """Extract the files of an archive."""
         for _ in range(50):
             self.make(b"source_file_%d.c" % len(self.files))
 
     def edit(self) -> None:
-        """Change some of many documents."""
+        """Edit some of many documents."""
         while len(self.files) < 2000:
             self.make(b"document %d.txt" % len(self.files))
         for _ in range(10):
             self.touch(self.rnd.choice(self.files)[0])
 
     def log(self) -> None:
-        """Append to one file."""
+        """Append to one log file."""
         if not self.files:
             self.make(b"log")
         self.touch(self.files[0][0])
 
     def temporary(self) -> None:
-        """Create files of random names, and remove them some txgs later."""
+        """Create files with random names, and remove them a few txgs later."""
         for _ in range(10):
             self.make(b"tmp%08x.swp" % self.rnd.randrange(1 << 32))
         while len(self.files) > 40:

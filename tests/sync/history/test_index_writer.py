@@ -1,4 +1,4 @@
-"""The writer makes the index objects of new txgs, and in time those of earlier ones."""
+"""The writer of the history index, for new txgs and gradually for earlier ones."""
 
 import pytest
 
@@ -35,7 +35,7 @@ async def ship_files(session: Session, count: int) -> None:
 
 
 async def test_earlier_txgs_get_the_same_index_as_new_ones(power: Power) -> None:
-    """A bucket without an index gets all its objects in time, some with each check."""
+    """In a bucket without an index, each check makes some of the missing index objects."""
     async with power.session("a", tasks=False) as session:
         keyring = session.volume.keyring
         await session.indexer.make_due()
@@ -69,7 +69,7 @@ async def test_next_mount_makes_only_missing_index_objects(power: Power) -> None
     assert {key for key in made if key.startswith("history/")} == {RUNS.key_of(1, Txg(RUN))}
 
 
-async def test_changelogs_that_levels_have_read_are_not_read_again(power: Power) -> None:
+async def test_index_writer_reuses_changelogs_that_the_level_writer_has_read(power: Power) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await session.indexer.make_due()
@@ -83,8 +83,8 @@ async def test_changelogs_that_levels_have_read_are_not_read_again(power: Power)
     assert [call for call in store.calls if call.key.startswith(CHANGELOGS)] == []
 
 
-async def test_changes_that_wait_for_their_run_are_bounded(power: Power) -> None:
-    """If too many txgs are shipped between two checks, some changelogs are read again."""
+async def test_changes_kept_for_an_incomplete_run_are_bounded(power: Power) -> None:
+    """If too many txgs are shipped between two checks, some changelogs are read twice."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await session.indexer.make_due()
@@ -99,7 +99,7 @@ async def test_changes_that_wait_for_their_run_are_bounded(power: Power) -> None
     assert [call for call in store.calls if call.key.startswith(CHANGELOGS)] != []
 
 
-async def test_run_is_indexed_later_if_the_store_is_away(power: Power) -> None:
+async def test_run_is_indexed_later_if_the_store_is_unavailable(power: Power) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await session.indexer.make_due()
@@ -113,7 +113,7 @@ async def test_run_is_indexed_later_if_the_store_is_away(power: Power) -> None:
     assert list(indexed(power, session.volume.keyring)) == [RUNS.key_of(1, Txg(RUN))]
 
 
-async def test_unreadable_changelog_is_marked_as_unknown(power: Power) -> None:
+async def test_unreadable_changelog_is_marked_as_unknown_in_the_index(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await session.indexer.make_due()
         await ship_files(session, RUN)
@@ -127,10 +127,10 @@ async def test_unreadable_changelog_is_marked_as_unknown(power: Power) -> None:
 @pytest.mark.parametrize(
     ("limit", "value"), [("HISTORY_INODES_MAX", 10), ("HISTORY_NAMES_MAX", -1)]
 )
-async def test_run_with_too_many_changes_gets_no_object(
+async def test_run_with_too_many_changes_gets_no_index_object(
     power: Power, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer continues with the next run."""
+    """After a run with too many changes, the index writer continues with the next run."""
     async with power.session("a", tasks=False) as session:
         await session.indexer.make_due()
         await ship_files(session, RUN)

@@ -12,7 +12,7 @@ FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 class Made(NamedTuple):
-    """A point as far as its expiry is concerned."""
+    """The properties of a kept point that decide about its expiry."""
 
     key: str
     created_ns: int
@@ -21,28 +21,28 @@ class Made(NamedTuple):
 
 
 def at(when: datetime, *, auto: bool = True) -> Made:
-    """Return a point of a time."""
+    """Return a point that was kept at a given time."""
     return Made(when.isoformat(), int(when.timestamp()) * 10**9, auto)
 
 
 def nights(count: int) -> list[Made]:
-    """Return a point for each of the nights from the first one on."""
+    """Return a point for each of *count* nights from the first night on."""
     return [at(FIRST + timedelta(days=number)) for number in range(count)]
 
 
 def staying(points: list[Made], policy: Policy, zone: tzinfo = UTC) -> dict[str, tuple[str, ...]]:
-    """Return the days of the points that stay, and what keeps each."""
+    """Return the days of the points that are not dropped, and the rule that keeps each point."""
     return {point.key[:10]: why for point, why in judge(points, policy, zone) if why}
 
 
-def test_latest_point_of_each_day_stays() -> None:
+def test_latest_point_of_each_day_is_kept() -> None:
     points = [at(FIRST + timedelta(hours=hours)) for hours in (0, 5, 21, 30, 40)]
     found = [point.key for point, why in judge(points, Policy(daily=2), UTC) if why]
     assert found == [points[4].key, points[2].key]
 
 
 def test_a_year_of_nights_leaves_days_weeks_and_months() -> None:
-    """As restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
+    """Expiry keeps what restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 keeps."""
     found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
     days = [day for day, why in found.items() if "daily" in why]
     assert days == [f"2026-12-{day}" for day in range(31, 24, -1)]
@@ -55,14 +55,14 @@ def test_a_year_of_nights_leaves_days_weeks_and_months() -> None:
     assert len(found) == 21
 
 
-def test_oldest_point_stays_while_there_are_too_few_periods() -> None:
-    """Otherwise the history would begin anew whenever a period ends."""
+def test_oldest_point_is_kept_until_all_periods_have_a_point() -> None:
+    """Without an oldest point, the history would start again whenever a period ends."""
     found = staying(nights(10), Policy(monthly=3))
     assert list(found) == ["2026-01-10", "2026-01-01"]
 
 
-def test_running_it_every_night_leaves_the_same_as_once() -> None:
-    """The rules are stable: what one night drops, a later one would not have kept."""
+def test_nightly_expiry_keeps_the_same_points_as_one_run() -> None:
+    """A point dropped in one night would not have been kept in any later night."""
     policy = Policy(daily=7, weekly=5, monthly=12)
     kept: list[Made] = []
     for point in nights(400):
@@ -74,15 +74,15 @@ def test_running_it_every_night_leaves_the_same_as_once() -> None:
     assert len(newest) <= 7 + 5 + 12
 
 
-def test_points_kept_by_hand_are_left_out() -> None:
-    """They are not dropped, and no automatic point is dropped because of them."""
+def test_expiry_ignores_points_that_were_kept_by_hand() -> None:
+    """Expiry never drops points kept by hand, and does not count them against automatic points."""
     hand = at(FIRST + timedelta(hours=3), auto=False)
     points = [at(FIRST), hand]
     assert judge(points, Policy(last=1), UTC) == [(points[0], ("last",))]
 
 
-def test_days_are_those_of_the_time_zone() -> None:
-    """Half past midnight in one zone is the day before in another one."""
+def test_days_of_an_expiry_policy_begin_at_local_midnight() -> None:
+    """Half past midnight in one time zone is still the previous day in another one."""
     points = [at(datetime(2026, 3, 1, hour, 30, tzinfo=UTC)) for hour in (20, 22, 23)]
     there = timezone(timedelta(hours=1))
     assert [bool(why) for _point, why in judge(points, Policy(daily=2), there)] == [
@@ -101,11 +101,11 @@ def test_days_are_those_of_the_time_zone() -> None:
     ("policy", "count"),
     [(Policy(last=3), 3), (Policy(yearly=1), 1), (Policy(last=1, daily=1, weekly=1), 1)],
 )
-def test_counts_of_a_policy(policy: Policy, count: int) -> None:
+def test_each_rule_of_a_policy_keeps_its_number_of_points(policy: Policy, count: int) -> None:
     assert len(staying(nights(30), policy)) == count
 
 
 def test_empty_policy_is_recognised() -> None:
-    """It would drop everything, so the command refuses it."""
+    """The command refuses an empty policy, because it would drop every point."""
     assert Policy().is_empty
     assert not Policy(yearly=1).is_empty

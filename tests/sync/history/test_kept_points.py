@@ -18,7 +18,7 @@ KEYRING = Keyring.from_master(bytes(range(32)))
 
 
 def store_with(*names: str) -> MemoryStore:
-    """Return a store with a kept point for each name, at the txgs from 42 on."""
+    """Return a store with one kept point for each name, at txg 42 and the txgs after it."""
     store = MemoryStore()
     for number, name in enumerate(names):
         point = point_of(KEYRING, name, txg=42 + number, random=number)
@@ -27,7 +27,7 @@ def store_with(*names: str) -> MemoryStore:
 
 
 def key_of(store: MemoryStore, number: int = 0) -> ObjectKey:
-    """Return the key of one of the points, the oldest first."""
+    """Return the key of the kept point at an index, oldest first."""
     return sorted(key for key in store.objects if key.startswith("kept/"))[number]
 
 
@@ -42,7 +42,7 @@ async def test_points_are_listed_by_txg_and_found_by_name() -> None:
         await reader.find("c")
 
 
-async def test_unchanged_object_is_read_once() -> None:
+async def test_unchanged_kept_point_is_read_once() -> None:
     store = FaultyStore(store_with("a", "b"))
     reader = KeptPointReader(store, KEYRING, UUID)
     first = await reader.all()
@@ -51,14 +51,14 @@ async def test_unchanged_object_is_read_once() -> None:
     assert [call.method for call in store.calls] == ["list"]
 
 
-async def test_name_is_found_with_a_listing_and_one_request() -> None:
+async def test_kept_point_is_found_by_name_with_a_listing_and_one_request() -> None:
     store = FaultyStore(store_with("a", "b", "c"))
     await KeptPointReader(store, KEYRING, UUID).find("b")
     assert [call.method for call in store.calls] == ["list", "get"]
 
 
 @pytest.mark.parametrize("harm", ["flipped", "empty", "huge", "of another name"])
-async def test_damaged_object_counts_as_unreadable_with_the_txg_of_its_name(harm: str) -> None:
+async def test_damaged_kept_point_is_unreadable_at_the_txg_in_its_name(harm: str) -> None:
     store = store_with("a", "b")
     key, other = key_of(store), key_of(store, 1)
     store.objects[key] = {
@@ -75,14 +75,14 @@ async def test_damaged_object_counts_as_unreadable_with_the_txg_of_its_name(harm
         await reader.find("a")
 
 
-async def test_point_of_another_filesystem_is_unreadable() -> None:
+async def test_kept_point_of_another_filesystem_is_unreadable() -> None:
     store = store_with("a")
     kept = await KeptPointReader(store, KEYRING, UUID.replace("0b", "0c")).all()
     assert kept.points == ()
     assert len(kept.unreadable) == 1
 
 
-async def test_foreign_objects_are_no_points() -> None:
+async def test_foreign_objects_are_not_listed_as_kept_points() -> None:
     store = store_with("a")
     store.objects[ObjectKey("kept/readme.txt")] = b"mine"
     store.objects[ObjectKey("kept/a")] = b"mine"
@@ -92,7 +92,9 @@ async def test_foreign_objects_are_no_points() -> None:
 
 
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_unavailable_store_is_an_error_and_no_empty_list(method: str) -> None:
+async def test_kept_points_of_an_unavailable_store_are_an_error_and_not_an_empty_list(
+    method: str,
+) -> None:
     store = FaultyStore(store_with("a", "b"))
     store.fail(method)
     reader = KeptPointReader(store, KEYRING, UUID)
@@ -101,7 +103,7 @@ async def test_unavailable_store_is_an_error_and_no_empty_list(method: str) -> N
     assert len((await reader.all()).points) == 2
 
 
-async def test_objects_beyond_the_bound_are_not_read_but_count(
+async def test_kept_points_beyond_the_maximum_are_counted_without_a_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_points, "KEPT_POINTS_MAX", 1)
@@ -112,7 +114,7 @@ async def test_objects_beyond_the_bound_are_not_read_but_count(
     assert [call.method for call in store.calls] == ["list", "get"]
 
 
-def test_two_points_of_one_name_are_returned_with_the_latest_first() -> None:
-    """Two hosts made them, one of which had lost the lease."""
+def test_two_kept_points_of_one_name_are_listed_latest_first() -> None:
+    """Two hosts kept a point under one name, and one of them had lost the lease."""
     both = [point_of(KEYRING, "a", txg=txg, random=txg) for txg in (42, 43)]
     assert [point.txg for point in KeptPoints(tuple(both)).named("a")] == [43, 42]

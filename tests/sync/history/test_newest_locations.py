@@ -1,6 +1,6 @@
-"""Locations of lost blocks, found by content hash in the newest state of the filesystem.
+"""Search for a lost block by its content hash in the newest state of the filesystem.
 
-``test_healing.py`` tests the same in mounts.
+``test_healing.py`` tests this search in mounts.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.sync.conftest import Power, write_file
 
 
 async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
-    """Search for locations of blocks, one after the other."""
+    """Search for the locations of blocks, one after the other."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
         with trio.fail_after(20):
@@ -28,7 +28,7 @@ async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
 
 
 def newest(session: Session, path: Path) -> NewestState:
-    """Return the search in the newest state, with a directory that does not exist yet."""
+    """Return a search in the newest state, whose directory does not exist yet."""
     opened = session.volume
     return NewestState(
         opened.store,
@@ -42,7 +42,7 @@ def newest(session: Session, path: Path) -> NewestState:
 async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
     power: Power, tmp_path: Path
 ) -> None:
-    """A block with equal content may have any block number."""
+    """Any block with the same content is found, whatever its block number."""
     async with power.session(tasks=False) as session:
         sound = write_file(session, b"sound" * 100)
         await session.flush()
@@ -72,7 +72,7 @@ async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
 
 
 async def test_unreadable_newest_state_yields_no_location(power: Power, tmp_path: Path) -> None:
-    """A reader gets the error of the requested block if the newest state is unreadable."""
+    """If the newest state is unreadable, a reader gets the error of the requested block."""
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()

@@ -1,4 +1,4 @@
-"""A bucket that is replaced by its older copy, during a mount or between two mounts."""
+"""Replacement of a bucket by an older copy, during a mount or between two mounts."""
 
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -30,7 +30,7 @@ READ_ONLY = OpenOptions(read_only=True)
 
 
 async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
-    """Write a file for each number, and ship each in a txg."""
+    """Write a file for each number, and ship each file in a separate txg."""
     inos = {}
     for number in numbers:
         inos[number] = write_file(session, b"%d" % number * 5000)
@@ -39,7 +39,7 @@ async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
 
 
 def put_back(power: Power, older: Mapping[ObjectKey, bytes]) -> None:
-    """Replace the content of the bucket by its older content."""
+    """Replace the content of the bucket by an older copy of it."""
     power.store.objects.clear()
     power.store.objects.update(older)
 
@@ -53,7 +53,7 @@ async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") ->
 
 
 @pytest.mark.parametrize("end", ["a change", "nothing", "unmount", "fsync=remote"])
-async def test_running_mount_repairs_a_bucket_that_was_replaced_by_its_older_copy(
+async def test_running_mount_repairs_a_bucket_replaced_by_an_older_copy(
     power: Power, end: str
 ) -> None:
     """A running mount publishes an image and uploads missing packs from its cache."""
@@ -84,8 +84,8 @@ async def test_running_mount_repairs_a_bucket_that_was_replaced_by_its_older_cop
         assert session.volume.notices == ()
 
 
-async def test_first_txg_after_an_older_bucket_is_an_image(power: Power) -> None:
-    """After the image, changes are shipped in changelogs as usual."""
+async def test_first_txg_after_the_repair_of_an_older_bucket_is_an_image(power: Power) -> None:
+    """After the image that repairs an older bucket, the mount ships changelogs as usual."""
     async with power.session("a", tasks=False) as session:
         await ship(session, 1)
         older = dict(power.store.objects)
@@ -103,7 +103,7 @@ async def test_first_txg_after_an_older_bucket_is_an_image(power: Power) -> None
 
 
 async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) -> None:
-    """The older lease is this host's own, so no other host has taken it since."""
+    """The lease in the older bucket belongs to this host, so the host may replace it."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         await session.close()
@@ -120,10 +120,10 @@ async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) ->
         assert session.volume.notices == ()
 
 
-async def test_writer_does_not_take_the_lease_of_another_host_in_an_older_bucket(
+async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_bucket(
     power: Power,
 ) -> None:
-    """If another host mounted the older bucket, this mount turns read-only and keeps its state."""
+    """The mount turns read-only if another host has mounted the older bucket."""
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
         await session.close()
@@ -159,7 +159,7 @@ async def test_missing_pack_without_cached_blocks_is_reported_and_marked(
     assert mark.pack_offset is None
     assert "is missing since the bucket was reset" in caplog.text
     async with power.session("c", options=READ_ONLY, tasks=False) as session:
-        # Equal content written again healed the lost block.
+        # The same content was written again, which healed the lost block.
         for ino in (inos[1], inos[3], inos[2], again):
             assert len(await read_file(session, ino)) == 5000
 
@@ -171,7 +171,7 @@ class _NoImages(FaultyStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Create an object, unless it belongs to an image."""
+        """Create an object, but refuse objects of images while *refuses* is set."""
         if self.refuses and key.startswith("image/"):
             raise StoreUnavailableError(key, 1, 0.0, "away")
         return await super().create(key, data)
@@ -181,7 +181,10 @@ class _NoImages(FaultyStore):
 async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
     power: Power, killed: bool
 ) -> None:
-    """The next flush repeats the repair; after a kill a mount refuses and fsck -y repairs."""
+    """If a repair of an older bucket fails, the next flush repeats it.
+
+    After a kill, a mount is refused until fsck -y repairs the bucket.
+    """
     store = _NoImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         inos = await ship(session, 1)
@@ -205,8 +208,8 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
     await require_all(power, inos)
 
 
-async def test_check_for_an_older_bucket_costs_one_request_for_each_txg(power: Power) -> None:
-    """The check that the last changelog still exists is one small range read."""
+async def test_check_for_an_older_bucket_costs_one_request_per_txg(power: Power) -> None:
+    """One small range read checks whether the last changelog still exists."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         await ship(session, 1, 2)
@@ -221,19 +224,19 @@ async def test_check_for_an_older_bucket_costs_one_request_for_each_txg(power: P
         assert [call.method for call in looks] == ["get_range"]
 
 
-# --- between two mounts --------------------------------------------------------------------------
+# --- bucket replaced between two mounts ----------------------------------------------------------
 
 FSCK = OpenOptions(mend=Mend())
 PUBLISH = OpenOptions(mend=Mend(publish_local=True))
 
 
 def quarantined(power: Power, host: str) -> list[Path]:
-    """Return the directories of a host's quarantined states."""
+    """Return the directories that contain quarantined states of a host."""
     return list((power.home / host).glob("kept-*"))
 
 
 async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
-    """Mount, write and ship a file for each number, unmount."""
+    """Mount, write and ship a file for each number, and unmount."""
     async with power.session(host, tasks=False) as session:
         inos = await ship(session, *numbers)
         await session.flush_at_end()
@@ -245,7 +248,7 @@ async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
 async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     power: Power, before: str
 ) -> None:
-    """The older bucket has an earlier lease of this host, or the lease that it replaced."""
+    """The older bucket has an earlier lease of this host, or the lease that this host replaced."""
     inos = await shipped(power, before, 1, 2)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 3, 4)
@@ -266,7 +269,7 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
 
 
 async def test_fsck_needs_publish_local_if_another_host_wrote(power: Power) -> None:
-    """The txgs of the other host stay in the history; the local state becomes the current state."""
+    """The other host's txgs stay in the history; the local state becomes the current state."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3, 4)
@@ -298,7 +301,9 @@ async def test_fsck_needs_publish_local_if_another_host_wrote(power: Power) -> N
         assert await read_file(session, inos[4]) == b"4" * 5000
 
 
-async def test_interrupted_publication_is_not_continued_after_another_writer(power: Power) -> None:
+async def test_interrupted_publication_is_not_resumed_after_another_host_wrote(
+    power: Power,
+) -> None:
     await shipped(power, "a", 1)
     older = dict(power.store.objects)
     await shipped(power, "a", 2, 3)
@@ -327,10 +332,10 @@ async def test_interrupted_publication_is_not_continued_after_another_writer(pow
 
 
 @pytest.mark.parametrize("step", ["fence put", "fence confirmed"])
-async def test_next_mount_of_this_host_finishes_an_interrupted_publication(
+async def test_next_mount_of_this_host_completes_an_interrupted_publication(
     power: Power, step: str
 ) -> None:
-    """A kill between the fence record and the image interrupts the publication of a local state."""
+    """The publication of a local state is killed after its fence record and before its image."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3)

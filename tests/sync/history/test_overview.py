@@ -1,4 +1,4 @@
-"""The overview of a filesystem from its bucket alone."""
+"""The overview of a filesystem, made from its bucket alone."""
 
 import pytest
 
@@ -23,7 +23,7 @@ LAST = 9
 
 
 async def nine_txgs(power: Power, *, levels: bool = False) -> None:
-    """Ship txgs 1 to 9, a second apart; txg 6 is an image."""
+    """Ship txgs 1 to 9, one per second; txg 6 is an image."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for txg in range(2, LAST + 1):
@@ -38,13 +38,15 @@ async def nine_txgs(power: Power, *, levels: bool = False) -> None:
 
 
 async def examined(power: Power) -> Overview:
-    """Return the overview that a host without local state gets."""
+    """Return the overview as seen by a host without local state."""
     return await overview.examine(
         power.store, power.remembered("-"), power.secret, SetClock(FAR + 100 * SECOND_NS)
     )
 
 
-async def test_overview_has_the_newest_txg_and_the_holder_and_writes_nothing(power: Power) -> None:
+async def test_overview_reports_the_newest_txg_and_the_holder_and_writes_nothing(
+    power: Power,
+) -> None:
     await nine_txgs(power)
     before = dict(power.store.objects)
 
@@ -59,7 +61,7 @@ async def test_overview_has_the_newest_txg_and_the_holder_and_writes_nothing(pow
     assert power.store.objects == before
 
 
-async def test_overview_of_a_killed_writer_has_an_unreleased_lease(power: Power) -> None:
+async def test_overview_of_a_killed_writer_reports_an_unreleased_lease(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -71,14 +73,14 @@ async def test_overview_of_a_killed_writer_has_an_unreleased_lease(power: Power)
     assert found.faults == ()
 
 
-async def test_overview_of_a_filesystem_that_was_never_mounted(power: Power) -> None:
+async def test_overview_of_a_filesystem_that_was_never_mounted_has_no_faults(power: Power) -> None:
     found = await examined(power)
     assert found.newest is not None
     assert (found.newest.txg, found.changelogs, found.faults) == (0, 0, ())
 
 
 async def test_overview_takes_about_ten_requests(power: Power) -> None:
-    """The number of requests does not depend on the number of txgs."""
+    """The number of requests for an overview does not depend on the number of txgs."""
     await nine_txgs(power)
     store = CountingStore(power.store)
 
@@ -92,7 +94,7 @@ async def test_overview_takes_about_ten_requests(power: Power) -> None:
 async def test_missing_changelog_is_a_fault_unless_the_image_is_later(
     power: Power, *, levels: bool
 ) -> None:
-    """A changelog before the image is not examined; a gap after it ends the reachable txgs."""
+    """A gap after the newest image ends the reachable txgs; earlier changelogs are not examined."""
     await nine_txgs(power, levels=levels)
     del power.store.objects[key_of(Txg(3))]
     assert (await examined(power)).faults == ()
@@ -105,8 +107,8 @@ async def test_missing_changelog_is_a_fault_unless_the_image_is_later(
     assert found.reached == 7
 
 
-async def test_level_object_leads_past_a_missing_changelog(power: Power) -> None:
-    """The fault is reported, and the last txg is still reached."""
+async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
+    """The overview reports the missing changelogs and still reaches the last txg."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 12:
@@ -124,7 +126,7 @@ async def test_level_object_leads_past_a_missing_changelog(power: Power) -> None
     assert found.reached == 12
 
 
-async def test_damaged_last_changelog_is_a_fault_and_the_txg_before_it_the_newest(
+async def test_damaged_last_changelog_is_a_fault_and_the_txg_before_it_is_newest(
     power: Power,
 ) -> None:
     await nine_txgs(power)
@@ -140,7 +142,7 @@ async def test_damaged_last_changelog_is_a_fault_and_the_txg_before_it_the_newes
 
 
 async def test_lost_last_changelog_of_a_level_object_is_a_fault(power: Power) -> None:
-    """The level object shows that the changelog existed, and replaces it."""
+    """A level object proves that the lost changelog existed, and contains its changes."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 10:
@@ -216,7 +218,7 @@ async def test_lost_lease_is_a_fault_and_the_image_is_found_without_it(power: Po
 
     found = await overview.examine(store, power.remembered("-"), power.secret, SetClock(FAR))
 
-    # Packs are most of the objects of a bucket.
+    # The overview never lists the packs, which are most of the objects in a bucket.
     assert not [one for one in store.calls if "pack/".startswith(one.key) and one.method == "list"]
     assert len(store.calls) < 15
     assert found.lease is None
@@ -236,7 +238,9 @@ async def test_lost_copy_of_the_superblock_is_a_fault(power: Power) -> None:
     assert fault.startswith(f"the object {COPY_KEY!r}: ")
 
 
-async def test_wrong_passphrase_and_an_empty_bucket_are_errors(power: Power) -> None:
+async def test_overview_with_a_wrong_passphrase_or_an_empty_bucket_is_an_error(
+    power: Power,
+) -> None:
     if power.encrypted:
         power.passphrase = b"wrong"
         with pytest.raises(PassphraseError):
@@ -246,8 +250,8 @@ async def test_wrong_passphrase_and_an_empty_bucket_are_errors(power: Power) -> 
         await examined(power)
 
 
-async def test_names_alone_show_the_newest_txg_and_gaps(power: Power) -> None:
-    """Without keys no content is read; a name far beyond the chain proves nothing."""
+async def test_object_names_alone_show_the_newest_txg_and_gaps(power: Power) -> None:
+    """Without keys the overview reads no content; a name far beyond the chain proves nothing."""
     await nine_txgs(power)
     power.store.objects[key_of(Txg(1000))] = b"foreign"
     clock = SetClock(FAR)

@@ -1,4 +1,4 @@
-"""Recognising the objects of this filesystem in a bucket."""
+"""Recognition of this filesystem's objects in a bucket."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.sync.conftest import Power
 from tests.sync.own import own, use
 
 
-async def test_image_pieces_without_a_manifest_are_own_objects(power: Power) -> None:
-    """A writer that is killed before it writes the manifest leaves image pieces."""
+async def test_image_pieces_without_a_manifest_are_recognised_as_own_objects(power: Power) -> None:
+    """A writer that is killed before it writes the manifest leaves image pieces in the bucket."""
     await use(power)
     for key in list(power.store.objects):
         if image_codec.parse_manifest_key(key) is not None:
@@ -22,7 +22,7 @@ async def test_image_pieces_without_a_manifest_are_own_objects(power: Power) -> 
 
 
 async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> None:
-    """All objects of an image have the same random digits in their names."""
+    """The names of all objects of one image contain the same random digits."""
     for key in power.store.objects:
         if image_codec.parse_manifest_key(key) is not None:
             power.store.objects[key] = b"rotten"
@@ -30,8 +30,8 @@ async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> Non
     assert set(await own(power)) == set(power.store.objects)
 
 
-async def test_object_that_cannot_be_read_is_not_treated_as_foreign(power: Power) -> None:
-    """Without an answer of the store no object is classified."""
+async def test_unreadable_object_is_not_treated_as_foreign(power: Power) -> None:
+    """An object is not classified if the store does not answer."""
     await use(power)
     contents = await removal.list_contents(power.store)
     keys = await power.keys()
@@ -42,7 +42,7 @@ async def test_object_that_cannot_be_read_is_not_treated_as_foreign(power: Power
         await own_objects(faulty, keys.keyring, contents.named)
 
 
-async def test_image_pieces_that_a_manifest_names_are_not_read(power: Power) -> None:
+async def test_image_pieces_named_in_a_manifest_are_not_read(power: Power) -> None:
     await use(power)
     contents = await removal.list_contents(power.store)
     keys = await power.keys()

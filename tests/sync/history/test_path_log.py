@@ -1,4 +1,4 @@
-"""The txgs that changed a file, or anything below a directory, found in the bucket alone."""
+"""The log of a path: txgs that changed a file or directory tree, found in the bucket alone."""
 
 import random
 from pathlib import Path
@@ -27,24 +27,24 @@ RUN = HISTORY_FAN_OUT
 
 @pytest.fixture(params=[False, True], ids=["no index", "indexed"])
 def indexing(request: pytest.FixtureRequest) -> bool:
-    """Return whether the history is long enough for the index."""
+    """Return whether the test builds the history index."""
     return bool(request.param)
 
 
 async def logged(
     power: Power, tmp_path: Path, files: Files, *paths: bytes, indexing: bool
 ) -> list[list[Txg]]:
-    """Return the log of each path, after the index was made, if there is to be one."""
+    """Return the log of each path; if *indexing* is set, build the history index first."""
     if indexing:
         await files.index()
     bucket = await bucket_of(power)
     return [await concerning(bucket, tmp_path, path) for path in paths]
 
 
-async def test_log_of_a_directory_has_all_changes_below_it(
+async def test_log_of_a_directory_lists_all_changes_below_it(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
-    """Changes beside the directory, and reads below it, are not listed."""
+    """Changes outside the directory, and reads inside it, are not listed in its log."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         top = await files.make_directory(b"top")
@@ -71,7 +71,7 @@ async def test_log_of_a_directory_has_all_changes_below_it(
     ]
 
 
-async def test_moved_file_is_listed_with_its_earlier_changes_and_until_it_leaves(
+async def test_log_of_a_directory_includes_a_moved_file_until_it_leaves(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -87,10 +87,10 @@ async def test_moved_file_is_listed_with_its_earlier_changes_and_until_it_leaves
     assert found == [[moved, made, made_one], [written, moved, made, made_two]]
 
 
-async def test_moved_directory_takes_its_tree_with_it(
+async def test_log_of_a_moved_directory_lists_changes_of_its_tree(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
-    """The names in the moved directory do not change, so the index does not list them."""
+    """Names inside a moved directory do not change, so the index does not list them."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         top = await files.make_directory(b"top")
@@ -114,7 +114,7 @@ async def test_moved_directory_takes_its_tree_with_it(
     ]
 
 
-async def test_each_name_of_a_hard_link_leads_to_its_file(
+async def test_log_finds_a_file_by_each_of_its_hard_links(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -132,7 +132,7 @@ async def test_each_name_of_a_hard_link_leads_to_its_file(
     ]
 
 
-async def test_replaced_file_is_listed_with_all_its_inodes(
+async def test_log_of_a_replaced_file_lists_the_txgs_of_all_its_inodes(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -146,10 +146,10 @@ async def test_replaced_file_is_listed_with_all_its_inodes(
     assert found == [[replaced, draft, made], [replaced, draft, made, made - 1]]
 
 
-async def test_txgs_whose_changes_are_unknown_are_listed(
+async def test_log_lists_txgs_whose_changes_are_unknown(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
-    """A file that was removed before an image is found: its name is in the changelog."""
+    """The log includes a file removed before an image, because a changelog contains its name."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         top = await files.make_directory(b"top")
@@ -165,10 +165,10 @@ async def test_txgs_whose_changes_are_unknown_are_listed(
     assert found == [[image.txg, removed, lost, made, made - 1]]
 
 
-async def test_name_removed_in_a_txg_that_the_index_lacks_leads_to_earlier_txgs(
+async def test_log_finds_a_name_removed_in_a_txg_that_the_index_lacks(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A txg with too many changes for the index is unknown in it, but its changelog is readable."""
+    """The index omits a txg with too many changes, but the changelog of the txg is readable."""
     changes_of = index_runs.changes_of
     async with power.session("a", tasks=False) as session:
         files = Files(session)
@@ -187,14 +187,14 @@ async def test_name_removed_in_a_txg_that_the_index_lacks_leads_to_earlier_txgs(
 
 
 class Tree(NamedTuple):
-    """Living files, and directories that are never removed."""
+    """A model of the files and directories; directories are never removed."""
 
-    directories: dict[Ino, tuple[bytes, Ino]]  # name and parent
+    directories: dict[Ino, tuple[bytes, Ino]]  # The name and the parent directory of each inode.
     files: dict[Ino, tuple[bytes, Ino]]
 
 
 async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None:
-    """Do one change of a file or directory, as a txg of its own."""
+    """Change a random file or directory, and ship the txg."""
     kind = rnd.choice(["make", "make", "write", "write", "move", "remove", "move directory"])
     name = b"%d" % files.session.link.txg
     directory = rnd.choice([*tree.directories, ROOT_INO])
@@ -225,10 +225,10 @@ async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-async def test_index_and_changelogs_lead_to_the_same_txgs(
+async def test_log_is_the_same_with_and_without_the_index(
     power: Power, tmp_path: Path, seed: int
 ) -> None:
-    """Files and directories are moved at random; then the log is made with and without index."""
+    """Files and directories are moved at random; logs with and without the index are equal."""
     rnd = random.Random(seed)
     async with power.session("a", tasks=False) as session:
         files, tree = Files(session), Tree({}, {})
@@ -257,8 +257,8 @@ def _path(tree: Tree, ino: Ino) -> bytes:
     return b"/".join(reversed(names))
 
 
-async def test_log_of_thousands_of_txgs_takes_few_requests(power: Power, tmp_path: Path) -> None:
-    """The requests grow with the txgs that changed the path, not with the history."""
+async def test_log_of_thousands_of_txgs_needs_few_requests(power: Power, tmp_path: Path) -> None:
+    """The requests increase with the changes of the path, not with the length of the history."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
     async with power.session("a", tasks=False) as session:
@@ -279,11 +279,11 @@ async def test_log_of_thousands_of_txgs_takes_few_requests(power: Power, tmp_pat
     assert [txg for txg in found if txg > made] == changed[::-1]
     assert session.link.txg > RUN * RUN
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    indexes = 1 + 1 + 3 + 1  # the listing, level 2, and level 1 where changes are
+    indexes = 1 + 1 + 3 + 1  # a listing, the object of level 2, and objects of level 1 with changes
     assert sent <= indexes + len(found) + RUN
 
 
-async def test_first_txg_ends_the_log(power: Power, tmp_path: Path) -> None:
+async def test_log_ends_at_the_requested_first_txg(power: Power, tmp_path: Path) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         file, _ = await files.make(b"file", 10)
@@ -294,7 +294,7 @@ async def test_first_txg_ends_the_log(power: Power, tmp_path: Path) -> None:
     assert found == txgs[:4:-1]
 
 
-async def test_too_many_removed_names_are_an_error_of_usage(
+async def test_log_with_too_many_removed_names_is_a_usage_error(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -308,7 +308,7 @@ async def test_too_many_removed_names_are_an_error_of_usage(
             await logged(power, tmp_path, files, b"top", indexing=True)
 
 
-async def test_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:
+async def test_log_of_a_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         await files.make(b"file", 10)

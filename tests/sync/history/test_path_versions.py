@@ -1,4 +1,4 @@
-"""The versions of a path, found in a bucket at one point in time."""
+"""Versions of a path, found in the bucket at one point in time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ from tests.sync.opening.histories import end_at, rot
 
 @asynccontextmanager
 async def finder_of(power: Power, tmp_path: Path) -> AsyncIterator[PathVersions]:
-    """Give a search as a machine does it that has only the bucket."""
+    """Yield a search for versions that uses only the bucket, as on a new host."""
     bucket = await bucket_of(power)
     end, oldest = await bucket.points.newest(), await bucket.points.oldest()
     target = tmp_path / "newest.db"
@@ -65,17 +65,17 @@ def brief(found: list[Version]) -> list[tuple[Txg, str, int | None]]:
 
 @pytest.fixture(params=[False, True], ids=["no index", "indexed"])
 def indexing(request: pytest.FixtureRequest) -> bool:
-    """Return whether the history is long enough for the index."""
+    """Return whether the test builds the history index."""
     return bool(request.param)
 
 
 async def settle(files: Files, *, indexing: bool) -> None:
-    """Make the index, if there is to be one."""
+    """Build the history index if *indexing* is set."""
     if indexing:
         await files.index()
 
 
-async def test_versions_of_a_file_have_its_sizes(
+async def test_versions_of_a_file_list_its_sizes(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -100,7 +100,7 @@ async def test_versions_of_a_file_have_its_sizes(
 async def test_versions_of_a_replaced_file_include_its_former_inodes(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
-    """Editors write a new file and rename it over the old one."""
+    """Many editors write a new file and rename it over the old one."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         old, created = await files.make(b"f", 10)
@@ -118,7 +118,7 @@ async def test_versions_of_a_replaced_file_include_its_former_inodes(
     assert {one.ino for one in found.found} == {old, new}
 
 
-async def test_versions_of_a_renamed_file_follow_it_to_its_earlier_name(
+async def test_versions_of_a_renamed_file_include_those_under_its_earlier_name(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -157,8 +157,8 @@ async def test_versions_of_a_removed_file_in_a_removed_directory_are_found(
     assert brief(found.found) == [(removed, "removed", 10), (created, "created", 10)]
 
 
-async def test_deduplication_makes_no_version(power: Power, tmp_path: Path) -> None:
-    """A block of zeros becomes a hole, and a block of equal content is shared, after the upload."""
+async def test_deduplication_creates_no_new_version(power: Power, tmp_path: Path) -> None:
+    """After the upload, a block of zeros becomes a hole, and a duplicate block is shared."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         _, zeros = await files.make(b"zeros", 9, content=bytes(9))
@@ -173,7 +173,9 @@ async def test_deduplication_makes_no_version(power: Power, tmp_path: Path) -> N
     assert [[one.txg for one in each.found] for each in found] == [[zeros], [equal]]
 
 
-async def test_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:
+async def test_versions_of_a_path_that_never_existed_are_refused(
+    power: Power, tmp_path: Path
+) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         await files.make(b"f", 10)
@@ -183,7 +185,7 @@ async def test_path_that_never_existed_is_refused(power: Power, tmp_path: Path) 
                 await versions_of(power, tmp_path, path)
 
 
-async def test_changes_of_attributes_are_listed_on_request(
+async def test_changes_of_attributes_are_listed_on_request_only(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -203,7 +205,9 @@ async def test_changes_of_attributes_are_listed_on_request(
     assert brief(found.found) == [(changed, "attributes", 10), (created, "created", 10)]
 
 
-async def test_only_the_wanted_number_of_versions_is_returned(power: Power, tmp_path: Path) -> None:
+async def test_search_for_versions_returns_the_requested_number(
+    power: Power, tmp_path: Path
+) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         ino, created = await files.make(b"f", 10)
@@ -216,7 +220,9 @@ async def test_only_the_wanted_number_of_versions_is_returned(power: Power, tmp_
     assert ([one.txg for one in all_.found], all_.is_complete) == (txgs[::-1], True)
 
 
-async def test_lost_changelog_and_image_are_listed_as_unknown(power: Power, tmp_path: Path) -> None:
+async def test_lost_changelog_and_image_are_listed_as_unknown_versions(
+    power: Power, tmp_path: Path
+) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         ino, created = await files.make(b"f", 10)
@@ -240,8 +246,8 @@ async def test_lost_changelog_and_image_are_listed_as_unknown(power: Power, tmp_
     assert found.found[-1].size_bytes == 10
 
 
-async def test_txgs_that_fsck_abandoned_are_no_versions(power: Power, tmp_path: Path) -> None:
-    """They can be read, but no state of the filesystem has their changes."""
+async def test_changes_of_txgs_abandoned_by_fsck_are_unknown(power: Power, tmp_path: Path) -> None:
+    """Abandoned changelogs are readable, but no state of the filesystem contains their changes."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         ino, created = await files.make(b"f", 10)
@@ -262,7 +268,9 @@ async def test_txgs_that_fsck_abandoned_are_no_versions(power: Power, tmp_path: 
     assert {changes[txg] for txg in abandoned} == {("unknown",)}
 
 
-async def test_block_map_and_names_of_one_txg_are_one_version(power: Power, tmp_path: Path) -> None:
+async def test_content_change_and_rename_in_one_txg_are_one_version(
+    power: Power, tmp_path: Path
+) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         ino, _ = await files.make(b"f", 10)
@@ -279,10 +287,10 @@ async def test_block_map_and_names_of_one_txg_are_one_version(power: Power, tmp_
     assert brief(found.found)[0] == (changed, "content renamed", 0)
 
 
-async def test_former_path_in_a_renamed_directory_has_the_versions_of_that_time(
+async def test_former_path_in_a_renamed_directory_has_its_versions_before_the_rename(
     power: Power, tmp_path: Path, *, indexing: bool
 ) -> None:
-    """The names in a renamed directory do not change, so none of them is listed as removed."""
+    """Names inside a renamed directory do not change, so the index lists none as removed."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         directory = await files.make_directory(b"old")
@@ -313,7 +321,7 @@ async def test_former_path_in_a_renamed_directory_has_the_versions_of_that_time(
     assert names == [b"present", b"removed"]
 
 
-async def test_name_with_too_many_inodes_is_reported_as_incomplete(
+async def test_versions_of_a_name_with_too_many_inodes_are_incomplete(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -332,7 +340,7 @@ async def test_name_with_too_many_inodes_is_reported_as_incomplete(
 async def test_last_version_is_found_without_reading_all_former_inodes(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that replaces its file at each save makes many inodes of one name."""
+    """A program that replaces its file at each save creates many inodes under one name."""
     read: set[Ino] = set()
     changes_of = row_history.changes_of
 
@@ -356,7 +364,7 @@ async def test_last_version_is_found_without_reading_all_former_inodes(
     assert len(read) <= 2
 
 
-async def test_former_path_of_a_name_that_was_lost_twice_has_its_first_inode(
+async def test_former_path_of_a_name_removed_twice_has_the_first_inode(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -372,10 +380,10 @@ async def test_former_path_of_a_name_that_was_lost_twice_has_its_first_inode(
     assert [one.txg for one in found.found] == [made]
 
 
-async def test_versions_of_a_former_inode_make_the_list_incomplete(
+async def test_unread_former_inode_makes_the_list_of_versions_incomplete(
     power: Power, tmp_path: Path
 ) -> None:
-    """The present inode has exactly as many versions as are wanted."""
+    """The present inode alone has as many versions as were requested."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         await files.make(b"f", 10)

@@ -1,4 +1,4 @@
-"""Objects that kept points pin."""
+"""Pins: the objects that kept points need."""
 
 import random
 
@@ -21,12 +21,12 @@ def point(txg: int, image: int, next_pack: int = 9, epoch: int = 3) -> KeptPoint
 
 
 def pins_of(*points: KeptPoint, renumbered: Renumbered = NOTHING_RENUMBERED) -> Pins:
-    """Return the pins of points whose images are complete."""
+    """Return the pins of kept points whose images are complete."""
     images = {one.image.key for one in points}
     return Pins(KeptPoints(points), images, END, renumbered)
 
 
-def test_without_points_nothing_is_pinned() -> None:
+def test_without_kept_points_nothing_is_pinned() -> None:
     assert not NO_PINS.needs_pack(PackId(1), Txg(5))
     assert not NO_PINS.needs_stray_pack(Epoch(0))
     assert not NO_PINS.needs_changelog(Txg(0))
@@ -35,16 +35,16 @@ def test_without_points_nothing_is_pinned() -> None:
     assert not NO_PINS.needs_image(Txg(0))
 
 
-def test_pack_is_pinned_from_its_creation_to_its_death() -> None:
-    """A pack that died in the txg of the point had no live blocks any more at its end."""
+def test_point_pins_packs_that_died_after_its_txg() -> None:
+    """A pack that died in the txg of the point had no live block at the end of that txg."""
     pins = pins_of(point(42, 40, next_pack=9))
     assert pins.needs_pack(PackId(8), Txg(43))
     assert not pins.needs_pack(PackId(8), Txg(42))
     assert not pins.needs_pack(PackId(9), Txg(43))
 
 
-def test_packs_are_pinned_exactly_if_a_point_lies_in_their_life() -> None:
-    """Compare with the definition, for random points whose bounds ascend with their txgs."""
+def test_packs_are_pinned_exactly_if_a_point_lies_in_their_lifetime() -> None:
+    """For random kept points, the pinned packs are those of the definition."""
     rnd = random.Random(7)
     for _ in range(200):
         txgs = sorted(rnd.sample(range(1, 60), rnd.randrange(6)))
@@ -57,8 +57,8 @@ def test_packs_are_pinned_exactly_if_a_point_lies_in_their_life() -> None:
             assert pins.needs_pack(pack, died) == wanted
 
 
-def test_earlier_point_with_a_higher_bound_pins_no_less() -> None:
-    """A point kept later for an earlier txg has a higher bound than it needs."""
+def test_earlier_point_with_a_higher_pack_number_pins_its_packs() -> None:
+    """A point that is kept later for an earlier txg records a higher next pack number."""
     pins = pins_of(point(10, 1, next_pack=50), point(20, 1, next_pack=30))
     assert pins.needs_pack(PackId(40), Txg(11))
     assert pins.needs_pack(PackId(40), Txg(25))
@@ -74,7 +74,7 @@ def test_renumbered_pack_is_pinned_by_every_point_before_the_repair() -> None:
     assert not later.needs_pack(PackId(79), Txg(90))
 
 
-def test_changelogs_and_levels_from_the_image_to_the_point_are_pinned() -> None:
+def test_point_pins_changelogs_and_levels_after_its_image() -> None:
     pins = pins_of(point(42, 40), point(45, 40), point(80, 70))
     assert [txg for txg in range(100) if pins.needs_changelog(Txg(txg))] == [
         *range(40, 46),
@@ -90,8 +90,8 @@ def test_changelogs_and_levels_from_the_image_to_the_point_are_pinned() -> None:
     assert not pins.needs_image(Txg(40))
 
 
-def test_point_whose_image_is_incomplete_pins_all_metadata_up_to_it() -> None:
-    """An older image may lead to it, or a piece of another image may complete it."""
+def test_point_with_an_incomplete_image_pins_all_metadata_up_to_its_txg() -> None:
+    """A kept point with a damaged image may need an older image, or pieces of another one."""
     broken = point(42, 40)
     pins = Pins(KeptPoints((broken,)), set(), END)
     assert pins.broken == [broken]
@@ -103,7 +103,7 @@ def test_point_whose_image_is_incomplete_pins_all_metadata_up_to_it() -> None:
     assert not pins.needs_changelog(Txg(43))
 
 
-def test_unreadable_point_pins_everything_that_it_could_need() -> None:
+def test_unreadable_point_pins_every_object_that_it_may_need() -> None:
     one = Unreadable(ObjectKey("kept/x"), Txg(42), "damaged")
     pins = Pins(KeptPoints((), (one,)), set(), END)
     assert pins.needs_pack(PackId(10**9), Txg(43))
@@ -113,8 +113,8 @@ def test_unreadable_point_pins_everything_that_it_could_need() -> None:
 
 
 @pytest.mark.parametrize("txg", [1001, 10**12])
-def test_point_that_the_chain_has_not_reached_pins_no_metadata(txg: int) -> None:
-    """It is of another history, or its name is forged; else it would stop all reclaim."""
+def test_point_beyond_the_end_of_the_chain_pins_no_metadata(txg: int) -> None:
+    """A forged name, or a point of another history, must not prevent all deletions."""
     one = Unreadable(ObjectKey("kept/x"), Txg(txg), "damaged")
     pins = Pins(KeptPoints((point(txg, 990),), (one,)), set(), END)
     assert not pins.needs_image(Txg(5))
@@ -123,7 +123,7 @@ def test_point_that_the_chain_has_not_reached_pins_no_metadata(txg: int) -> None
     assert pins.broken == []
 
 
-def test_stray_packs_of_later_epochs_are_not_pinned() -> None:
+def test_point_does_not_pin_stray_packs_of_later_epochs() -> None:
     pins = pins_of(point(42, 40, epoch=3), point(44, 40, epoch=4))
     assert pins.needs_stray_pack(Epoch(4))
     assert not pins.needs_stray_pack(Epoch(5))

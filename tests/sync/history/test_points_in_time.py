@@ -1,4 +1,4 @@
-"""Finding the txg of a point in time."""
+"""The search for the txg of a point in time."""
 
 import itertools
 from collections.abc import AsyncGenerator
@@ -40,12 +40,12 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
 
 
 async def txg_at(power: Power, time_ns: int) -> Txg:
-    """Return the txg of a time."""
+    """Return the txg that a time selects."""
     return (await (await bucket_at(power)).find(PointInTime("then", time_ns))).txg
 
 
-async def test_time_names_the_last_txg_that_is_not_after_it(power: Power) -> None:
-    """The time of a cut names its txg; a nanosecond earlier names the txg before."""
+async def test_time_selects_the_last_txg_that_is_not_after_it(power: Power) -> None:
+    """The time of a cut selects its txg; a nanosecond earlier selects the txg before it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 18)]
@@ -56,8 +56,8 @@ async def test_time_names_the_last_txg_that_is_not_after_it(power: Power) -> Non
     assert await txg_at(power, FAR * 2) == links[-1].txg
 
 
-async def test_search_for_a_point_in_time_takes_few_requests(power: Power) -> None:
-    """The binary search reads about log2 of the number of changelogs."""
+async def test_search_for_a_point_in_time_needs_few_requests(power: Power) -> None:
+    """The binary search for a point in time reads about log2(n) of n changelogs."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for number in range(1, 65):
@@ -69,12 +69,12 @@ async def test_search_for_a_point_in_time_takes_few_requests(power: Power) -> No
 
     read = {call.key for call in store.calls if call.method == "get"}
     changelogs = [key for key in read if key.startswith("changelog/")]
-    # The search reads both ends, and log2(64) changelogs with one to spare.
+    # The search reads both ends and log2(64) changelogs; one more is allowed.
     assert 3 <= len(changelogs) <= 2 + 7
 
 
-async def test_txg_times_increase_although_the_clock_is_set_back(power: Power) -> None:
-    """A txg shipped after the clock was set back still has a later time than the txg before."""
+async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) -> None:
+    """A txg shipped after the clock was set back gets a later time than its predecessor."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         before = await ship_at(session, clock, FAR + 100 * SECOND_NS)
@@ -89,7 +89,7 @@ async def test_txg_times_increase_although_the_clock_is_set_back(power: Power) -
 
 
 async def test_fence_records_are_points_in_time_without_changes(power: Power) -> None:
-    """A host whose clock is an hour behind still writes times later than those before."""
+    """A host whose clock is an hour slow still writes later times than the previous txgs have."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
@@ -105,7 +105,7 @@ async def test_fence_records_are_points_in_time_without_changes(power: Power) ->
 
 
 async def test_error_about_a_time_before_mkfs_names_the_oldest_point_in_time(power: Power) -> None:
-    """The oldest point in time is txg 0 of mkfs."""
+    """The oldest point in time is txg 0, which mkfs made."""
     async with session_at(power, SetClock(FAR)):
         pass
 
@@ -136,8 +136,8 @@ async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power:
     assert await txg_at(power, FAR + 9 * SECOND_NS) == links[-1].txg
 
 
-async def test_retained_history_begins_with_the_floor(power: Power) -> None:
-    """Packs that a txg before the floor needs may be deleted, although its changelog exists."""
+async def test_retained_history_begins_with_the_retention_floor(power: Power) -> None:
+    """A txg before the floor may lack packs, although its changelog exists."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + SECOND_NS)
@@ -154,8 +154,8 @@ async def test_retained_history_begins_with_the_floor(power: Power) -> None:
         await bucket.find(PointInTime("then", first.created_ns))
 
 
-async def test_time_in_the_future_names_the_newest_txg_with_a_notice(power: Power) -> None:
-    """A time between the newest txg and now is not in the future."""
+async def test_time_in_the_future_selects_the_newest_txg_with_a_notice(power: Power) -> None:
+    """A time between the newest txg and now does not count as future."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         link = await ship_at(session, clock, FAR + SECOND_NS)
@@ -197,7 +197,7 @@ async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Pow
 
 
 class HidingStore(MemoryStore):
-    """A store that returns the last changelog a number of times, and then hides later ones."""
+    """A store that returns the last changelog a few times, and then hides the latest changelogs."""
 
     def __init__(self, power: Power, last: Txg, end: Txg, times: int) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class HidingStore(MemoryStore):
 
 
 async def mark_at_end(power: Power) -> Mark:
-    """Ship three changes; return the txg and hash that the last mount printed."""
+    """Ship three changes; return the last txg and hash, as the last mount printed them."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -234,10 +234,10 @@ async def mark_at_end(power: Power) -> Mark:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_store_that_hides_changelogs_after_listing_them_is_refused(
+async def test_store_that_hides_changelogs_after_a_listing_is_refused(
     power: Power, read_only: bool
 ) -> None:
-    """The restored state, not the earlier listing, is compared; nothing is written."""
+    """A mount compares its restored state, not the earlier listing, and writes nothing."""
     mark = await mark_at_end(power)
     before = dict(power.store.objects)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)
@@ -253,7 +253,7 @@ async def test_store_that_hides_changelogs_after_listing_them_is_refused(
 async def test_new_host_without_at_least_accepts_a_store_that_hides_changelogs(
     power: Power,
 ) -> None:
-    """Nothing shows a new host that the store hides changelogs, as SECURITY.md states."""
+    """A new host cannot detect hidden changelogs, as SECURITY.md states."""
     mark = await mark_at_end(power)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=0)
 
@@ -264,7 +264,7 @@ async def test_new_host_without_at_least_accepts_a_store_that_hides_changelogs(
 async def test_point_in_time_of_a_store_that_hides_changelogs_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """The chain that the search for a point in time read must contain the remembered txg."""
+    """The chain that a search for a point in time reads must contain the remembered txg."""
     mark = await mark_at_end(power)
     options = OpenOptions(at_least=mark)
     for times in (0, 1):
@@ -282,7 +282,7 @@ async def test_point_in_time_of_a_store_that_hides_changelogs_is_refused(
             await snapshot_mount.open_snapshot(bucket, StateDir(tmp_path / "at"), options, point)
 
 
-async def test_at_least_compares_the_hash_of_the_served_txg(power: Power) -> None:
+async def test_at_least_is_compared_with_the_hash_of_the_served_txg(power: Power) -> None:
     """A mount with --at-least compares the txg and the hash of the state that it serves."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()

@@ -1,4 +1,4 @@
-"""Deletion of garbage in two phases: packs are condemned, shipped as condemned, and deleted."""
+"""Deletion of garbage: packs are condemned, shipped as condemned, and then deleted."""
 
 import itertools
 from pathlib import Path
@@ -32,7 +32,7 @@ DAY = 86_400
 
 @pytest.fixture
 def clock(power: Power) -> HandClock:
-    """Return the clock of all hosts and of the store."""
+    """Return the clock of all hosts and the store."""
     power.clock = HandClock()
     return power.clock
 
@@ -61,8 +61,8 @@ async def _txg(session: Session, content: bytes = b"") -> Txg:
     return link.txg
 
 
-async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power) -> None:
-    """Without retention the last two images are still kept, with all packs that they name."""
+async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: Power) -> None:
+    """Even without retention, the last two images are kept with all packs that they refer to."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -71,7 +71,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power
         remove_file(session, ino)
 
         await session.make_image()
-        assert key in power.store.objects  # The image before the last one still names the pack.
+        assert key in power.store.objects  # The image before the last one still refers to the pack.
         write_file(session, b"other")
         await session.make_image()
         assert key not in power.store.objects
@@ -79,7 +79,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_names_it(power: Power
         assert changelogs(power) == list(range(manifests(power)[0], session.link.txg + 1))
 
 
-async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
+async def test_retained_points_in_time_can_be_restored_and_earlier_ones_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
     """Every txg within the retention can be restored with all its content."""
@@ -129,7 +129,7 @@ def _live_packs(path: Path) -> set[str]:
         db.close()
 
 
-async def test_default_retention_deletes_nothing_younger_than_a_week(
+async def test_default_retention_keeps_everything_younger_than_a_week(
     power: Power, clock: HandClock
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -154,10 +154,10 @@ async def test_default_retention_deletes_nothing_younger_than_a_week(
         assert key not in power.store.objects
 
 
-async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
+async def test_clock_that_is_fast_deletes_nothing_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
-    """With a clock a year ahead, the floor is still not after the older of the last two images."""
+    """Even if the clock is a year fast, the floor does not pass the second-last image."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         for _ in range(3):
@@ -175,7 +175,7 @@ async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
 
 
 async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> None:
-    """Neither an earlier clock, a longer retention nor another host lowers the floor."""
+    """An earlier clock, a longer retention and another host never lower the retention floor."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -199,8 +199,8 @@ async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> No
         assert session.link.floor == floor
 
 
-async def test_nothing_is_deleted_before_the_retention_floor_is_shipped(power: Power) -> None:
-    """The changelog that condemns packs and raises the floor is confirmed before any deletion."""
+async def test_nothing_is_deleted_before_the_new_retention_floor_is_shipped(power: Power) -> None:
+    """The changelog with condemned packs and the higher floor is confirmed before any deletion."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -224,7 +224,7 @@ async def test_nothing_is_deleted_before_the_retention_floor_is_shipped(power: P
 
 
 async def test_idle_mount_searches_for_garbage_once_a_day(power: Power, clock: HandClock) -> None:
-    """A new txg, a change of the retention, or a day cause the next search."""
+    """A new txg, a changed retention or the end of a day starts the next search for garbage."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
 
@@ -249,7 +249,9 @@ async def test_idle_mount_searches_for_garbage_once_a_day(power: Power, clock: H
         assert await listings(session) > 0
 
 
-async def test_search_that_found_garbage_or_failed_is_repeated(power: Power) -> None:
+async def test_search_for_garbage_is_repeated_after_it_failed_or_found_garbage(
+    power: Power,
+) -> None:
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -265,10 +267,10 @@ async def test_search_that_found_garbage_or_failed_is_repeated(power: Power) -> 
         assert len(power.store.objects) < before
 
 
-async def test_garbage_collection_of_an_idle_filesystem_ends(
+async def test_garbage_collection_of_an_idle_filesystem_stops(
     power: Power, clock: HandClock
 ) -> None:
-    """Garbage collection ships txgs, which must not make further garbage forever."""
+    """Garbage collection ships txgs, which must not create new garbage forever."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -288,10 +290,10 @@ async def test_garbage_collection_of_an_idle_filesystem_ends(
         assert (session.link.txg, set(power.store.objects)) == (txg, objects)
 
 
-async def test_orphan_packs_are_deleted_and_other_objects_stay(
+async def test_orphan_packs_are_deleted_and_other_objects_are_kept(
     power: Power, clock: HandClock
 ) -> None:
-    """An orphan pack has no row, and its epoch ended before the floor."""
+    """An orphan pack has no row, and its epoch ended before the retention floor."""
     await power.retain(5)
     foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
     foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
@@ -311,8 +313,8 @@ async def test_orphan_packs_are_deleted_and_other_objects_stay(
         assert all(key != orphan for _pack, key in packs.all_keys(session.db))
 
 
-async def test_orphan_pack_within_the_retention_stays(power: Power, clock: HandClock) -> None:
-    """A quarantined state may name a pack that has no row."""
+async def test_orphan_pack_within_the_retention_is_kept(power: Power, clock: HandClock) -> None:
+    """A quarantined state may refer to a pack that has no row."""
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
@@ -328,7 +330,7 @@ async def test_orphan_pack_within_the_retention_stays(power: Power, clock: HandC
 
 
 async def test_unreferenced_parts_of_changelogs_are_deleted(power: Power) -> None:
-    """A changelog that is not appended yet may name a part of a later txg."""
+    """Parts of a later txg are kept, because the next changelog may refer to them."""
     async with power.session("a", tasks=False) as session:
         txg = await _txg(session)
         prefix = changelog.part_prefix(txg, session.volume.keeper.epoch, bytes(8))
@@ -350,7 +352,7 @@ FORESEEABLE = (
 
 
 @pytest.mark.parametrize("key", FORESEEABLE)
-async def test_object_that_is_not_ours_under_a_name_of_ours_is_not_deleted(
+async def test_foreign_object_under_a_predictable_name_is_not_deleted(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Names of changelogs and levels can be predicted, so the content of an object decides."""
@@ -374,7 +376,7 @@ async def test_object_that_is_not_ours_under_a_name_of_ours_is_not_deleted(
 
 
 async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: Power) -> None:
-    """The two images that are always kept are the last two that can be restored."""
+    """Garbage collection always keeps the last two images that can be restored."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -398,7 +400,7 @@ async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: 
 
 
 async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> None:
-    """Some of many images a day are deleted; every retained point in time can be restored."""
+    """If a day has many images, some are deleted; every retained point in time stays restorable."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(40):
@@ -410,7 +412,7 @@ async def test_old_images_are_thinned_out(power: Power, clock: HandClock) -> Non
         assert changelogs(power)[0] == found[0] <= session.link.floor
 
 
-async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
+async def test_image_published_as_a_txg_is_kept_while_later_txgs_are_retained(
     power: Power, clock: HandClock
 ) -> None:
     await power.retain(8 * DAY)
@@ -435,10 +437,10 @@ async def test_image_that_is_a_txg_stays_while_later_txgs_are_retained(
         assert restorer.notices == []
 
 
-async def test_fenced_writer_deletes_nothing_even_without_changes(
+async def test_fenced_writer_deletes_nothing_even_if_nothing_has_changed(
     power: Power, clock: HandClock
 ) -> None:
-    """The floor of the next writer may depend on an image that the fenced writer would delete."""
+    """The next writer's floor may depend on an image that the fenced writer would delete."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -455,7 +457,7 @@ async def test_fenced_writer_deletes_nothing_even_without_changes(
 
 
 async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) -> None:
-    """The rows of condemned and of deleted packs change in slices."""
+    """Rows of condemned and deleted packs are changed in slices."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -486,8 +488,8 @@ async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) ->
         assert len(list(packs.all_keys(session.db))) == 1
 
 
-async def test_dry_run_of_garbage_collection_lists_the_next_deletions(power: Power) -> None:
-    """The next garbage collection deletes exactly the objects that a dry run lists."""
+async def test_dry_run_of_garbage_collection_lists_exactly_the_next_deletions(power: Power) -> None:
+    """The next garbage collection deletes exactly the objects that the dry run lists."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -510,7 +512,7 @@ async def test_dry_run_of_garbage_collection_lists_the_next_deletions(power: Pow
 
 
 async def test_one_run_of_garbage_collection_is_bounded(power: Power) -> None:
-    """Further runs delete all remaining garbage."""
+    """If garbage collection reaches its limit, the next runs delete the remaining garbage."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -536,7 +538,7 @@ async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
 async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
     power: Power, clock: HandClock
 ) -> None:
-    """A shipped row announces the deletion, so the next writer's floor does not need this image."""
+    """A shipped row announces the deletion of an image, so no later floor depends on it."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as slow:
@@ -563,10 +565,10 @@ async def test_late_deletion_of_a_thinned_out_image_costs_no_point_in_time(
             nursery.cancel_scope.cancel()
 
 
-async def test_abandoned_images_are_forgotten_once_they_are_deleted(
+async def test_row_of_an_abandoned_image_is_deleted_after_the_image(
     power: Power, clock: HandClock
 ) -> None:
-    """The row of an abandoned image is deleted after the image, even if the reply was lost."""
+    """The row of an abandoned image is deleted even if the store's reply was lost."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -584,7 +586,7 @@ async def test_abandoned_images_are_forgotten_once_they_are_deleted(
 
 
 async def test_status_reports_why_garbage_collection_failed(power: Power, clock: HandClock) -> None:
-    """The reason is reported until a garbage collection succeeds."""
+    """The status shows the reason of a failure until garbage collection succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

@@ -1,4 +1,4 @@
-"""The points in time and the images that the retention keeps."""
+"""Retention: the points in time and images that are kept."""
 
 import itertools
 
@@ -31,12 +31,12 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 def image(txg: int, created_ns: int) -> Image:
-    """Return an image of a txg and a time."""
+    """Return an image with a txg and a time."""
     return Image(Txg(txg), ObjectKey(f"image/{txg:012d}-1-0123456789abcdef/manifest"), created_ns)
 
 
 async def chain_of(times: dict[int, int]) -> MemoryStore:
-    """Return a store with a changelog for each txg and time, each in a separate epoch."""
+    """Return a store with a changelog for each txg and time, each of a separate epoch."""
     store = MemoryStore()
     before = NO_HASH
     for txg, created_ns in times.items():
@@ -74,7 +74,7 @@ def test_retention_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObjec
 
 
 async def test_unreadable_changelogs_lower_the_retention_floor() -> None:
-    """A changelog whose time cannot be read counts as too young to delete."""
+    """A changelog with an unreadable time counts as too young to delete."""
     store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
     finder = TxgTimes(store, PLAIN, UUID)
     for txg in (9, 10, 11):
@@ -85,8 +85,8 @@ async def test_unreadable_changelogs_lower_the_retention_floor() -> None:
     assert await finder.stamp(Txg(12)) == TxgStamp(120, Epoch(12))
 
 
-async def test_search_for_the_retention_floor_reads_few_changelogs() -> None:
-    """A binary search for a time reads each changelog at most once."""
+async def test_search_for_the_retention_floor_reads_each_changelog_at_most_once() -> None:
+    """The search for the retention floor is a binary search over the times of changelogs."""
     store = FaultyStore(await chain_of({txg: txg for txg in range(1, 513)}))
     finder = TxgTimes(store, PLAIN, UUID)
     assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
@@ -110,8 +110,8 @@ async def test_changelog_of_a_newer_version_prevents_garbage_collection(
         await TxgTimes(store, PLAIN, UUID).stamp(Txg(1))
 
 
-def test_last_images_and_the_base_of_the_retention_are_kept() -> None:
-    """The base is the image from which the oldest retained point in time is restored."""
+def test_last_images_and_the_base_image_of_the_retention_are_kept() -> None:
+    """The base image is the one from which the oldest retained point in time is restored."""
     images = [image(txg, txg * 100) for txg in (1, 5, 9, 12)]
 
     assert [one.txg for one in newest(images)] == [12, 9]
@@ -129,7 +129,7 @@ def test_last_images_and_the_base_of_the_retention_are_kept() -> None:
 def test_images_within_the_retention_are_thinned_out(
     steps: list[int], floor: int, retention_ns: int
 ) -> None:
-    """A point in time is at most an eighth of the retention, and one image, after a kept image."""
+    """Each point in time follows a kept image within about an eighth of the retention."""
     images = [image(number, sum(steps[:number])) for number in range(len(steps))]
     stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
     base = base_of(images, Txg(floor))
@@ -148,8 +148,8 @@ def test_image_with_a_wrong_time_deletes_no_other_image() -> None:
     assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 2, 3, 4)}
 
 
-def test_images_that_are_txgs_are_kept_within_the_retention() -> None:
-    """An image that is a txg is kept if it is after the base image of the retention."""
+def test_images_published_as_txgs_are_kept_within_the_retention() -> None:
+    """An image that is a txg is kept if it follows the base image of the retention."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)
@@ -157,7 +157,7 @@ def test_images_that_are_txgs_are_kept_within_the_retention() -> None:
 
 
 def test_retention_floor_is_between_its_present_value_and_the_last_images() -> None:
-    """The floor never falls, and never passes the older of the images that are always kept."""
+    """The retention floor never falls, and never passes the second-last image."""
     images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
     oldest_kept = Txg(101)
     assert floor_of(images, Txg(7), Txg(50)) == 50

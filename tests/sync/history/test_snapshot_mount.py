@@ -1,4 +1,4 @@
-"""Opening an older state of the filesystem."""
+"""Opening the filesystem at an earlier txg."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.sync.history.readers import open_at
 async def test_point_in_time_has_the_files_of_its_txg_and_leaves_no_trace(
     power: Power, tmp_path: Path
 ) -> None:
-    """Closing the older state removes its directory; the bucket does not change."""
+    """Closing a mount of an earlier txg deletes its directory; the bucket does not change."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"first")
         first = await session.flush()
@@ -48,7 +48,7 @@ async def test_point_in_time_has_the_files_of_its_txg_and_leaves_no_trace(
 async def test_state_directory_of_a_point_in_time_that_is_in_use_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """Two mounts never share the state directory of a point in time."""
+    """Two mounts never share the state directory of one point in time."""
     first = await open_at(power, 0, tmp_path / "then")
 
     with pytest.raises(HeldError):
@@ -59,7 +59,7 @@ async def test_state_directory_of_a_point_in_time_that_is_in_use_is_refused(
 
 
 async def test_unavailable_point_in_time_leaves_no_database(power: Power, tmp_path: Path) -> None:
-    """A txg of the future or a damaged changelog is refused."""
+    """A mount is refused for a future txg and for a txg with a damaged changelog."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()

@@ -1,4 +1,4 @@
-"""The history of txgs, read from the newest txg backwards."""
+"""The list of txgs, read from the newest txg backwards."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -28,7 +28,7 @@ async def shipped(session: Session) -> Txg:
 
 
 def named(session: Session, name: bytes) -> Ino:
-    """Create a file with content and a name."""
+    """Create a file with a name and content."""
     ino = write_file(session, name * 100)
     dentries.add(session.db, ROOT_INO, name, ino)
     return ino
@@ -41,8 +41,8 @@ async def entries(bucket: Bucket) -> list[TxgRecord]:
         return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
 
 
-async def test_history_lists_the_changes_of_each_txg(power: Power) -> None:
-    """The history has fence records, images and groups, with the sizes of their uploads."""
+async def test_history_lists_the_kind_and_size_of_each_txg(power: Power) -> None:
+    """The history lists fence records, images and groups, with the bytes of their uploads."""
     async with power.session("a", tasks=False) as session:
         ino = named(session, b"f")
         await shipped(session)
@@ -60,10 +60,10 @@ async def test_history_lists_the_changes_of_each_txg(power: Power) -> None:
     assert (made.stored_bytes > 0, removed.stored_bytes, fence.epoch) == (True, 0, 1)
 
 
-async def test_changelog_of_a_newer_schema_is_not_reported_as_damage(
+async def test_changelog_of_a_newer_schema_version_is_not_reported_as_damage(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both the history and a mount report a changelog of a newer schema version as newer."""
+    """History and mount both report that a newer program wrote the changelog."""
     async with power.session("a", tasks=False) as session:
         named(session, b"f")
         monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
@@ -78,7 +78,7 @@ async def test_changelog_of_a_newer_schema_is_not_reported_as_damage(
 
 
 async def test_history_with_a_replaced_changelog_is_refused(power: Power) -> None:
-    """The history compares each changelog with the hash in the next one."""
+    """The history compares each changelog with the hash that its successor contains."""
     async with power.session("a", tasks=False) as session:
         objects = dict(power.store.objects)
         for content in (b"one", b"three"):

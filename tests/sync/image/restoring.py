@@ -1,4 +1,4 @@
-"""Restoring of one example manifest from a store."""
+"""Restore of one example manifest from a store."""
 
 from pathlib import Path
 

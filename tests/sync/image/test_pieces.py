@@ -1,4 +1,4 @@
-"""Upload of the pieces of an image."""
+"""Upload of image pieces."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ KEYRING = Keyring(None, bytes(32))
 
 
 async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> None:
-    """Only the changed piece of an image is uploaded again."""
+    """Of a changed image, only the changed piece is uploaded."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     content = os.urandom(2 * IMAGE_PIECE_BYTES + 100)
@@ -39,7 +39,7 @@ async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> 
 
 
 async def test_missing_image_piece_is_detected(tmp_path: Path) -> None:
-    """A new image may refer only to pieces that are still in the store."""
+    """A new image may refer only to pieces that the store still has."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
@@ -68,19 +68,19 @@ async def test_progress_counts_every_image_piece(tmp_path: Path) -> None:
     assert seen == [("metadata", 1, 2), ("metadata", 2, 2)]
 
 
-def test_no_two_images_share_a_name() -> None:
-    """Two attempts to make an image of one txg have different names."""
+def test_two_images_never_share_a_name() -> None:
+    """Two attempts to make an image of the same txg have different names."""
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix
 
 
 @pytest.mark.slow
-async def test_database_larger_than_one_object_is_split_into_pieces(tmp_path: Path) -> None:
-    """A database larger than S3 accepts in one PUT (5 GB) becomes many much smaller pieces."""
+async def test_large_database_is_split_into_pieces(tmp_path: Path) -> None:
+    """S3 accepts at most 5 GB in one PUT; pieces of an image are much smaller."""
     copy = tmp_path / "copy.db"
     with copy.open("wb") as file:
-        # The file is sparse, because the test compares only sizes.
+        # The test compares only sizes, so a sparse file is sufficient.
         file.truncate(OBJECT_BYTES_MAX + 1)
     store = MemoryStore()
 

@@ -36,7 +36,7 @@ from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, resto
 async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory holds only a few image pieces, whatever their number in the manifest."""
+    """Memory holds only a few image pieces, whatever the length of the manifest."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
     monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0
@@ -64,7 +64,7 @@ async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
 
 
 async def test_image_piece_that_would_leave_a_gap_is_refused(tmp_path: Path) -> None:
-    """Nothing is downloaded, because the database would be larger than the manifest declares."""
+    """Nothing is downloaded, because the database would exceed the size in the manifest."""
     store = MemoryStore()
     one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
     two = Piece(image_codec.piece_key(PREFIX, 1), 4096, image_codec.NO_HASH)
@@ -74,8 +74,8 @@ async def test_image_piece_that_would_leave_a_gap_is_refused(tmp_path: Path) -> 
         await restored(store, tmp_path / "meta.db")
 
 
-# This program restores a hostile manifest, which takes 4 KiB in the bucket, in a separate process,
-# so that its memory can be measured.
+# This program restores a hostile manifest, whose object has only 4 KiB.
+# The program runs in a separate process, whose memory can be measured.
 _LARGEST = """
 import errno, sys, trio
 from pathlib import Path
@@ -98,8 +98,8 @@ trio.run(main)
 
 
 @pytest.mark.slow
-def test_restore_of_the_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
-    """The manifest names as many missing pieces as possible, for a database of 2 TiB."""
+def test_restore_of_the_largest_manifest_uses_bounded_memory(tmp_path: Path) -> None:
+    """The manifest lists as many missing pieces as possible, for a database of 2 TiB."""
     keys = (image_codec.piece_key(PREFIX, number) for number in range(IMAGE_PIECES_MAX))
     pieces = [Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys]
     hostile = image_codec.encode(image_of(*pieces), KEY, PLAIN)
@@ -117,7 +117,7 @@ def test_restore_of_the_largest_manifest_takes_bounded_memory(tmp_path: Path) ->
 async def test_manifest_of_missing_pieces_is_ignored(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest declares more metadata than the disk has room for, so an older image is used."""
+    """The manifest declares a database larger than the disk, so an older image is used."""
     async with power.session("a") as session:
         ino = write_file(session, b"hello")
         await session.make_image()
@@ -141,8 +141,8 @@ async def test_manifest_of_missing_pieces_is_ignored(
         await session.close()
 
 
-async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power) -> None:
-    """An object of a newer version under the name of an image prevents no mount by itself."""
+async def test_newer_image_that_the_lease_does_not_name_is_ignored(power: Power) -> None:
+    """An object of a newer version under the name of an image does not prevent a mount."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -165,8 +165,8 @@ async def test_newer_image_that_the_lease_does_not_name_is_left_out(power: Power
         await restorer.restore(named, power.home / "restored.db")
 
 
-async def test_restore_reports_a_newer_version_if_no_other_image_can_be_used(power: Power) -> None:
-    """Only a newer program can restore the filesystem, so its metadata do not count as lost."""
+async def test_restore_reports_a_newer_version_if_no_other_image_is_usable(power: Power) -> None:
+    """Metadata of a newer version does not count as lost: a newer program can restore it."""
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
 
@@ -176,8 +176,10 @@ async def test_restore_reports_a_newer_version_if_no_other_image_can_be_used(pow
         await restorer.restore(None, power.home / "restored.db")
 
 
-async def test_image_piece_of_a_newer_version_than_its_manifest_is_damaged(power: Power) -> None:
-    """A manifest of this version lists the piece, so its newer version must be damage."""
+async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_damaged(
+    power: Power,
+) -> None:
+    """A manifest of this version cannot have a piece of a newer version, unless by damage."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -196,7 +198,7 @@ async def test_image_piece_of_a_newer_version_than_its_manifest_is_damaged(power
 async def test_error_of_a_restore_does_not_keep_the_manifest_in_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log that keeps the error would keep the memory of every hostile manifest."""
+    """A log that keeps the error must not keep the memory of a hostile manifest in use."""
     loaded: list[weakref.ref[Manifest]] = []
     load = image_head.load_manifest
 
@@ -226,8 +228,8 @@ def pieces_of(power: Power) -> list[str]:
     return [key for key in power.store.objects if parse_piece_key(key) is not None]
 
 
-async def test_damaged_image_piece_is_named_and_leaves_no_database(power: Power) -> None:
-    """A mount can be repeated once the damaged image piece is intact again."""
+async def test_restore_names_a_damaged_image_piece_and_leaves_no_database(power: Power) -> None:
+    """A mount can be repeated after the damaged image piece has been replaced by an intact copy."""
     [key] = pieces_of(power)
     good = power.store.objects[key]  # type: ignore[index]
     power.store.objects[key] = flipped(good, -1)  # type: ignore[index]
@@ -235,7 +237,7 @@ async def test_damaged_image_piece_is_named_and_leaves_no_database(power: Power)
     with pytest.raises(FormatError, match=key):
         async with power.session("a"):
             pass
-    # The disk space of the database is free again.
+    # The failed restore has freed the disk space of the database.
     assert not list((power.home / "a").glob("meta.db*"))
 
     power.store.objects[key] = good  # type: ignore[index]
@@ -244,7 +246,7 @@ async def test_damaged_image_piece_is_named_and_leaves_no_database(power: Power)
 
 
 async def test_error_about_a_missing_image_piece_advises_fsck(power: Power) -> None:
-    """The restore fails, and its error names the fsck commands that may help."""
+    """The error of the failed restore names the fsck commands that may help."""
     [key] = pieces_of(power)
     del power.store.objects[key]  # type: ignore[arg-type]
 
@@ -254,7 +256,7 @@ async def test_error_about_a_missing_image_piece_advises_fsck(power: Power) -> N
 
 
 async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> None:
-    """A restore that was killed leaves a file, which is not used and is overwritten."""
+    """A killed restore leaves a file, which the next restore overwrites."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "meta.db.restoring").write_bytes(b"half")
 
@@ -265,7 +267,7 @@ async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> 
 
 
 async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
-    """Publish the newest image again after an SQL statement changed its schema."""
+    """Change the schema of the newest image with an SQL statement, and publish the image again."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"content")
@@ -298,10 +300,13 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 
 
 @pytest.mark.parametrize("column", ["x'61', 300", "zeroblob(2000000), 1"])
-async def test_plain_image_with_a_long_name_is_ignored(
+async def test_plain_image_with_a_long_value_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
-    """An older image and changelogs lead to the same state; an authentic image is trusted."""
+    """An older image and changelogs give the state of the ignored image.
+
+    An authentic image of an encrypted filesystem is trusted.
+    """
     await put_hostile_image(power, tmp_path, f"INSERT INTO dentries VALUES (1, 300, {column})")
 
     async with power.session("b", tasks=False) as session:
@@ -320,7 +325,7 @@ async def test_plain_image_with_a_long_name_is_ignored(
 async def test_image_with_a_changed_schema_is_not_used(
     power: Power, tmp_path: Path, statement: str
 ) -> None:
-    """An older image and the changelogs after it give the same state without the trigger."""
+    """An older image and later changelogs give the same state without the forged trigger."""
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:

@@ -1,4 +1,4 @@
-"""A database restored in a process of its own: the same result and errors, and no inheritance."""
+"""Restore in a separate process: same result, same errors, no inherited files or secrets."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ __all__ = ["plain"]
 
 
 class HeldStore(FaultyStore):
-    """A store that never returns a piece of an image."""
+    """A store that never returns image pieces."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -51,7 +51,7 @@ class HeldStore(FaultyStore):
 
 
 class BrokenStore(FaultyStore):
-    """A store that fails for pieces of images."""
+    """A store whose reads of image pieces fail."""
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -94,13 +94,13 @@ def rows(path: Path) -> list[object]:
 
 
 async def restored_here(session: Session, target: Path, upto: Txg) -> Link:
-    """Restore a database in this process."""
+    """Restore a database in the process of the test."""
     volume = session.volume
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
     return await restorer.restore(newest_of(session), target, upto)
 
 
-async def test_process_restores_the_same_database(power: Power) -> None:
+async def test_restore_process_builds_the_same_database(power: Power) -> None:
     async with power.session(tasks=False) as session:
         await ship_some(session)
         upto = Txg(session.link.txg - 1)
@@ -122,10 +122,10 @@ async def test_process_restores_the_same_database(power: Power) -> None:
     assert reserved[0] > 0
 
 
-async def test_errors_of_the_process_are_those_of_the_daemon(
+async def test_restore_process_reports_the_same_errors_as_the_daemon(
     plain: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A user gets the same message and the same errno; the log has the same lines."""
+    """The user gets the same message and errno as without a process; the log is the same."""
     async with plain.session(tasks=False) as session:
         await ship_some(session, 3)
         for key in [key for key in plain.store.objects if key.startswith("level/")]:
@@ -148,7 +148,7 @@ async def test_errors_of_the_process_are_those_of_the_daemon(
     assert not list(plain.home.glob("apart.db*"))
 
 
-async def test_error_of_the_store_ends_the_restore(plain: Power) -> None:
+async def test_error_of_the_store_fails_the_restore_process(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         await ship_some(session)
         with pytest.raises(StoreUnavailableError, match="no route to host") as failed:
@@ -159,7 +159,7 @@ async def test_error_of_the_store_ends_the_restore(plain: Power) -> None:
     assert failed.value.waited_s == 1.5
 
 
-async def test_refused_disk_space_ends_the_restore(plain: Power) -> None:
+async def test_refused_disk_space_fails_the_restore_process(plain: Power) -> None:
     async def refuse(size_bytes: int) -> None:
         await trio.lowlevel.checkpoint()
         raise NoSpaceLeftError(f"{size_bytes} bytes")
@@ -174,13 +174,13 @@ async def test_refused_disk_space_ends_the_restore(plain: Power) -> None:
 
 
 def children() -> set[int]:
-    """Return the PIDs of this process's children."""
+    """Return the PIDs of child processes of this process."""
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
 @asynccontextmanager
 async def begun(session: Session, target: Path) -> AsyncIterator[tuple[int, "Outcome"]]:
-    """Begin a restore that waits for a piece of the image; give its PID."""
+    """Start a restore that waits for an image piece; yield its PID and its outcome."""
     volume, before, outcome = session.volume, children(), Outcome()
     store = HeldStore(volume.store)
     restorer = ProcessRestorer(store, volume.keyring, volume.uuid)
@@ -200,19 +200,19 @@ async def begun(session: Session, target: Path) -> AsyncIterator[tuple[int, "Out
 
 
 class Outcome:
-    """The failure of a restore."""
+    """The recorded failure of a restore."""
 
     def __init__(self) -> None:
         self.message = ""
         self.has_failed = trio.Event()
 
     def failed(self, exc: Exception) -> None:
-        """Note a failure."""
+        """Record the failure of the restore."""
         self.message = str(exc)
         self.has_failed.set()
 
 
-async def test_process_inherits_no_file_and_no_secret(
+async def test_restore_process_inherits_no_file_and_no_secret(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "in the environment")
@@ -241,7 +241,7 @@ async def test_process_inherits_no_file_and_no_secret(
     assert session_of_process == pid
 
 
-async def test_cancelled_restore_ends_the_process(plain: Power) -> None:
+async def test_cancelled_restore_ends_its_process(plain: Power) -> None:
     async with plain.session(tasks=False) as session:
         await ship_some(session)
         async with begun(session, plain.home / "apart.db") as (pid, _):
@@ -249,7 +249,9 @@ async def test_cancelled_restore_ends_the_process(plain: Power) -> None:
     assert pid not in children()
 
 
-async def test_killed_process_fails_the_restore_and_the_next_one_succeeds(plain: Power) -> None:
+async def test_killed_restore_process_fails_the_restore_and_the_next_restore_succeeds(
+    plain: Power,
+) -> None:
     target = plain.home / "apart.db"
     async with plain.session(tasks=False) as session:
         await ship_some(session)
@@ -284,7 +286,7 @@ trio.run(restorer.restore, None, Path(sys.argv[1]), 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_process_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
+def test_restore_process_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", _DAEMON, str(tmp_path / "restored.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
@@ -300,8 +302,8 @@ def test_process_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
         os.close(ends)
 
 
-def test_errors_of_the_system_and_of_the_program_keep_their_text() -> None:
-    """A full disk has its errno; a programming error is named."""
+def test_system_and_program_errors_of_the_restore_process_keep_their_text() -> None:
+    """A full disk is reported with its errno, and a programming error with its name."""
     full = error_of(fields_of_error(OSError(errno.ENOSPC, "full", "/path")))
     assert isinstance(full, OSError)
     assert (full.errno, full.strerror, full.filename) == (errno.ENOSPC, "full", "/path")
@@ -311,8 +313,8 @@ def test_errors_of_the_system_and_of_the_program_keep_their_text() -> None:
     assert "KeyError: 'wrong'" in str(bug)
 
 
-async def test_process_cannot_write_objects() -> None:
-    """A restore only reads, so the daemon has no request for writes."""
+async def test_restore_process_cannot_write_objects() -> None:
+    """A restore only reads, so its process offers no request that writes."""
     ours, theirs = trio.socket.socketpair()
     with ours, theirs:
         store = DaemonStore(Connection(trio.SocketStream(ours)), "memory://")

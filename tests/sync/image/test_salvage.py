@@ -1,4 +1,4 @@
-"""Salvage: intact pieces of an image that cannot be restored completely."""
+"""Salvage: use of the intact pieces of an image that cannot be restored completely."""
 
 from contextlib import aclosing
 from dataclasses import replace
@@ -36,7 +36,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
-    """Store an image with a separate set of pieces."""
+    """Store an image with its own set of pieces."""
     pieces = []
     for number, content in enumerate(CONTENTS):
         name = image_codec.piece_key(prefix, number)
@@ -46,7 +46,7 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
 
 
 async def laid_out(store: MemoryStore | FaultyStore, path: Path) -> list[Remains]:
-    """Lay out every image that has its first piece; return what remains of each."""
+    """Lay out every image that has its first piece; return the remaining content of each."""
     async with aclosing(Salvager(store, PLAIN, UUID, no_progress).lay_out(path)) as images:
         return [remains async for remains in images]
 
@@ -54,7 +54,7 @@ async def laid_out(store: MemoryStore | FaultyStore, path: Path) -> list[Remains
 async def test_intact_image_pieces_are_laid_out_at_their_offsets(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A missing image piece reads as zeros in the laid-out database."""
+    """In the laid-out database, the bytes of a missing image piece are zeros."""
     del store.objects[image_codec.piece_key(PREFIX, 2)]
     path = tmp_path / "damaged.db"
     [remains] = await laid_out(store, path)
@@ -63,7 +63,7 @@ async def test_intact_image_pieces_are_laid_out_at_their_offsets(
 
 
 async def test_image_without_its_first_piece_is_skipped(store: MemoryStore, tmp_path: Path) -> None:
-    """The first piece of an image has the schema of the database."""
+    """Without the first piece of an image, the schema of its database is unknown."""
     store.objects[image_codec.piece_key(PREFIX, 0)] = b"noise"
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
@@ -71,7 +71,7 @@ async def test_image_without_its_first_piece_is_skipped(store: MemoryStore, tmp_
 async def test_missing_piece_is_replaced_by_an_equal_piece_of_another_image(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """The piece of another image has another name, but the same content hash."""
+    """An equal piece of another image has another name, but the same content hash."""
     other = PREFIX[:-1] + ("0" if PREFIX[-1] != "0" else "1")
     put(store, other, ObjectKey(f"{other}/manifest"))
     del store.objects[image_codec.piece_key(PREFIX, 0)]
@@ -103,7 +103,7 @@ async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
 async def test_newest_image_with_few_lost_pieces_is_tried_first(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """Newer metadata are better than a few more rows."""
+    """Newer metadata is worth more than a few additional rows of an older image."""
     older, newer = await put_both(store)
     for number in (3, 7):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -113,7 +113,7 @@ async def test_newest_image_with_few_lost_pieces_is_tried_first(
 async def test_image_with_most_pieces_lost_is_tried_last(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A complete older image has more names than a newer one with most pieces lost."""
+    """A complete older image has more names than a newer image that lost most pieces."""
     older, newer = await put_both(store)
     for number in range(2, 20):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -126,16 +126,16 @@ async def test_image_with_most_pieces_lost_is_tried_last(
 async def test_salvage_reads_a_bounded_number_of_images(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bucket may contain any number of names of images."""
+    """A hostile bucket may contain any number of image names."""
     _older, newer = await put_both(store)
     monkeypatch.setattr(salvage, "SALVAGE_IMAGES_MAX", 1)
     assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer]
 
 
-async def test_unavailable_store_is_not_damage_of_an_image(
+async def test_unavailable_store_is_not_treated_as_a_damaged_image(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """Treated as damage, an outage would make fsck rebuild the filesystem without names."""
+    """If an outage counted as damage, fsck would rebuild the filesystem without names."""
     faulty = FaultyStore(store)
     faulty.fail("get", StoreUnavailableError("image", 1, 0.0, "away"))
     with pytest.raises(StoreUnavailableError):
@@ -145,7 +145,7 @@ async def test_unavailable_store_is_not_damage_of_an_image(
 async def test_image_without_its_last_piece_reserves_no_disk_space(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hostile manifest may declare any size, so its last piece must exist."""
+    """A hostile manifest may declare any size, so the last piece must exist."""
     monkeypatch.setattr(restore, "_free_bytes", lambda _path: 0)
     with pytest.raises(OSError, match="are free"):
         await laid_out(store, tmp_path / "damaged.db")
@@ -154,7 +154,7 @@ async def test_image_without_its_last_piece_reserves_no_disk_space(
 
 
 def header(pieces: int) -> bytes:
-    """Return a first image piece with a database header that declares *pieces* pages."""
+    """Return a first image piece whose database header declares *pieces* pages."""
     magic = b"SQLite format 3\0" + PIECE.to_bytes(2, "big")
     return (magic + bytes(10) + pieces.to_bytes(4, "big")).ljust(PIECE, b"\1")
 
@@ -165,10 +165,10 @@ def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> N
     store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
 
 
-async def test_image_pieces_without_a_manifest_are_laid_out_by_their_names(
+async def test_image_pieces_without_a_manifest_are_placed_by_their_names(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """At each position the newest piece up to that image is used; the header has the size."""
+    """At each position the newest piece is used, and the first piece contains the image's size."""
     store.objects.clear()
     old = [header(4), *CONTENTS[1:], b"left over" * 9]
     for number, content in enumerate(old):
@@ -188,7 +188,7 @@ async def test_image_pieces_without_a_manifest_are_laid_out_by_their_names(
 async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
     store: MemoryStore, tmp_path: Path, lost: str
 ) -> None:
-    """Without a manifest no object shows which pieces belong to one image."""
+    """Without a manifest, no object lists the pieces of an image."""
     store.objects.clear()
     for number, content in enumerate([header(4), *CONTENTS[1:]]):
         put_piece(store, OLDER, number, content)
@@ -203,10 +203,10 @@ async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
 
-async def test_image_with_a_manifest_is_tried_first_unless_it_lost_much(
+async def test_image_with_a_manifest_is_preferred_unless_it_lost_most_pieces(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A newer image without a manifest is better than an older one with most pieces lost."""
+    """A newer image without a manifest is better than an older one that lost most pieces."""
     older, newer = await put_both(store)
     del store.objects[newer]
     for number, content in enumerate([header(20), *[CONTENTS[1]] * 19]):
@@ -219,10 +219,10 @@ async def test_image_with_a_manifest_is_tried_first_unless_it_lost_much(
     assert [one.key for one in found] == [newer, older]
 
 
-async def test_image_piece_of_a_newer_version_than_its_manifest_counts_as_lost(
+async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The manifest that lists a piece has the version of the program that wrote the piece."""
+    """One program writes a manifest and its pieces, so both have the same version."""
     key = image_codec.piece_key(PREFIX, 2)
     store.objects[key] = claim_newer(store.objects[key])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
@@ -230,10 +230,10 @@ async def test_image_piece_of_a_newer_version_than_its_manifest_counts_as_lost(
     assert key in caplog.text
 
 
-async def test_manifest_of_an_unproven_newer_version_counts_as_lost(
+async def test_manifest_with_an_unproven_newer_version_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the manifest the names of the image pieces show their positions."""
+    """Without the manifest, the names of the image pieces still show their positions."""
     put_piece(store, PREFIX, 0, header(4))
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
@@ -241,10 +241,10 @@ async def test_manifest_of_an_unproven_newer_version_counts_as_lost(
     assert f"{KEY} claims the newer envelope version" in caplog.text
 
 
-async def test_image_whose_objects_all_have_a_newer_version_is_not_used(
+async def test_image_is_not_used_if_all_its_objects_have_a_newer_version(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """The newer version is reported, because a newer program may have written the bucket."""
+    """The error reports the newer version, because a newer program may own the bucket."""
     path = tmp_path / "damaged.db"
     salvager = Salvager(store, PLAIN, UUID, no_progress)
     put(store, OLDER, ObjectKey(f"{OLDER}/manifest"))
@@ -260,7 +260,7 @@ async def test_image_whose_objects_all_have_a_newer_version_is_not_used(
 async def test_authentic_image_of_a_newer_program_ends_the_salvage(
     store: MemoryStore, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older image must not become the current state of a filesystem of a newer program."""
+    """fsck must not replace the state of a newer program with an older image."""
     manifest = image_codec.decode(KEY, store.objects[KEY], PLAIN)
     if version == "schema":
         manifest = replace(manifest, schema_version=SCHEMA_VERSION + 1)

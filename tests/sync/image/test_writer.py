@@ -1,4 +1,4 @@
-"""Making of images, from which every other host can read flushed data."""
+"""Writing of images, from which every other host can restore flushed data."""
 
 import errno
 from pathlib import Path
@@ -31,7 +31,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
-    """After a flush and a clean unmount a host without local state reads every byte."""
+    """After a flush and a clean unmount, a host without local state reads every byte."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         assert await session.make_image() is not None
@@ -57,7 +57,7 @@ async def test_flush_of_an_unchanged_filesystem_makes_no_image(power: Power) -> 
 
 
 async def test_session_turns_read_only_after_a_takeover(power: Power) -> None:
-    """After a takeover the flush of the former writer fails, and its mount turns read-only."""
+    """After a takeover, a flush of the former writer fails and its mount turns read-only."""
     async with power.session("a") as old:
         write_file(old, CONTENT)
         async with power.session("b", options=OpenOptions(force_takeover=True)):
@@ -68,8 +68,8 @@ async def test_session_turns_read_only_after_a_takeover(power: Power) -> None:
             assert not old.status.writable
 
 
-async def test_failed_image_is_made_again(power: Power) -> None:
-    """Changes count as unpublished until an image with them succeeds."""
+async def test_failed_image_is_attempted_again(power: Power) -> None:
+    """Changes count as unpublished until an image that contains them is complete."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -84,7 +84,7 @@ async def test_failed_image_is_made_again(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_fenced_session_never_reports_a_complete_upload(power: Power) -> None:
+async def test_fenced_session_never_reports_a_successful_upload(power: Power) -> None:
     """Every flush of a fenced writer fails."""
     async with power.session("a") as old:
         write_file(old, CONTENT)
@@ -95,7 +95,7 @@ async def test_fenced_session_never_reports_a_complete_upload(power: Power) -> N
 
 
 async def test_read_only_session_makes_no_image(power: Power) -> None:
-    """Changes of a killed writer wait for the next read-write mount, which has the lease."""
+    """The next read-write mount, which holds the lease, ships the changes of a killed writer."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -112,7 +112,7 @@ async def test_read_only_session_makes_no_image(power: Power) -> None:
 async def test_image_that_would_use_the_disk_reserve_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of the database that fills the disk would undo the open group."""
+    """If a copy of the database filled the disk, the open group would be rolled back."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
@@ -127,7 +127,7 @@ async def test_image_that_would_use_the_disk_reserve_is_postponed(
 
 
 async def test_degraded_session_ships_nothing(power: Power) -> None:
-    """Contradictory rows must not get into the bucket."""
+    """Contradictory rows must not reach the bucket."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         before = dict(power.store.objects)
@@ -143,7 +143,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 async def test_full_image_is_made_if_the_last_one_is_damaged(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A damaged last image does not prevent the next one, which refers to none of its pieces."""
+    """The image after a damaged one contains all pieces, and refers to no earlier piece."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         head = await session.make_image()
@@ -164,7 +164,7 @@ async def test_full_image_is_made_if_the_last_one_is_damaged(
         assert manifest.previous is None
         assert "all pieces of the new image are uploaded" in caplog.text
         write_file(session, CONTENT * 3)
-        await session.make_image()  # Now garbage collection has two complete images again.
+        await session.make_image()  # Garbage collection finds two complete images again.
         assert session.reclaimer.last_error == ""
         await session.close()
     async with power.session("b") as session:
@@ -173,7 +173,7 @@ async def test_full_image_is_made_if_the_last_one_is_damaged(
 
 
 async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power) -> None:
-    """An outage is no reason to upload a full image."""
+    """An outage is no reason to upload all pieces of an image again."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         write_file(session, CONTENT)
@@ -191,7 +191,7 @@ async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power
 async def test_failed_image_leaves_no_copy_of_the_database(
     power: Power, monkeypatch: pytest.MonkeyPatch, journal_mode: str, step: str
 ) -> None:
-    """A copy that remains would take space on a nearly full disk."""
+    """A leftover copy of the database would use space on a nearly full disk."""
     faulty = FaultyStore(power.store)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", store=faulty, options=options, tasks=False) as session:
@@ -220,8 +220,8 @@ async def test_failed_image_leaves_no_copy_of_the_database(
         assert await session.make_image() is not None
 
 
-async def test_copy_for_an_image_is_removed_by_the_mount_after_a_crash(power: Power) -> None:
-    """In rollback journal modes the copy of the database is beside it."""
+async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) -> None:
+    """In rollback journal modes, the copy for an image is in the database's directory."""
     async with power.session("a", tasks=False) as session:
         path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
@@ -232,8 +232,8 @@ async def test_copy_for_an_image_is_removed_by_the_mount_after_a_crash(power: Po
         assert list((path / "tmp").iterdir()) == []
 
 
-async def test_changelogs_from_before_the_mount_count_for_the_next_image(power: Power) -> None:
-    """The bytes since the last image include the changelogs that the bucket lists after it."""
+async def test_changelogs_of_earlier_mounts_count_towards_the_next_image(power: Power) -> None:
+    """The bytes since the last image include all changelogs that the bucket lists after it."""
     async with power.session("a", tasks=False) as session:
         assert not await session.imager.is_due()
         for number in range(5):
@@ -261,7 +261,7 @@ async def test_changelogs_from_before_the_mount_count_for_the_next_image(power: 
 async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The changelogs since the last image are compared with the stored bytes of its pieces."""
+    """Bytes of changelogs are compared with the stored bytes of the last image's pieces."""
     monkeypatch.setattr(imager_module, "IMAGE_SHARE_BYTES_MIN", 0)
     async with power.session("a", tasks=False) as session:
         while not await session.imager.is_due():
@@ -280,7 +280,7 @@ async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(
 
 
 async def test_garbage_collection_alone_makes_no_image_due(power: Power) -> None:
-    """Otherwise an idle filesystem would make an image every day."""
+    """An idle filesystem must not make an image every day because of garbage collection."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for number in range(3):
@@ -295,8 +295,8 @@ async def test_garbage_collection_alone_makes_no_image_due(power: Power) -> None
         assert await session.image_is_due()
 
 
-async def test_pending_deletion_makes_an_image_due(power: Power) -> None:
-    """The packs of a removed file can be deleted two images later."""
+async def test_pending_deletion_of_packs_makes_an_image_due(power: Power) -> None:
+    """The packs of a removed file can be deleted after two more images."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"large" * 1000)
@@ -313,7 +313,7 @@ async def test_pending_deletion_makes_an_image_due(power: Power) -> None:
 
 
 async def test_block_lost_by_another_host_does_not_stop_images(power: Power) -> None:
-    """The images of the next writer list the lost block without a location."""
+    """Images of the next writer list the lost block without a location."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()

@@ -20,7 +20,7 @@ from tests.sync.conftest import Power
 
 
 async def fencer_beside(session: Session) -> Fencer:
-    """Return the fencer of another host that uses the state directory of a session."""
+    """Return a Fencer for another host that uses the state directory of a session."""
     opened, clock = session.volume, SystemClock()
     keeper = LeaseKeeper(opened.store, clock)
     await keeper.read()
@@ -29,12 +29,12 @@ async def fencer_beside(session: Session) -> Fencer:
 
 
 async def same(db: Database) -> Database:
-    """Return the database without applying any changelog."""
+    """Return the database unchanged, without applying any changelog."""
     return db
 
 
-async def test_held_lease_needs_force_or_its_holder(power: Power) -> None:
-    """A lease that is not released can be acquired by its holder, or with force."""
+async def test_held_lease_is_acquired_only_by_its_holder_or_with_force(power: Power) -> None:
+    """Another host can acquire a lease that is not released only with force."""
     async with power.session("a") as session:
         lease = session.volume.keeper.lease
         with pytest.raises(HeldError):
@@ -48,8 +48,8 @@ async def test_held_lease_needs_force_or_its_holder(power: Power) -> None:
         assert session.volume.keeper.epoch == lease.epoch + 1
 
 
-async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: Power) -> None:
-    """If an older lease is put back, the chain still has the later epoch."""
+async def test_no_epoch_is_reused_after_an_older_lease_was_put_back(power: Power) -> None:
+    """The chain contains a later epoch than the older lease that was put back."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
         await session.close()
@@ -64,7 +64,7 @@ async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: P
 
 
 async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
-    """The fence record gets the number that the former writer's next txg would have had."""
+    """The fence record has the number that the former writer's next txg would have had."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         before = chain.recorded(session.db)
@@ -85,7 +85,7 @@ async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
 
 
 async def test_takeover_fails_if_another_host_keeps_appending_changelogs(power: Power) -> None:
-    """A takeover fails after a number of retries and leaves nothing pending."""
+    """The takeover fails after a number of retries, and leaves no pending changes."""
     async with power.session("a", tasks=False) as session:
         rounds = 0
 
@@ -99,7 +99,7 @@ async def test_takeover_fails_if_another_host_keeps_appending_changelogs(power: 
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        # The test simulates a host that does not know the appended changelogs.
+        # The test simulates a host that has not seen the appended changelogs.
         chain.record(session.db, before)
         session.db.commit()
 
@@ -113,7 +113,7 @@ async def test_takeover_fails_if_another_host_keeps_appending_changelogs(power: 
 
 @pytest.mark.parametrize("newer", [True, False])
 async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer: bool) -> None:
-    """A damaged changelog, whose epoch cannot be read, does not prevent a takeover."""
+    """A damaged changelog, whose epoch is unreadable, does not prevent a takeover."""
     async with power.session("a", tasks=False) as session:
         fencer = await fencer_beside(session)
         link = chain.recorded(session.db)
@@ -122,7 +122,7 @@ async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer
         damaged = bytearray(power.store.objects[key])
         damaged[-1] ^= 64
         if newer:
-            damaged[9] ^= 64  # Byte 9 is in the version of the envelope.
+            damaged[9] ^= 64  # Byte 9 belongs to the version field of the envelope.
         power.store.objects[key] = bytes(damaged)
         before = dict(power.store.objects)
 

@@ -1,4 +1,4 @@
-"""The lease: compare-and-set allows one writer."""
+"""The lease: conditional writes admit one writer at a time."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 
 class Host:
-    """A host that can acquire the lease: its keeper and its identity."""
+    """A host that can acquire the lease; it has a keeper and an identity."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ async def test_every_acquisition_of_the_lease_raises_the_epoch(store: MemoryStor
     assert (first.epoch, second.epoch) == (1, 2)
 
 
-async def test_lease_of_another_host_is_not_acquired(store: MemoryStore) -> None:
-    """The error names the holder of the lease and the option --takeover; nothing changes."""
+async def test_lease_held_by_another_host_is_not_acquired(store: MemoryStore) -> None:
+    """The error names the holder of the lease and --takeover; the lease does not change."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -76,7 +76,7 @@ async def test_lease_of_another_host_is_not_acquired(store: MemoryStore) -> None
 
 
 async def test_own_lease_is_acquired_again_without_waiting(store: MemoryStore) -> None:
-    """After a crash the same state directory acquires its lease again, with a new epoch."""
+    """After a crash, the same state directory acquires its lease again with a new epoch."""
     first = Host(store, "a")
     await first.acquire()
     again = Host(store, "a")
@@ -85,7 +85,7 @@ async def test_own_lease_is_acquired_again_without_waiting(store: MemoryStore) -
     assert (await again.acquire()).epoch == 2
 
 
-async def test_every_acquisition_of_the_lease_has_a_separate_nonce(store: MemoryStore) -> None:
+async def test_every_acquisition_of_the_lease_has_a_new_nonce(store: MemoryStore) -> None:
     host = Host(store, "a")
     nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
 
@@ -94,7 +94,7 @@ async def test_every_acquisition_of_the_lease_has_a_separate_nonce(store: Memory
 
 
 async def test_lease_with_another_nonce_is_not_treated_as_own(store: MemoryStore) -> None:
-    """Every copy of a state directory has the same holder name, so the nonce decides."""
+    """All copies of a state directory have the same holder name, so the nonce decides."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -117,7 +117,7 @@ async def test_lease_with_another_nonce_is_not_treated_as_own(store: MemoryStore
 async def test_lease_of_another_machine_is_not_treated_as_own(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
-    """An unknown machine identity does not differ from any other."""
+    """An unknown machine identity counts as equal to any other."""
     host = Host(store, "a")
     host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
     lease = (await host.acquire()).lease
@@ -132,8 +132,8 @@ async def test_lease_of_another_machine_is_not_treated_as_own(
     refuse_held(replace(lease, released=True), hold, force=False)
 
 
-async def test_holder_of_the_lease_is_fenced_after_a_takeover(store: MemoryStore) -> None:
-    """After a takeover the former holder can neither move the head nor release the lease."""
+async def test_former_holder_of_the_lease_is_fenced_after_a_takeover(store: MemoryStore) -> None:
+    """After a takeover, the former holder can neither move the head nor release the lease."""
     old = await Host(store, "a").acquire()
     new = await Host(store, "b").acquire(force=True)
 
@@ -148,7 +148,7 @@ async def test_holder_of_the_lease_is_fenced_after_a_takeover(store: MemoryStore
 
 
 async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None:
-    """The next holder of the lease finds the head that the last holder recorded."""
+    """The next holder of the lease finds the head that the previous holder recorded."""
     first = await Host(store, "a").acquire()
     await first.move_head(HEAD)
     await first.release()
@@ -158,13 +158,13 @@ async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None
     assert second.lease.head == HEAD
 
 
-async def test_own_write_of_the_lease_is_recognised_although_its_reply_was_lost(
+async def test_own_write_of_the_lease_with_a_lost_reply_is_recognised(
     store: MemoryStore,
 ) -> None:
-    """A compare-and-set whose reply was lost has succeeded if the lease has the bytes sent."""
+    """A conditional write with a lost reply has succeeded if the lease has the bytes sent."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
-    # The first request succeeded, so its retry gets status 412.
+    # The first request succeeded, so the store answers its retry with status 412.
     store.objects[lease_codec.KEY] = ours
 
     await keeper.move_head(HEAD)
@@ -173,8 +173,8 @@ async def test_own_write_of_the_lease_is_recognised_although_its_reply_was_lost(
     await keeper.release()
 
 
-async def test_status_412_with_another_host_in_the_lease_fences(store: MemoryStore) -> None:
-    """Status 412 with another host's content in the lease means a takeover."""
+async def test_status_412_fences_if_the_lease_belongs_to_another_host(store: MemoryStore) -> None:
+    """After status 412, content of another host in the lease means a takeover."""
     keeper = await Host(store, "a").acquire()
     theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
     store.objects[lease_codec.KEY] = lease_codec.encode(theirs)
@@ -183,8 +183,8 @@ async def test_status_412_with_another_host_in_the_lease_fences(store: MemorySto
         await keeper.move_head(HEAD)
 
 
-async def test_missing_lease_is_an_interrupted_mkfs() -> None:
-    """The error for a superblock without a lease names a remedy."""
+async def test_missing_lease_is_reported_as_an_interrupted_mkfs() -> None:
+    """For a superblock without a lease, the error names a remedy."""
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         await LeaseKeeper(MemoryStore(), SystemClock()).read()
 
@@ -192,7 +192,7 @@ async def test_missing_lease_is_an_interrupted_mkfs() -> None:
 async def test_lease_in_a_store_without_conditional_writes_is_overwritten(
     store: MemoryStore,
 ) -> None:
-    """With --unsafe-single-writer, two hosts may overwrite each other's lease."""
+    """With --unsafe-single-writer, two hosts can overwrite each other's lease."""
     blind = await Host(store, "a", conditional=False).acquire()
     await Host(store, "b").acquire(force=True)
 
@@ -202,7 +202,7 @@ async def test_lease_in_a_store_without_conditional_writes_is_overwritten(
 
 
 async def test_late_own_write_of_the_lease_does_not_fence(store: MemoryStore) -> None:
-    """The server may execute a request after it timed out; the lease then has our own epoch."""
+    """A server may execute a request after its timeout; the lease then has our own epoch."""
     keeper = await Host(store, "a").acquire()
     late = replace(keeper.lease, head=HEAD)
     store.objects[lease_codec.KEY] = lease_codec.encode(late)
@@ -213,10 +213,10 @@ async def test_late_own_write_of_the_lease_does_not_fence(store: MemoryStore) ->
     assert (await keeper.read()).head == newer
 
 
-async def test_lease_of_a_copied_state_directory_in_another_process_fences(
+async def test_lease_acquired_by_a_copied_state_directory_fences_the_original(
     store: MemoryStore,
 ) -> None:
-    """Two copies of one state directory have equal holders and epochs, but different processes."""
+    """Copies of a state directory have equal holders and epochs, but their processes differ."""
     second = Host(store, "a").keeper
     await second.read()
     await Host(store, "a").acquire()
@@ -229,7 +229,7 @@ async def test_lease_of_a_copied_state_directory_in_another_process_fences(
 async def test_periodic_check_of_the_lease_detects_a_takeover(
     store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A takeover is remembered, so later checks need no request."""
+    """The keeper remembers a takeover, so later checks need no request."""
     faulty = FaultyStore(store)
     old = await Host(faulty, "a").acquire()
     await Host(store, "b").acquire(force=True)
@@ -248,7 +248,7 @@ async def test_periodic_check_of_the_lease_detects_a_takeover(
 async def test_lease_is_checked_at_most_once_per_interval(
     store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Many packs a second do not cause as many requests for the lease."""
+    """Many packs per second do not cause equally many requests for the lease."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
     faulty.calls.clear()
@@ -261,8 +261,8 @@ async def test_lease_is_checked_at_most_once_per_interval(
     assert [call.method for call in faulty.calls] == ["get"] * 5
 
 
-async def test_failed_check_of_the_lease_stops_no_upload(store: MemoryStore) -> None:
-    """A damaged or unavailable lease is checked again later; the store decides on each upload."""
+async def test_failed_check_of_the_lease_does_not_stop_uploads(store: MemoryStore) -> None:
+    """A damaged or unavailable lease is checked again later; uploads continue until then."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a", check_s=0).acquire()
     faulty.fail("get", TransientStoreError("lease", "SlowDown"))
@@ -275,7 +275,7 @@ async def test_failed_check_of_the_lease_stops_no_upload(store: MemoryStore) -> 
     assert keeper.fenced is None
 
 
-async def test_older_lease_from_a_store_without_conditional_writes_is_no_takeover(
+async def test_older_lease_from_a_store_without_conditional_writes_is_not_a_takeover(
     store: MemoryStore,
 ) -> None:
     """A store without conditional writes may return an older lease."""
@@ -292,7 +292,7 @@ async def test_older_lease_from_a_store_without_conditional_writes_is_no_takeove
 
 
 class DelayedWrite:
-    """A store that executes its first replacement only when the test calls arrive()."""
+    """A store that delays its first replacement until the test calls arrive()."""
 
     def __init__(self, inner: MemoryStore) -> None:
         self._inner = inner
@@ -302,21 +302,21 @@ class DelayedWrite:
         return getattr(self._inner, name)
 
     async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
-        """Replace an object, except in the first call."""
+        """Delay the first replacement and report a timeout; execute all later ones at once."""
         if self._delayed is None:
             self._delayed = key, data, etag
             raise TransientStoreError(key, "timed out")
         return await self._inner.replace(key, data, etag)
 
     async def arrive(self) -> None:
-        """Execute the first replacement."""
+        """Execute the delayed replacement."""
         assert self._delayed is not None
         await self._inner.replace(*self._delayed)
 
 
 @pytest.mark.parametrize("after", ["another head", "release", "takeover"])
-async def test_late_write_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
-    """A late request to move the head fails, because its condition is not met any more."""
+async def test_delayed_write_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
+    """After another write of the lease, the condition of a delayed request is no longer met."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
     keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a process that only races

@@ -1,4 +1,4 @@
-"""A lease that disappears while a host has it: it is restored, or an error states why not."""
+"""A lease that is lost while a host holds it: restored by the host, or reported as an error."""
 
 import pytest
 import trio
@@ -42,7 +42,7 @@ def _lose_last_changelog(power: Power, session: Session) -> None:
 @pytest.mark.parametrize("news", [True, False], ids=["news", "nothing new"])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> None:
-    """The last changelog is this host's own, so its flush restores the lease and succeeds."""
+    """If the last changelog belongs to this host, the flush restores the lost lease."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"before")
         await session.flush()
@@ -63,7 +63,7 @@ async def test_lost_lease_is_restored(power: Power, damage: str, news: bool) -> 
         assert await read_file(session, ino) == (b"after" if news else b"before")
 
 
-async def test_image_restores_a_lease_that_was_lost_before(
+async def test_image_restores_a_lost_lease(
     power: Power,
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -78,7 +78,7 @@ async def test_image_restores_a_lease_that_was_lost_before(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str) -> None:
-    """The fence record of the other host is in the chain, even if that host's lease is lost."""
+    """The other host's fence record is in the chain, even if its lease is lost."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"of a")
         await session.flush()
@@ -93,10 +93,10 @@ async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str)
         assert session.status.state is MountState.FENCED
 
 
-async def test_host_that_took_over_without_writing_restores_its_lease(
+async def test_host_that_took_over_restores_its_lease_before_its_fence_record(
     power: Power,
 ) -> None:
-    """Before the fence record only the host itself knows which lease it replaced."""
+    """Until its fence record is appended, only a new holder knows which lease it replaced."""
     store = power.store
     first, second = (LeaseKeeper(store, power.clock) for _ in range(2))
     await first.acquire(Hold("one", (new_nonce(),)), force=True)
@@ -115,7 +115,7 @@ async def test_host_that_took_over_without_writing_restores_its_lease(
 
 
 async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power: Power) -> None:
-    """The mount turns read-only, names fsck as the remedy and keeps its unshipped changes."""
+    """A mount that lost its lease turns read-only, advises fsck and keeps unshipped changes."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()

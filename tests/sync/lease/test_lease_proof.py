@@ -1,4 +1,4 @@
-"""A copy of a state directory cannot take the lease from its original."""
+"""Proof of the lease: a copied state directory cannot acquire the lease of its original."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.thorough
 
 
 def copy_state(power: Power, source: str, target: str) -> None:
-    """Copy a state directory, as a backup or the clone of a machine does."""
+    """Copy a state directory, as a backup or a clone of the machine does."""
     shutil.copytree(power.home / source, power.home / target)
 
 
@@ -39,13 +39,13 @@ def lease_of(power: Power) -> Lease:
 
 
 def names_in(power: Power, host: str) -> list[str]:
-    """Return the entries of a state directory, except SQLite's logs, which closing removes."""
+    """Return the entries of a state directory, without the logs that SQLite removes at close."""
     names = (path.name for path in (power.home / host).iterdir())
     return sorted(name for name in names if not name.startswith("meta.db-"))
 
 
 async def require_refused(power: Power, host: str, why: str) -> None:
-    """Require that a mount is refused, and changes nothing in the bucket or on the host."""
+    """Require that a mount is refused and changes nothing in the bucket or on the host."""
     objects = dict(power.store.objects)
     names = names_in(power, host)
     with pytest.raises(HeldError, match=f"copy or a backup .*{why}.*--takeover"):
@@ -55,7 +55,7 @@ async def require_refused(power: Power, host: str, why: str) -> None:
     assert names_in(power, host) == names
 
 
-# --- copies ------------------------------------------------------------------------------------
+# --- copies of a state directory ---------------------------------------------------------------
 
 
 async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) -> None:
@@ -76,10 +76,10 @@ async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) ->
                 await writer.flush()
 
 
-async def test_copy_of_a_running_writer_needs_takeover_once_the_writer_has_shipped(
+async def test_copy_of_a_running_writer_needs_takeover_after_the_writer_has_shipped(
     power: Power,
 ) -> None:
-    """The copy has the right nonce, but lacks the last txg of the chain."""
+    """A copied state directory has the right nonce, but not the last txg of the chain."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         ino = write_file(writer, b"goes on")
@@ -94,14 +94,14 @@ async def test_copy_of_a_running_writer_needs_takeover_once_the_writer_has_shipp
 
 
 @pytest.mark.parametrize("restored", [False, True])
-async def test_copy_that_followed_cannot_be_promoted_without_takeover(
+async def test_follower_on_a_copied_state_cannot_be_promoted_without_takeover(
     power: Power, *, restored: bool
 ) -> None:
-    """A copy that follows has read the last txg of the chain, but did not write it."""
+    """A copied state directory has read the last txg as a follower, but did not write it."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         if restored:
-            # Without its log the copied database is an older one.
+            # Without its log, the copied database has an older state.
             (power.home / "copy" / "meta.db-wal").unlink()
         write_file(writer, b"goes on")
         txg = await ship(writer)
@@ -121,7 +121,7 @@ async def test_copy_that_followed_cannot_be_promoted_without_takeover(
 async def test_copy_on_another_machine_needs_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The copy has the right nonce and the last txg, but another machine identity."""
+    """A copied state directory has the right nonce and txg, but another machine identity."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -137,10 +137,10 @@ async def test_copy_on_another_machine_needs_takeover(
 
 
 @pytest.mark.parametrize("then", ["known", "unknown"])
-async def test_unknown_machine_needs_no_takeover(
+async def test_unknown_machine_identity_needs_no_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
 ) -> None:
-    """A container may restart on another machine after a crash, with the same volume."""
+    """After a crash, a container may restart on another machine with the same volume."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -162,7 +162,7 @@ async def test_unknown_machine_needs_no_takeover(
 async def test_original_cannot_be_mounted_while_its_copy_has_the_lease(
     power: Power,
 ) -> None:
-    """The original and the copy are at the same txg; only one has the lease at a time."""
+    """The original and its copy have the same txg, but only one of them can hold the lease."""
     async with power.session("a") as session:
         first = write_file(session, b"first")
         await session.flush()
@@ -183,7 +183,7 @@ async def test_original_cannot_be_mounted_while_its_copy_has_the_lease(
 async def test_copy_at_the_same_txg_on_the_same_machine_fences_the_original(
     power: Power,
 ) -> None:
-    """The copy takes the lease, as SECURITY.md states; the writer that ships later is fenced."""
+    """As SECURITY.md states, a copy acquires the lease, and the original is then fenced."""
     async with power.session("a", tasks=False) as original:
         copy_state(power, "a", "copy")
         async with power.session("copy", tasks=False) as copy:
@@ -195,8 +195,8 @@ async def test_copy_at_the_same_txg_on_the_same_machine_fences_the_original(
             assert await read_file(copy, ino) == b"of the copy"
 
 
-async def test_older_database_beside_a_present_holder_file_needs_takeover(power: Power) -> None:
-    """The nonces in the rows of the database count, not those in the holder file."""
+async def test_older_database_beside_a_newer_holder_file_needs_takeover(power: Power) -> None:
+    """The nonces in the database prove the lease, not those in the holder file."""
     async with power.session("a", tasks=False):
         pass
     database = (power.home / "a" / "meta.db").read_bytes()
@@ -208,7 +208,7 @@ async def test_older_database_beside_a_present_holder_file_needs_takeover(power:
     await require_refused(power, "a", "acquired again")
 
 
-# --- crashes -----------------------------------------------------------------------------------
+# --- crashes of the holder ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["database kept", "database lost"])
@@ -217,7 +217,7 @@ async def test_older_database_beside_a_present_holder_file_needs_takeover(power:
 async def test_host_killed_during_acquisition_recovers_its_lease(
     power: Power, step: str, *, held: bool, lost: bool
 ) -> None:
-    """The nonce is on the host's disk before it is in the lease."""
+    """A host writes the nonce to its disk before it writes the lease."""
     async with power.session("a") as session:
         ino = write_file(session, b"kept")
         await session.flush()
@@ -237,7 +237,7 @@ async def test_host_killed_during_acquisition_recovers_its_lease(
         assert await read_file(session, ino) == b"kept"
 
 
-async def test_late_changelog_of_a_fenced_writer_does_not_refuse_the_new_writer(
+async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(
     power: Power,
 ) -> None:
     """A fenced writer may append a changelog after the takeover; the new writer continues."""
@@ -257,8 +257,8 @@ async def test_late_changelog_of_a_fenced_writer_does_not_refuse_the_new_writer(
         assert session.status.writable
 
 
-async def test_possibly_stale_rows_do_not_prove_the_lease(power: Power) -> None:
-    """After a crash without a journal the holder file has the nonces, not the database."""
+async def test_possibly_stale_rows_are_not_used_to_prove_the_lease(power: Power) -> None:
+    """After a crash without a journal, the nonces in the holder file prove the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options) as session:
         session.db.begin_local()
@@ -270,8 +270,8 @@ async def test_possibly_stale_rows_do_not_prove_the_lease(power: Power) -> None:
         assert session.status.writable
 
 
-async def test_chain_is_not_compared_if_rows_may_be_stale(power: Power) -> None:
-    """As SECURITY.md states, a copy with journal_mode=memory takes the lease from the writer."""
+async def test_chain_is_not_compared_with_possibly_stale_rows(power: Power) -> None:
+    """As SECURITY.md states, a copy with journal_mode=memory acquires the writer's lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as writer:
         copy_state(power, "a", "copy")
@@ -288,7 +288,7 @@ async def test_chain_is_not_compared_if_rows_may_be_stale(power: Power) -> None:
 async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_command(
     power: Power,
 ) -> None:
-    """The last txg is in the bucket but was not confirmed on this host before the kill."""
+    """The killed writer's last txg is in the bucket, but was not confirmed on this host."""
     kill = KillAt("changelog put")
     async with power.session("a", tasks=False, hook=kill) as session:
         ino = write_file(session, b"just in time")
@@ -304,7 +304,7 @@ async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_comma
 
 
 async def test_crashed_writer_that_mounts_as_a_follower_can_be_promoted(power: Power) -> None:
-    """No txg follows the last txg of the crashed writer."""
+    """No other host has added a txg after the last txg of the crashed writer."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()
@@ -314,11 +314,11 @@ async def test_crashed_writer_that_mounts_as_a_follower_can_be_promoted(power: P
         assert await read_file(session, ino) == b"shipped"
 
 
-# --- versions ----------------------------------------------------------------------------------
+# --- versions of the lease ---------------------------------------------------------------------
 
 
 def as_version_1(lease: Lease) -> bytes:
-    """Return a lease in version 1, as earlier programs wrote it."""
+    """Return a lease in format version 1, as earlier programs wrote it."""
     fields = {
         "epoch": lease.epoch,
         "holder": lease.holder,
@@ -331,8 +331,8 @@ def as_version_1(lease: Lease) -> bytes:
     return text_object.encode("lease", 1, fields)
 
 
-async def test_lease_of_version_1_is_upgraded_by_the_next_mount_for_writing(power: Power) -> None:
-    """A lease of version 1 has no nonce, so the name of the holder decides."""
+async def test_version_1_lease_is_upgraded_by_the_next_mount_for_writing(power: Power) -> None:
+    """A lease of version 1 has no nonce, so the holder name decides."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.delete(session.db, "nonces")
@@ -350,7 +350,7 @@ async def test_lease_of_version_1_is_upgraded_by_the_next_mount_for_writing(powe
         assert power.store.objects[lease_codec.KEY].startswith(b"s3fs-meta lease 2\n")
 
 
-# --- values ------------------------------------------------------------------------------------
+# --- values in the lease -----------------------------------------------------------------------
 
 
 def lease_with(nonce: str) -> Lease:
@@ -358,8 +358,8 @@ def lease_with(nonce: str) -> Lease:
     return Lease(Epoch(1), "h", "h", 1, 1, released=False, head=None, nonce=nonce)
 
 
-def test_list_of_nonces_is_bounded_and_includes_that_of_the_lease() -> None:
-    """Acquisitions with an unknown outcome do not make the list of nonces grow without bound."""
+def test_list_of_nonces_is_bounded_and_includes_the_nonce_of_the_lease() -> None:
+    """Repeated acquisitions with an unknown result do not add nonces without limit."""
     held = lease_proof.with_new_nonce(Hold("h", ()), lease_with("of another"))
     [first] = held.nonces
     for _ in range(3 * LEASE_NONCES_MAX):
@@ -373,7 +373,7 @@ def test_list_of_nonces_is_bounded_and_includes_that_of_the_lease() -> None:
 def test_hashed_machine_identifiers_differ_between_filesystems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each kind of machine identifier is hashed with a separate key of the filesystem."""
+    """Each filesystem hashes each kind of machine identifier with a separate key."""
     for name in ("MACHINE_ID", "PRODUCT_UUID"):
         path = tmp_path / name
         path.write_text("0123456789abcdef0123456789abcdef\n")

@@ -1,4 +1,4 @@
-"""Repair of a lost lease: the image that the new lease names, and the host that may write."""
+"""Repair of a lost lease: which image the new lease names, and which host may write."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def lease_in(store: MemoryStore) -> Lease:
 
 
 def damage_lease(power: Power, damage: str) -> None:
-    """Remove the lease, or replace it by garbage of one byte or of too many bytes."""
+    """Remove the lease, or replace it with garbage of one byte or of too many bytes."""
     if damage == "missing":
         del power.store.objects[lease_codec.KEY]
     else:
@@ -55,7 +55,7 @@ async def open_here(power: Power) -> None:
         pass
 
 
-async def test_repair_does_not_write_an_intact_lease(power: Power) -> None:
+async def test_repair_leaves_an_intact_lease_unchanged(power: Power) -> None:
     before = dict(power.store.objects)
 
     assert await mend(power) is None
@@ -65,7 +65,7 @@ async def test_repair_does_not_write_an_intact_lease(power: Power) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
 async def test_repaired_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
-    """Another host restores the last published state after the repair of the lease."""
+    """After the repair of the lease, another host restores the last published state."""
     async with power.session("a") as session:
         write_file(session, CONTENT + b"!")
         await session.make_image()
@@ -86,8 +86,8 @@ async def test_repaired_lease_names_the_newest_complete_image(power: Power, dama
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
-async def test_reading_needs_no_intact_lease(power: Power, damage: str) -> None:
-    """Without a lease the newest state and points in time can be read, but not written."""
+async def test_filesystem_with_a_damaged_lease_can_be_read(power: Power, damage: str) -> None:
+    """Without a lease, the newest state and points in time can be read but not written."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -136,7 +136,7 @@ async def test_repaired_lease_does_not_name_an_incomplete_image(power: Power, da
     assert lease_in(power.store).head == first
 
 
-async def test_repair_of_the_lease_fences_its_former_holder(power: Power) -> None:
+async def test_repair_of_the_lease_fences_the_former_holder(power: Power) -> None:
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.make_image()
@@ -148,8 +148,8 @@ async def test_repair_of_the_lease_fences_its_former_holder(power: Power) -> Non
             await session.make_image()
 
 
-async def test_no_lease_is_made_without_an_image(power: Power) -> None:
-    """A superblock without an image is the result of an interrupted mkfs."""
+async def test_repair_makes_no_lease_without_an_image(power: Power) -> None:
+    """A superblock without an image is left by an interrupted mkfs."""
     for key in list(power.store.objects):
         if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
             del power.store.objects[key]
@@ -162,7 +162,7 @@ async def test_no_lease_is_made_without_an_image(power: Power) -> None:
 
 
 async def test_repaired_lease_does_not_name_an_unproven_newer_image(power: Power) -> None:
-    """No authentic object names the image or the changelog of a newer version."""
+    """No authentic object proves that an image or changelog of a newer version exists."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         head = await session.make_image()
@@ -189,15 +189,15 @@ async def test_repaired_lease_does_not_name_an_unproven_newer_image(power: Power
 
 
 async def test_repair_does_not_replace_a_lease_of_a_newer_version(power: Power) -> None:
-    """A newer program may be able to read the lease."""
+    """A newer program may be able to read a lease of a newer version."""
     power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})
 
     with pytest.raises(NewerFormatError):
         await mend(power)
 
 
-async def test_epoch_known_only_from_changelogs_is_not_used_again(power: Power) -> None:
-    """After a mount without a change only the fence record has the epoch."""
+async def test_epoch_recorded_only_in_changelogs_is_not_used_again(power: Power) -> None:
+    """After a mount without changes, its epoch is recorded only in its fence record."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -210,8 +210,8 @@ async def test_epoch_known_only_from_changelogs_is_not_used_again(power: Power) 
     assert lease_in(power.store).epoch == 2
 
 
-async def test_unreadable_changelog_may_have_a_later_epoch(power: Power) -> None:
-    """The epoch of a repaired lease allows for one in a changelog that cannot be read."""
+async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(power: Power) -> None:
+    """A changelog that cannot be read may contain the highest epoch."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -239,7 +239,7 @@ async def test_parts_of_a_missing_changelog_show_its_epoch(power: Power) -> None
 async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """After such an epoch no host could use the next one; forged names with it are ignored."""
+    """No epoch can follow an impossibly high one; forged object names with it are ignored."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)
@@ -271,7 +271,7 @@ async def test_lease_with_an_impossible_epoch_is_recreated(
         assert session.volume.keeper.epoch == before.epoch + 1
 
 
-async def test_lease_with_a_large_epoch_that_the_chain_has_is_accepted(power: Power) -> None:
+async def test_mount_accepts_a_lease_with_a_large_epoch(power: Power) -> None:
     lease = lease_in(power.store)
     power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(lease, epoch=Epoch(1 << 32)))
     for host in ("a", "b", "a"):

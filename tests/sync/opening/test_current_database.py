@@ -1,4 +1,4 @@
-"""The choice of the database at mount; local state is kept until another state replaced it."""
+"""The choice of the database at mount, which keeps local state until a repair is complete."""
 
 import contextlib
 from collections.abc import Mapping
@@ -49,15 +49,15 @@ def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
 
 
 def kept(power: Power, host: str) -> list[Path]:
-    """Return the directories of quarantined states."""
+    """Return the directories that contain quarantined states."""
     return list((power.home / host).glob("kept-*"))
 
 
-# --- the local state has what the bucket has lost -----------------------------------------------
+# --- local state with txgs that the bucket has lost ---------------------------------------------
 
 
-async def test_writer_continues_although_its_last_changelog_is_damaged(power: Power) -> None:
-    """The local state is published as an image, from which another host restores."""
+async def test_writer_with_a_damaged_last_changelog_continues(power: Power) -> None:
+    """A writer publishes its local state as an image if its last changelog is damaged."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)
@@ -83,8 +83,8 @@ async def test_writer_continues_although_its_last_changelog_is_damaged(power: Po
         assert session.volume.notices == ()
 
 
-async def test_unmount_without_a_change_repairs_a_damaged_changelog(power: Power) -> None:
-    """The lease is released only after the chain is repaired."""
+async def test_unmount_without_changes_repairs_a_damaged_changelog(power: Power) -> None:
+    """An unmount releases the lease only after it has repaired the chain."""
     inos = await written(power)
     rot(power, 9)
     faulty = FaultyStore(power.store)
@@ -103,7 +103,7 @@ async def test_unmount_without_a_change_repairs_a_damaged_changelog(power: Power
 async def test_background_task_repairs_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The repair is made within one sync_interval."""
+    """A background task repairs the chain within one sync_interval."""
     inos = await written(power)
     rot(power, 9)
     options, mended = SessionOptions(sync_interval_s=1), trio.Event()
@@ -117,8 +117,8 @@ async def test_background_task_repairs_the_chain(
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_damaged_unconfirmed_changelog_is_recognised_as_own(power: Power) -> None:
-    """The process was killed between the upload of a changelog and the record of its success."""
+async def test_damaged_unconfirmed_changelog_is_recognised_as_the_hosts_own(power: Power) -> None:
+    """The killed host uploaded the changelog, but did not record its success."""
 
     def die(step: str) -> None:
         if step == "changelog put":
@@ -140,8 +140,10 @@ async def test_damaged_unconfirmed_changelog_is_recognised_as_own(power: Power) 
 
 
 @pytest.mark.parametrize("damage", ["rotten", "missing"])
-async def test_follower_continues_from_its_local_state(power: Power, damage: str) -> None:
-    """A follower whose last changelog is damaged keeps its state; a missing one needs fsck -y."""
+async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
+    power: Power, damage: str
+) -> None:
+    """A damaged last changelog does not stop a follower, but a missing one needs fsck -y."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)
     followed = SessionOptions(follow=True)
@@ -160,16 +162,16 @@ async def test_follower_continues_from_its_local_state(power: Power, damage: str
         await session.close()
     async with power.session(
         "f", tasks=False
-    ) as session:  # The state of a follower is as good as that of the writer.
+    ) as session:  # A follower's state is as complete as a writer's.
         await session.flush_at_end()
         await session.close()
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_fsck_of_the_last_writer_publishes_missing_last_changelogs(
+async def test_fsck_of_the_last_writer_publishes_its_missing_last_changelogs(
     power: Power,
 ) -> None:
-    """A mount refuses, because a bucket that was put back on purpose looks the same."""
+    """A mount cannot distinguish lost changelogs from a bucket that was restored on purpose."""
     inos = await written(power)
     before = dict(power.store.objects)
     del power.store.objects[key_of(Txg(9))]
@@ -186,7 +188,7 @@ async def test_fsck_of_the_last_writer_publishes_missing_last_changelogs(
     await require_healthy(power, inos, 9, "c")
 
 
-async def test_missing_last_changelogs_are_not_published_after_another_writer(power: Power) -> None:
+async def test_fsck_does_not_publish_missing_last_changelogs_of_another_host(power: Power) -> None:
     """Another host may have written the missing changelogs."""
     await written(power)
     async with power.session("b", tasks=False) as session:
@@ -200,7 +202,7 @@ async def test_missing_last_changelogs_are_not_published_after_another_writer(po
 
 
 async def test_last_changelog_of_another_history_is_not_treated_as_damage(power: Power) -> None:
-    """The chain in the bucket is another history, which other hosts may use."""
+    """The bucket contains another history of the filesystem, which other hosts may use."""
     await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -220,8 +222,8 @@ async def test_last_changelog_of_another_history_is_not_treated_as_damage(power:
     assert kept(power, "a") == []
 
 
-async def test_last_changelog_that_does_not_follow_the_chain_is_damage(power: Power) -> None:
-    """A last changelog that does not follow the one before is treated as damage."""
+async def test_last_changelog_with_the_wrong_predecessor_is_treated_as_damage(power: Power) -> None:
+    """The last changelog is authentic, but does not contain the hash of the one before it."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -259,7 +261,7 @@ async def test_last_changelog_that_does_not_follow_the_chain_is_damage(power: Po
 async def test_unreachable_changelog_is_not_treated_as_damage(
     power: Power, error: StoreError
 ) -> None:
-    """An outage or a missing permission abandons no txg and quarantines no state."""
+    """An outage or a missing permission abandons no txgs and quarantines no local state."""
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
@@ -272,7 +274,7 @@ async def test_unreachable_changelog_is_not_treated_as_damage(
 
 
 class _Refusing(FaultyStore):
-    """A store that fails to return one object."""
+    """A store that cannot return one chosen object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, error: StoreError) -> None:
         super().__init__(inner)
@@ -280,20 +282,20 @@ class _Refusing(FaultyStore):
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return an object, except the refused one."""
+        """Return an object, or raise the error for the chosen one."""
         if key == self._key:
             raise self._error
         return await super().get(key, max_bytes)
 
 
-# --- no host has the lost txgs -------------------------------------------------------------------
+# --- lost txgs that no host has ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
 async def test_last_txgs_of_another_host_are_abandoned_only_with_end_at(
     power: Power, lost: list[int]
 ) -> None:
-    """Without --end-at, fsck -y does not abandon txgs that another host may have written."""
+    """Without --end-at, fsck -y abandons no txgs that another host may have written."""
     inos = await written(power)
     rot(power, *lost)
     before = dict(power.store.objects)
@@ -343,8 +345,8 @@ async def test_only_writer_of_a_chain_may_abandon_its_last_txgs_without_end_at(
     await require_healthy(power, inos, 8, "c")
 
 
-async def test_failed_mount_keeps_a_state_that_cannot_follow_the_chain(power: Power) -> None:
-    """A local state that cannot follow the chain is not deleted by a failed mount."""
+async def test_failed_mount_keeps_a_local_state_that_does_not_match_the_chain(power: Power) -> None:
+    """A mount that fails does not delete local state that it could not continue from."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -371,7 +373,7 @@ async def test_failed_mount_keeps_a_state_that_cannot_follow_the_chain(power: Po
 
 
 async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
-    """A host that still has abandoned txgs keeps them in quarantine."""
+    """A host that still has abandoned txgs moves its local state to the quarantine."""
     inos = await written(power)
     rot(power, 9)
     async with power.session("b", options=end_at(8), tasks=False) as session:
@@ -385,7 +387,7 @@ async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
 
 
 async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
-    """Repair the chain as fsck -y does."""
+    """Repair the chain as fsck -y does, and publish the result."""
     async with power.session("b", options=options, hook=hook, tasks=False) as session:
         await session.publish_anew()
 
@@ -402,7 +404,7 @@ async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
     ],
 )
 async def test_interrupted_repair_of_the_chain_can_be_repeated(power: Power, step: str) -> None:
-    """A kill at any step of the repair loses nothing."""
+    """A kill at any step of a repair of the chain loses no data."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)

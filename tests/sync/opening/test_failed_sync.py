@@ -1,4 +1,4 @@
-"""Local state whose disk failed to sync: the next mount writes it again."""
+"""Local state after a failed sync of its disk: the next mount writes it again."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ CONTENT = b"hello" * 1000
 
 
 def _fail(monkeypatch: pytest.MonkeyPatch, part: str, *calls: str) -> None:
-    """Let calls of ``os`` on files fail whose path contains *part*."""
+    """Make the named ``os`` calls fail for files whose path contains *part*."""
     for call in calls:
         real: Callable[..., object] = getattr(os, call)
 
@@ -45,7 +45,7 @@ def _is_noted(power: Power) -> bool:
 async def _write_and_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, *, seals: bool = False
 ) -> Ino:
-    """Leave a dirty block, after a sync that failed and a kill."""
+    """Leave a dirty block behind, after a failed sync and a kill; return its inode."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         if seals:
@@ -63,7 +63,7 @@ async def _write_and_fail(
 async def test_mount_after_a_failed_sync_writes_dirty_state_again(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, seals: bool
 ) -> None:
-    """The log comes before the database, and both come before the first commit of the mount."""
+    """A mount rewrites the log before the database, and both before its first commit."""
     ino = await _write_and_fail(power, monkeypatch, part, seals=seals)
     assert _is_noted(power)
     synced = _note_fsyncs(monkeypatch)
@@ -72,7 +72,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
         assert f"again-{block:x}" in synced
         logs = (
             ["again-meta.db-wal"] if part == "-wal" else []
-        )  # else the last close checkpointed it
+        )  # If another file failed, the close has checkpointed the log.
         assert [name for name in synced if "meta.db" in name] == [*logs, "again-meta.db"]
         for name in (*logs, "again-meta.db"):
             assert synced[synced.index(name) + 1] == "a", "the directory, before the next file"
@@ -86,7 +86,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
 async def test_uploaded_blocks_are_verified_after_a_failed_sync(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their pages may be lost, too; a reader gets the content from the bucket then."""
+    """Pages of uploaded blocks may be lost, too; readers then get the content from the bucket."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -104,7 +104,7 @@ async def test_uploaded_blocks_are_verified_after_a_failed_sync(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_holes_stay_holes_when_a_block_is_written_again(power: Power) -> None:
+async def test_rewritten_block_file_stays_sparse(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         files = session.files
         block = session.db.counters.take_block()
@@ -115,13 +115,13 @@ async def test_holes_stay_holes_when_a_block_is_written_again(power: Power) -> N
         assert path.stat().st_blocks == before.st_blocks
         assert path.stat().st_ino != before.st_ino
         assert path.read_bytes() == bytes(1 << 20) + CONTENT
-        files.write_again([session.db.counters.take_block()], {})  # one without a file
+        files.write_again([session.db.counters.take_block()], {})  # The block has no file.
 
 
-async def test_unreadable_block_file_does_not_prevent_the_mount(
+async def test_unreadable_block_file_does_not_prevent_a_mount(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its own block is lost."""
+    """Only the block of an unreadable block file is lost."""
     await _write_and_fail(power, monkeypatch, "-wal")
     with monkeypatch.context() as failing:
         _fail(failing, "/blocks/", "pread")
@@ -132,10 +132,10 @@ async def test_unreadable_block_file_does_not_prevent_the_mount(
 
 
 @pytest.mark.parametrize("part", ["/blocks/", "meta.db"])
-async def test_mount_is_refused_while_the_disk_still_fails(
+async def test_mount_is_refused_while_syncs_still_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """The memory may have the only copy, so nothing is given up."""
+    """The page cache may hold the only copy of a block, so the mount discards nothing."""
     ino = await _write_and_fail(power, monkeypatch, "-wal")
     with monkeypatch.context() as failing:
         _fail(failing, part, "fsync")
@@ -148,10 +148,10 @@ async def test_mount_is_refused_while_the_disk_still_fails(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_state_is_not_written_again_after_a_reboot(
+async def test_state_is_not_rewritten_after_a_reboot(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The memory is gone; the state on the disk is used as after any power loss."""
+    """A reboot empties the page cache; the state on disk is used as after a power loss."""
     await _write_and_fail(power, monkeypatch, "-wal")
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
@@ -164,7 +164,7 @@ async def test_state_is_not_written_again_after_a_reboot(
     assert not _is_noted(power)
 
 
-async def test_offline_mount_writes_dirty_state_again(
+async def test_offline_mount_rewrites_dirty_state_after_a_failed_sync(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a") as session:
@@ -182,8 +182,8 @@ async def test_offline_mount_writes_dirty_state_again(
     assert not _is_noted(power)
 
 
-async def test_lost_group_of_a_sound_disk_is_no_failed_sync(power: Power) -> None:
-    """A full disk or a bug loses no page."""
+async def test_lost_group_without_a_failed_sync_is_not_recorded_as_one(power: Power) -> None:
+    """A full disk or a bug loses a group, but no page of a file."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.db.rollback()
@@ -191,8 +191,8 @@ async def test_lost_group_of_a_sound_disk_is_no_failed_sync(power: Power) -> Non
     assert not _is_noted(power)
 
 
-async def test_error_of_sqlite_s_disk_is_a_failed_sync(power: Power) -> None:
-    """With synchronous=full SQLite syncs the log itself, at each commit."""
+async def test_disk_error_in_sqlite_is_recorded_as_a_failed_sync(power: Power) -> None:
+    """With synchronous=full, SQLite itself syncs the log at each commit."""
     with failing_sqlite("-wal") as failing:
         options = OpenOptions(pragmas=Pragmas(synchronous="full"))
         async with power.session("a", tasks=False, options=options) as session:
@@ -204,10 +204,10 @@ async def test_error_of_sqlite_s_disk_is_a_failed_sync(power: Power) -> None:
     assert _is_noted(power)
 
 
-async def test_failed_sync_of_an_opening_or_closing_is_noted(
+async def test_failed_sync_during_opening_or_closing_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next opening must not believe the disk either."""
+    """After a failed sync, the next opening writes the state again."""
     state_dir = StateDir(power.home / "a")
     with monkeypatch.context() as failing:
         _fail(failing, "-wal", "fdatasync")
@@ -224,10 +224,10 @@ async def test_failed_sync_of_an_opening_or_closing_is_noted(
 
 
 @pytest.mark.parametrize("part", ["blocks", "-wal", "meta.db"])
-async def test_failed_sync_of_an_unmount_is_noted(
+async def test_failed_sync_during_an_unmount_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """The next mount gets no report of the lost pages; so it writes all again."""
+    """The kernel does not report lost pages twice, so the next mount rewrites all pages."""
     with failing_sqlite(part) as failing:
         async with power.session("a", tasks=False) as session:
             ino = write_file(session, CONTENT)
@@ -257,10 +257,10 @@ def _refuse() -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-async def test_failed_sync_is_noted_after_a_lost_group(
+async def test_failed_sync_after_a_lost_group_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk may lose a group and a sync at the same time."""
+    """A full disk can lose a group and fail a sync at the same time."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -280,10 +280,10 @@ async def test_failed_sync_is_noted_after_a_lost_group(
     assert _is_noted(power)
 
 
-async def test_failed_sync_of_a_quarantine_is_noted(
+async def test_failed_sync_during_a_quarantine_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The opening fails; the next one must not take the lost pages of dirty blocks for written."""
+    """The next opening must not assume that dirty blocks in the quarantine are on the disk."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -291,7 +291,7 @@ async def test_failed_sync_of_a_quarantine_is_noted(
         session.db.rollback()
         session.files.create(unknown, 0, b"of a database that was put back")
         database = session.db.path
-    os.utime(database)  # makes the file older than the database
+    os.utime(database)  # This makes the block file older than the database.
     state_dir = StateDir(power.home / "a")
     with monkeypatch.context() as failing:
         failing.setattr(BlockFiles, "_syncfs", lambda _files: _refuse())
@@ -301,10 +301,10 @@ async def test_failed_sync_of_a_quarantine_is_noted(
     assert _is_noted(power)
 
 
-async def test_check_writes_the_database_again_but_no_block(
+async def test_read_only_fsck_rewrites_the_database_but_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing the database copies the log into it, which must be durable before."""
+    """fsck closes the database, which copies its log into it, so the log must be durable first."""
     await _write_and_fail(power, monkeypatch, "/blocks/")
     synced = _note_fsyncs(monkeypatch)
     options = OpenOptions(read_only=True, repairing=True)
@@ -313,10 +313,10 @@ async def test_check_writes_the_database_again_but_no_block(
     assert _is_noted(power), "the blocks are still to be written"
 
 
-async def test_blocks_of_an_unreadable_database_are_written_again(
+async def test_blocks_of_an_unreadable_database_are_rewritten(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are quarantined then, and may be the only copies."""
+    """Blocks of an unreadable database are quarantined, and may be the only copies."""
     await _write_and_fail(power, monkeypatch, "/blocks/")
     state_dir = StateDir(power.home / "a")
     [block] = BlockFiles(state_dir.blocks, state_dir.tmp).numbers()
@@ -329,7 +329,7 @@ async def test_blocks_of_an_unreadable_database_are_written_again(
 
 
 def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which the name of each file is added that is synced later."""
+    """Return a list that receives the name of each file at its sync."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -341,10 +341,10 @@ def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return synced
 
 
-async def test_disk_that_was_attached_again_counts_as_a_power_loss(
+async def test_reattached_disk_is_treated_as_after_a_power_loss(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The kernel has lost pages that it had not written, although the machine was not restarted."""
+    """The kernel has dropped unwritten pages, although only the disk was reattached."""
     device = power.home.stat().st_dev
     disk = tmp_path / "sysfs" / f"{os.major(device)}:{os.minor(device)}"
     disk.mkdir(parents=True)

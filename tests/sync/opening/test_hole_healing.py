@@ -1,4 +1,4 @@
-"""Healing of holes that fsck made, with content from quarantined cached blocks."""
+"""Healing of holes that fsck made, with content of quarantined cached blocks."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
-    """Write a file on host a, delete its packs, and run fsck -y on host b."""
+    """Write a file on host a, delete its packs, and run fsck -y on host b; return the inode."""
     async with power.session("a", tasks=False) as session:
         ino = write(session)
         await session.flush_at_end()
@@ -47,7 +47,7 @@ async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
 
 @asynccontextmanager
 async def _opened(power: Power, host: str = "a") -> AsyncIterator[Volume]:
-    """Open the filesystem without the tasks of a mount, and close it."""
+    """Open the filesystem without the background tasks of a mount; close it afterwards."""
     volume = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, power.clock, OpenOptions()
     )
@@ -64,7 +64,7 @@ def _one_block(session: Session) -> Ino:
 
 
 def _three_blocks(session: Session) -> Ino:
-    """Make a file with a hole between its first and last block, which is a short one."""
+    """Write a file of three blocks, of which the middle one is a hole and the last one short."""
     ino = write_file(session, CONTENT.ljust(MIB, b"1"))
     session.cache.write_new(ino, BlockIndex(2), 0, CONTENT)
     session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (2 * MIB + 5000, ino))
@@ -72,8 +72,8 @@ def _three_blocks(session: Session) -> Ino:
     return ino
 
 
-async def test_hole_is_healed_and_the_content_reaches_other_hosts(power: Power) -> None:
-    """The mount of the host with the cached blocks restores every byte and records no loss."""
+async def test_hole_is_healed_and_other_hosts_read_the_content(power: Power) -> None:
+    """The mount of the host that has the cached blocks restores every byte and clears the loss."""
     ino = await _lose(power, _three_blocks)
 
     async with _opened(power) as volume:
@@ -111,7 +111,7 @@ def _accept(db: Database, ino: Ino) -> None:
 async def test_holes_of_a_changed_file_are_not_healed(
     power: Power, change: Callable[[Database, Ino], None]
 ) -> None:
-    """After a change or an accepted loss, the file may have zeros on purpose."""
+    """After a change or an accepted loss, zeros in the file may be intended."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         volume.db.begin()
@@ -122,8 +122,8 @@ async def test_holes_of_a_changed_file_are_not_healed(
         assert inodes.get(volume.db, ino).mapped_blocks == 0
 
 
-async def test_new_content_in_a_hole_is_kept(power: Power) -> None:
-    """The other hole is healed, and the attribute lists only what is still lost."""
+async def test_new_content_in_a_hole_is_not_overwritten_by_healing(power: Power) -> None:
+    """A second hole is healed, and the attribute lists only the range that is still lost."""
     ino = await _lose(power, _three_blocks)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -147,7 +147,7 @@ def _flip(path: Path) -> None:
 async def test_hole_is_healed_only_by_content_with_the_right_hash(
     power: Power, spoil: Callable[[Path], None]
 ) -> None:
-    """If the quarantined block file is damaged or missing, the loss stays recorded."""
+    """A loss stays recorded if the quarantined block file is damaged or missing."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         [kept] = volume.state_dir.path.glob("kept-*/blocks/*/*")
@@ -158,8 +158,8 @@ async def test_hole_is_healed_only_by_content_with_the_right_hash(
         assert xattrs.find(volume.db, ino, ATTRIBUTE) is not None
 
 
-async def test_unreadable_quarantine_does_not_prevent_the_mount(power: Power) -> None:
-    """One quarantine has a damaged database; the other quarantine is used."""
+async def test_quarantine_with_a_damaged_database_does_not_prevent_the_mount(power: Power) -> None:
+    """A mount skips a damaged quarantine and uses the other one."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         other = volume.state_dir.quarantine("9" * 19)
@@ -175,7 +175,7 @@ async def test_unreadable_quarantine_does_not_prevent_the_mount(power: Power) ->
 async def test_mount_on_a_full_disk_leaves_holes_unhealed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mount continues with a notice, and the quarantine keeps the content."""
+    """A mount on a full disk continues with a notice; the quarantine keeps the content."""
     ino = await _lose(power, _one_block)
     monkeypatch.setattr("s3fs_meta.cache.disk_space.DiskSpace.spare_bytes", lambda _self: 0)
     async with _opened(power) as volume:
@@ -186,7 +186,7 @@ async def test_mount_on_a_full_disk_leaves_holes_unhealed(
 
 
 async def test_healed_content_survives_a_power_cut(power: Power) -> None:
-    """Block files of healed blocks are synced before their rows are committed."""
+    """Block files of healed blocks are synced before the commit of their rows."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         await heal_holes(volume)
@@ -205,10 +205,10 @@ async def test_healed_content_survives_a_power_cut(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_content_is_synced_before_its_rows_are_committed(
+async def test_healed_content_is_synced_before_its_rows_are_committed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut between the two leaves the hole, never a block without content."""
+    """A power cut between sync and commit leaves the hole, never a row without content."""
     await _lose(power, _one_block)
     order: list[str] = []
     sync, commit = BlockFiles.sync, Database.commit

@@ -1,4 +1,4 @@
-"""The choice between the local state and a bucket with another history."""
+"""The choice at mount between local state and a bucket with a different history."""
 
 import os
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def two_rounds(power: Power) -> dict[str, bytes]:
-    """Ship twice from host a; return the content of the bucket between."""
+    """Ship twice from host a; return the content of the bucket after the first time."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -53,7 +53,7 @@ async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
 
 @pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
 async def test_truncated_database_is_refused_with_advice(power: Power, size: int) -> None:
-    """The error advises fsck -y, and no file is moved."""
+    """The error about a truncated database advises fsck -y, and the mount moves no files."""
     await two_rounds(power)
     os.truncate(power.home / "a" / "meta.db", size)
 
@@ -69,7 +69,7 @@ async def test_truncated_database_is_refused_with_advice(power: Power, size: int
 async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
     power: Power, table: str
 ) -> None:
-    """The database opens, but rows that are read later are damaged."""
+    """The database opens, but a later read finds damaged rows."""
     await two_rounds(power)
     path = power.home / "a" / "meta.db"
     db = Database.open(path, Pragmas())
@@ -88,7 +88,7 @@ async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
 
 
 async def test_bucket_with_another_history_is_refused(power: Power) -> None:
-    """The bucket was replaced by an older copy, and another host wrote to it."""
+    """The bucket was replaced with an older copy, to which another host then wrote."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -123,10 +123,10 @@ async def test_host_restores_an_image_if_changelogs_since_its_last_mount_are_del
 
 
 @pytest.mark.parametrize("unshipped", [False, True], ids=["shipped", "unshipped"])
-async def test_host_that_was_offline_longer_than_the_retention_restores(
+async def test_host_that_was_offline_longer_than_the_retention_restores_an_image(
     power: Power, unshipped: bool
 ) -> None:
-    """The host quarantines its state only if the state has unshipped changes."""
+    """A host quarantines outdated local state only if the state has unshipped changes."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
@@ -149,8 +149,8 @@ async def test_host_that_was_offline_longer_than_the_retention_restores(
         assert len(reported) == unshipped
 
 
-async def test_unshipped_change_is_quarantined_after_writes_of_another_host(power: Power) -> None:
-    """The notice names the command that recovers files from the quarantined state."""
+async def test_unshipped_change_is_quarantined_if_another_host_has_written(power: Power) -> None:
+    """A notice names the command that recovers files from the quarantined state."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -168,8 +168,8 @@ async def test_unshipped_change_is_quarantined_after_writes_of_another_host(powe
     assert "recover-state" in notice
 
 
-async def test_killed_host_without_unshipped_changes_applies_changelogs(power: Power) -> None:
-    """A crash alone is no reason for quarantine."""
+async def test_killed_host_without_unshipped_changes_applies_new_changelogs(power: Power) -> None:
+    """A crash alone does not cause a quarantine."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -184,8 +184,8 @@ async def test_killed_host_without_unshipped_changes_applies_changelogs(power: P
         assert not session.volume.notices
 
 
-async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -> None:
-    """A cached block that no file uses takes no space, and is not the only copy of a block."""
+async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: Power) -> None:
+    """A cached block that no file uses is deleted, because it is not needed as a last copy."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"shipped")
         await session.flush_at_end()
@@ -202,10 +202,10 @@ async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -
         assert not session.volume.notices
 
 
-async def test_interrupted_application_of_changelogs_is_finished_by_the_next_mount(
+async def test_interrupted_application_of_changelogs_is_completed_by_the_next_mount(
     power: Power,
 ) -> None:
-    """A kill between the last changelog and the totals leaves the totals to the next mount."""
+    """After a kill before the totals are computed, the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await session.flush_at_end()
@@ -227,8 +227,10 @@ async def test_interrupted_application_of_changelogs_is_finished_by_the_next_mou
         assert not session.volume.notices
 
 
-async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: Power) -> None:
-    """After a kill, other hosts use the pack numbers of an unshipped compaction."""
+async def test_pack_of_an_unshipped_compaction_is_not_mistaken_for_another_hosts_pack(
+    power: Power,
+) -> None:
+    """After the kill, other hosts use the pack numbers of the unshipped compaction."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         gone = write_file(session, os.urandom(50_000))
@@ -252,7 +254,7 @@ async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: 
 
 
 async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> None:
-    """Another host's fsck -y published a hole for a block that this host has cached."""
+    """Another host's fsck -y replaced a block with a hole, but this host has the block cached."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"only cached")
         block = block_map.find(session.db, ino, BlockIndex(0))

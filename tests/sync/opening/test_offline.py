@@ -1,4 +1,4 @@
-"""Reading complete local state while the bucket is unreachable."""
+"""Offline mounts: reading complete local state while the bucket is unreachable."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ WHY = "there is no network"
 
 
 async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Volume:
-    """Open the local state of a host with a store that always fails."""
+    """Open the local state of a host, with a store whose requests all fail."""
     store = FaultyStore(power.store)
     store.fail(ANY, times=1000)
     return await open_offline(
@@ -60,8 +60,8 @@ async def reading(power: Power) -> AsyncIterator[Session]:
             await close_filesystem(opened, release=True)
 
 
-async def test_offline_mount_reads_cached_content_and_reports_why(power: Power) -> None:
-    """Cached content can be read, and the bucket does not change."""
+async def test_offline_mount_reads_cached_content_and_reports_the_outage(power: Power) -> None:
+    """Cached content can be read offline, and the bucket does not change."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -80,7 +80,7 @@ async def test_offline_mount_reads_cached_content_and_reports_why(power: Power) 
 
 
 async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
-    """The next mount with a reachable bucket ships these changes, even after a kill."""
+    """The next mount that reaches the bucket ships the unshipped changes, even after a kill."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -95,10 +95,10 @@ async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_offline_read_of_uncached_content_fails_until_the_bucket_answers(
+async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reachable(
     power: Power,
 ) -> None:
-    """Names are shown at once; content is read from the bucket as soon as it answers."""
+    """Names are readable offline, and content as soon as the bucket answers."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -146,7 +146,7 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_follower_starts_offline_and_catches_up_later(power: Power, killed: bool) -> None:
-    """A follower that starts offline applies the missed changelogs once the bucket answers."""
+    """A follower that starts offline applies missed changelogs as soon as the bucket answers."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
         await writer.flush()
@@ -170,7 +170,7 @@ async def test_follower_starts_offline_and_catches_up_later(power: Power, killed
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert figures.figures(session, "", "")["offline"] == WHY
-            if not killed:  # After a clean unmount the rows of cached blocks are on the disk.
+            if not killed:  # A clean unmount has saved the rows of cached blocks.
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
             assert session.follower is not None
@@ -186,7 +186,7 @@ async def test_follower_starts_offline_and_catches_up_later(power: Power, killed
 
 
 async def test_local_state_of_a_follower_is_read_offline(power: Power) -> None:
-    """The local state of a follower has no totals."""
+    """A follower keeps no totals in its local state."""
     async with (
         power.session("a", tasks=False) as writer,
         power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
@@ -204,7 +204,7 @@ async def test_local_state_of_a_follower_is_read_offline(power: Power) -> None:
 
 
 async def test_local_state_with_unshipped_changes_cannot_follow_offline(power: Power) -> None:
-    """Txgs of other hosts would not apply to a state with unshipped changes."""
+    """Other hosts' txgs could not be applied to a state with unshipped changes."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -239,7 +239,7 @@ async def test_offline_mount_of_an_incomplete_state_is_refused(power: Power) -> 
 async def test_offline_mount_after_a_power_loss_that_needs_the_bucket_is_refused(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks whose origin is only in the bucket cannot be restored offline."""
+    """Blocks whose origin is recorded only in the bucket cannot be restored offline."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -258,8 +258,10 @@ async def test_offline_mount_after_a_power_loss_that_needs_the_bucket_is_refused
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_offline_mount_of_a_state_older_than_at_least_is_refused(power: Power) -> None:
-    """The option --at-least gives a later txg than this host has."""
+async def test_offline_mount_of_a_state_older_than_the_at_least_option_is_refused(
+    power: Power,
+) -> None:
+    """An offline mount is refused if --at-least names a later txg than this host has."""
     async with power.session("a") as session:
         link = session.link
         await session.close()
@@ -271,7 +273,7 @@ async def test_offline_mount_of_a_state_older_than_at_least_is_refused(power: Po
             await offline(power, mark=mark)
 
 
-async def test_bucket_that_answers_is_reachable_even_without_a_lease(
+async def test_bucket_without_a_lease_counts_as_reachable(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
     store = FaultyStore(power.store)
@@ -290,7 +292,7 @@ async def test_bucket_that_answers_is_reachable_even_without_a_lease(
 
 
 async def test_offline_mount_with_keys_of_another_filesystem_is_refused(power: Power) -> None:
-    """The keys must be those of the local state, and a given passphrase needs an encrypted one."""
+    """Keys must match the local state; a passphrase is refused if the state is plain."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.put(session.db, "key_check", "00")

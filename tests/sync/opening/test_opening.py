@@ -24,7 +24,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_second_host_is_refused_until_the_first_releases_the_lease(power: Power) -> None:
-    """The lease of a crashed holder is not released; only the same host acquires it again."""
+    """A crashed holder does not release its lease; only the same host can acquire it again."""
     async with power.session("a"):
         pass
 
@@ -38,8 +38,8 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
         assert session.status.writable
 
 
-async def test_killed_session_loses_nothing_committed(power: Power) -> None:
-    """A block that was not uploaded before the kill is dirty again, and can be read."""
+async def test_killed_session_keeps_all_committed_changes(power: Power) -> None:
+    """A block that was not uploaded before the kill is still dirty and readable."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -54,7 +54,7 @@ async def test_killed_session_loses_nothing_committed(power: Power) -> None:
 
 
 async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) -> None:
-    """After a takeover the former writer restores the bucket and names its quarantined state."""
+    """The former writer restores the state in the bucket and names its quarantined state."""
     async with power.session("a") as session:
         write_file(session, b"only on a")
         session.durability.commit()
@@ -87,8 +87,10 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
 
 
 @pytest.mark.parametrize("journal_mode", ["off", "memory"])
-async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal_mode: str) -> None:
-    """Rows that may be torn are quarantined; the host acquires its own lease again."""
+async def test_possibly_torn_state_is_quarantined_after_a_crash_without_a_journal(
+    power: Power, journal_mode: str
+) -> None:
+    """After the quarantine, the host restores the bucket and acquires its own lease again."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options) as session:
         ino = write_file(session, CONTENT)
@@ -100,10 +102,10 @@ async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_verification_after_power_loss_outlives_a_clean_mount(
+async def test_verification_after_a_power_loss_continues_after_a_remount(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A clean block torn by a power cut is detected by its hash even at the second mount."""
+    """The hash of a clean block torn by a power cut is checked even at the second mount."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -113,7 +115,7 @@ async def test_verification_after_power_loss_outlives_a_clean_mount(
     another_boot.write_text("another")
     monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
-        # The block is torn now, and was not read yet.
+        # At this point the block is torn and has not been read.
         session.files.write_within(block, 0, b"\0" * 100, 0)
         await session.flush()
         await session.close()
@@ -122,10 +124,10 @@ async def test_verification_after_power_loss_outlives_a_clean_mount(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_power_loss_is_remembered_until_it_was_handled(
+async def test_power_loss_is_remembered_until_its_verification_is_complete(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A mount that is killed before it verified the block files leaves this to the next mount."""
+    """If a mount is killed before it has verified the block files, the next mount does so."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.db.commit()
@@ -149,7 +151,7 @@ async def test_power_loss_is_remembered_until_it_was_handled(
     assert lost == [True, True, True, False]
 
 
-async def test_verification_ends_when_every_cached_block_was_checked(
+async def test_verification_after_a_power_loss_ends_when_every_cached_block_is_checked(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -171,7 +173,7 @@ async def test_verification_ends_when_every_cached_block_was_checked(
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: Power) -> None:
-    """If it stayed, SQLite would apply the log to the restored database, to which it does not belong."""
+    """SQLite would apply a leftover log to the restored database, which has another state."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -191,15 +193,15 @@ async def test_wal_without_its_database_is_quarantined_and_not_replayed(power: P
     assert list((kept / "blocks").rglob("*"))
 
 
-async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
+async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is removed last, so that the next mount can continue the removal."""
+    """The database is deleted last, so that the next mount can continue the deletion."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
         session.db.begin_local()
-        # The change has no value, but the state differs from the bucket.
+        # This change is worthless, but makes the local state differ from the bucket.
         session.db.counters.capacity_bytes = 1 << 40
         await session.close()
     async with power.session("b") as session:
@@ -222,7 +224,7 @@ async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
 
 @pytest.mark.parametrize("left", ["doubtful", "remains"])
 async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
-    """The local state stays in its directory while another host has the lease."""
+    """Local state stays in its directory while another host holds the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -244,10 +246,10 @@ async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
         assert "kept in" in notice
 
 
-async def test_mount_refused_late_reports_the_moved_directories(
+async def test_mount_refused_after_a_quarantine_reports_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another host took the lease after the mount had quarantined its state."""
+    """Another host acquires the lease after the mount has quarantined its local state."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -264,7 +266,7 @@ async def test_mount_refused_late_reports_the_moved_directories(
 
 
 async def test_host_killed_during_restore_recovers_its_lease(power: Power) -> None:
-    """The holder file identifies the host while it has no database."""
+    """A host without a database is identified by its holder file."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()

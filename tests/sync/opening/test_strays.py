@@ -1,4 +1,4 @@
-"""Block files that the local database does not know."""
+"""Stray block files, which have no row in the local database."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def _quarantined(power: Power) -> list[bytes]:
 
 
 async def _write_and_kill(power: Power) -> None:
-    """Leave a dirty block, and a lease that was not released."""
+    """Leave a dirty block and a lease that is not released."""
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
         write_file(session, DIRTY)
         await session.durability.sync_all()
@@ -49,7 +49,7 @@ async def _write_and_kill(power: Power) -> None:
 async def test_block_files_newer_than_the_database_are_quarantined(
     power: Power, clean: bool
 ) -> None:
-    """After a backup of the database was restored, new blocks get the numbers of unknown ones."""
+    """After an old database was put back, new blocks get the numbers of unknown block files."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -68,8 +68,8 @@ async def test_block_files_newer_than_the_database_are_quarantined(
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_block_files_newer_than_a_dropped_database_are_quarantined(power: Power) -> None:
-    """An older database without unshipped changes is dropped, but unknown block files are kept."""
+async def test_block_files_newer_than_a_deleted_database_are_quarantined(power: Power) -> None:
+    """An older database without unshipped changes is deleted, but unknown block files are kept."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -87,8 +87,8 @@ async def test_block_files_newer_than_a_dropped_database_are_quarantined(power: 
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_block_number_used_by_two_hosts_proves_no_content(power: Power) -> None:
-    """Two hosts continued from the same txg and used one block number for different content."""
+async def test_block_file_is_not_used_if_another_host_used_its_number(power: Power) -> None:
+    """Two hosts continued from one txg and used the same block number for different content."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -108,7 +108,7 @@ async def test_block_number_used_by_two_hosts_proves_no_content(power: Power) ->
 
 
 async def test_crash_without_unknown_block_files_quarantines_nothing(power: Power) -> None:
-    """After a crash every block file with a row is kept in place."""
+    """After a crash, every block file that has a row stays in place."""
     await _write_and_kill(power)
 
     async with power.session("a") as session:
@@ -120,7 +120,7 @@ async def test_crash_without_unknown_block_files_quarantines_nothing(power: Powe
 def _leave_stray(power: Power, content: bytes) -> None:
     """Create the block file of an operation that was not committed before the kill.
 
-    A killed process leaves the log, too, but leaving a session in a test removes it.
+    Also create the log, which a kill would leave; leaving a session in a test removes it.
     """
     (power.home / "a" / "meta.db-wal").touch()
     files = BlockFiles(power.home / "a" / "blocks", power.home / "a" / "tmp")
@@ -139,7 +139,7 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
 
 
 async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: Power) -> None:
-    """The rows of unknown block files may have been in the lost log."""
+    """The lost log may have contained the rows of the unknown block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     (power.home / "a" / "meta.db-wal").unlink()
@@ -151,7 +151,7 @@ async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: 
 
 
 async def test_newer_ctimes_of_block_files_do_not_prove_an_undone_group(power: Power) -> None:
-    """A change of owner or mode gives old block files a ctime after the restored database."""
+    """A change of owner or mode gives an old block file a later ctime than the database has."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -184,10 +184,10 @@ async def test_unknown_block_files_are_quarantined_after_a_power_cut(
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_block_file_with_a_damaged_inode_prevents_neither_the_mount_nor_other_writes(
+async def test_block_file_with_a_damaged_inode_prevents_neither_mounts_nor_writes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed disk loses inodes; ext4 then refuses every call that needs the inode."""
+    """A failing disk damages inodes; ext4 then refuses every call that needs such an inode."""
     await _write_and_kill(power)
     _leave_stray(power, b"x")
     _refuse(monkeypatch, f"{STRAY:x}")
@@ -202,7 +202,7 @@ async def test_block_file_with_a_damaged_inode_prevents_neither_the_mount_nor_ot
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let calls fail that need the inode of a file."""
+    """Make all calls fail that need the inode of a given file."""
 
     def refuse(owner: object, call: str) -> None:
         real = getattr(owner, call)

@@ -1,4 +1,4 @@
-"""Changing the superblock, and restoring its copies."""
+"""Changes of the superblock, and the restoration of its copies."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ async def _change(power: Power, host: str = "a") -> list[str]:
 
 
 async def test_change_of_the_superblock_reaches_every_copy(power: Power) -> None:
-    """A change of the superblock is written to both objects and to this host's copy."""
+    """A change writes the superblock, its copy in the bucket and the copy on this host."""
     async with power.session("a", tasks=False) as session:
         await session.close()
 
@@ -62,8 +62,8 @@ async def test_change_replaces_missing_or_damaged_superblocks(
     assert _decoded(power, key).generation == 2
 
 
-async def test_change_names_a_copy_of_the_superblock_that_it_could_not_write(power: Power) -> None:
-    """A change of the superblock is valid even if its copy cannot be written."""
+async def test_change_reports_a_superblock_copy_that_it_could_not_write(power: Power) -> None:
+    """A changed superblock is valid even if its copy in the bucket cannot be written."""
     store = _Guarded(power.store)
 
     changed = await change(store, power.remembered("a"), power.secret, _labelled)
@@ -76,7 +76,7 @@ async def test_change_names_a_copy_of_the_superblock_that_it_could_not_write(pow
 
 
 async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Power) -> None:
-    """The change that fails does not alter the superblock."""
+    """The failing change leaves the superblock that the other change wrote."""
     keys = await power.keys()
 
     def meanwhile(superblock: Superblock, keyring: Keyring) -> Superblock:
@@ -91,7 +91,7 @@ async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Powe
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_mount_restores_only_missing_superblock_objects(power: Power, key: ObjectKey) -> None:
-    """A damaged superblock, and one that another process created meanwhile, are not replaced."""
+    """A damaged superblock, or one just created by another process, is not replaced."""
     healthy = dict(power.store.objects)
     power.store.objects[key] = b"damaged"
     assert await put_back(power.store, await power.keys()) == []
@@ -109,7 +109,7 @@ async def test_mount_restores_only_missing_superblock_objects(power: Power, key:
 
 
 async def test_mount_does_not_replace_an_older_superblock(power: Power) -> None:
-    """Only fsck -y replaces an older first superblock object by its newer copy."""
+    """Only fsck -y replaces an older superblock with its newer copy."""
     old = power.store.objects[KEY]
     await _change(power)
     power.store.objects[KEY] = old
@@ -123,7 +123,7 @@ async def test_mount_does_not_replace_an_older_superblock(power: Power) -> None:
 async def test_repair_makes_the_superblock_and_its_copy_equal(
     power: Power, damage: bytes | None
 ) -> None:
-    """A damaged superblock that fsck -y replaces is kept on this host."""
+    """fsck -y saves the damaged superblock on this host before it replaces it."""
     await _change(power)
     state = power.home / "a"
     state.mkdir()
@@ -144,7 +144,7 @@ async def test_repair_makes_the_superblock_and_its_copy_equal(
 
 
 async def test_repair_restores_the_newest_superblock_from_this_host(power: Power) -> None:
-    """With fsck -y this host writes its newer copy of the superblock to the bucket."""
+    """fsck -y writes this host's copy to the bucket if it is newer than the superblock there."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     old = dict(power.store.objects)
@@ -157,8 +157,10 @@ async def test_repair_restores_the_newest_superblock_from_this_host(power: Power
     assert (await power.keys("b")).superblock.label == "changed"
 
 
-async def test_accepted_superblock_is_valid_on_all_hosts(power: Power) -> None:
-    """An accepted superblock gets a higher generation than any that a host remembers."""
+async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(
+    power: Power,
+) -> None:
+    """An accepted superblock gets a higher generation than any that hosts remember."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
             await session.close()
@@ -181,7 +183,7 @@ async def test_accepted_superblock_is_valid_on_all_hosts(power: Power) -> None:
 async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     power: Power, lost: str | None
 ) -> None:
-    """Both superblock objects of the bucket belong to another filesystem."""
+    """Both superblock objects in the bucket belong to another filesystem."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -209,8 +211,10 @@ async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     assert remembered.read() is None
 
 
-async def test_host_with_an_earlier_mount_repairs_the_superblock_among_damage(power: Power) -> None:
-    """A host that mounted the filesystem before needs no other intact object as proof."""
+async def test_host_that_mounted_before_repairs_the_superblock_of_a_damaged_bucket(
+    power: Power,
+) -> None:
+    """A host that mounted the filesystem before needs no intact object as proof of the keys."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     for key in power.store.objects:
@@ -236,7 +240,7 @@ async def test_damaged_superblock_is_not_accepted_and_the_error_names_the_damage
 
 
 class _Guarded(MemoryStore):
-    """A store in which the copy of the superblock can be read but not written."""
+    """A store that refuses writes of the superblock's copy."""
 
     def __init__(self, inner: MemoryStore) -> None:
         super().__init__()

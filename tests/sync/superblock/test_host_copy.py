@@ -1,4 +1,4 @@
-"""This host's copy of the superblock."""
+"""The copy of the superblock that a host stores locally."""
 
 import stat
 from pathlib import Path
@@ -23,7 +23,7 @@ def generations(number: int) -> list[bytes]:
 
 
 def test_host_keeps_the_newest_superblock(tmp_path: Path) -> None:
-    """An older superblock, or another of the same generation, replaces the copy only on request."""
+    """An older superblock, or another of the same generation, is stored only on request."""
     remembered = Remembered(tmp_path)
     [first, second] = generations(2)
     assert remembered.read() is None
@@ -42,7 +42,7 @@ def test_host_keeps_the_newest_superblock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
 def test_damaged_host_copy_of_the_superblock_is_replaced(tmp_path: Path, damaged: bytes) -> None:
-    """A damaged copy is never read beyond the size limit of a superblock."""
+    """A damaged copy of the superblock is never read beyond a superblock's maximum size."""
     remembered = Remembered(tmp_path)
     remembered.path.write_bytes(damaged)
 
@@ -52,7 +52,7 @@ def test_damaged_host_copy_of_the_superblock_is_replaced(tmp_path: Path, damaged
     assert remembered.read() == first
 
 
-def test_host_copy_of_the_superblock_is_private(tmp_path: Path) -> None:
+def test_host_copy_of_the_superblock_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     remembered = Remembered(tmp_path)
     remembered.keep(generations(1)[0])
 
@@ -60,7 +60,7 @@ def test_host_copy_of_the_superblock_is_private(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [remembered.path]
 
 
-def test_superblock_is_not_remembered_without_a_state_directory(tmp_path: Path) -> None:
+def test_superblock_is_not_stored_without_a_state_directory(tmp_path: Path) -> None:
     """A command that only reads creates no state directory."""
     remembered = Remembered(tmp_path / "none")
     remembered.keep(generations(1)[0])
@@ -69,8 +69,8 @@ def test_superblock_is_not_remembered_without_a_state_directory(tmp_path: Path) 
     assert not (tmp_path / "none").exists()
 
 
-def test_symbolic_link_to_a_superblock_is_not_followed(tmp_path: Path) -> None:
-    """A symbolic link in place of the copy is followed neither for reading nor for writing."""
+def test_symbolic_link_instead_of_a_host_copy_is_not_followed(tmp_path: Path) -> None:
+    """A symbolic link in place of the host's copy is followed neither to read nor to write."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
     remembered = Remembered(tmp_path)
@@ -81,7 +81,7 @@ def test_symbolic_link_to_a_superblock_is_not_followed(tmp_path: Path) -> None:
     assert elsewhere.read_bytes() == b"not ours"
 
 
-def test_replaced_superblock_is_kept_on_this_host(tmp_path: Path) -> None:
+def test_replaced_superblock_is_kept_on_this_host_under_another_name(tmp_path: Path) -> None:
     """A superblock that was replaced is kept under a separate name."""
     path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
 

@@ -1,4 +1,4 @@
-"""The proof that keys belong to the filesystem in the bucket."""
+"""Proof that the keys of a superblock belong to the filesystem in the bucket."""
 
 import pytest
 
@@ -17,7 +17,7 @@ async def _require(power: Power) -> None:
 
 
 async def test_keys_of_another_filesystem_open_no_object(power: Power) -> None:
-    """The error names an object that did not open, and a remedy."""
+    """The error names a remedy, and an object that the keys do not open."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
 
@@ -28,15 +28,15 @@ async def test_keys_of_another_filesystem_open_no_object(power: Power) -> None:
 
 
 async def test_superblock_with_another_uuid_is_refused(power: Power) -> None:
-    """The UUID must be that of the objects, even if the keys open them."""
+    """Objects must contain the UUID of the superblock, even if the keys open them."""
     keyring = (await power.keys()).keyring
 
     assert not await opens_an_image(power.store, keyring, "01234567-89ab-cdef-0123-456789abcdef")
 
 
 @pytest.mark.parametrize("left", ["image/", "changelog/", "pack/"])
-async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, left: str) -> None:
-    """All objects but those of one kind are damaged."""
+async def test_intact_objects_of_one_kind_prove_the_superblock(power: Power, left: str) -> None:
+    """Intact objects of one kind are sufficient, even if all other objects are damaged."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -49,7 +49,7 @@ async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, lef
 
 
 async def test_image_pieces_prove_the_superblock_if_every_manifest_is_damaged(power: Power) -> None:
-    """A new filesystem has no other objects than the image of mkfs."""
+    """The bucket of a new filesystem contains only the image that mkfs made."""
     for key in power.store.objects:
         if key.endswith("/manifest"):
             power.store.objects[key] = b"damaged"
@@ -58,13 +58,13 @@ async def test_image_pieces_prove_the_superblock_if_every_manifest_is_damaged(po
 
 
 async def test_superblock_of_an_interrupted_mkfs_is_accepted(power: Power) -> None:
-    """Without other objects nothing contradicts the superblock."""
+    """In a bucket without other objects, nothing contradicts the superblock."""
     power.store.objects = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
 
     await _require(power)
 
 
-async def test_objects_of_a_newer_program_are_not_taken_for_another_filesystem(
+async def test_objects_of_a_newer_program_are_not_mistaken_for_another_filesystem(
     power: Power,
 ) -> None:
     for key, data in power.store.objects.items():

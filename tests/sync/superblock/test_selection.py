@@ -1,4 +1,4 @@
-"""Selection of the superblock among damaged, exchanged, older and missing copies."""
+"""Selection of the superblock if some of its copies are damaged, exchanged, old or missing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,7 +84,7 @@ async def _mount_once(power: Power, host: str) -> None:
 async def test_mount_works_with_one_damaged_superblock_object(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """A host without a copy mounts with the intact object; the damaged one is not changed."""
+    """A host without a local copy mounts with the intact object and leaves the damaged one."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -101,8 +101,8 @@ async def test_mount_works_with_one_damaged_superblock_object(
     assert power.store.objects[key] == damaged[key]
 
 
-async def test_missing_superblock_objects_are_restored_by_a_writing_mount(power: Power) -> None:
-    """Only a host that mounted before can restore them; read-only mounts use the host's copy."""
+async def test_mount_for_writing_restores_missing_superblock_objects(power: Power) -> None:
+    """Only a host that mounted before can restore lost superblock objects."""
     await _mount_once(power, "a")
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
 
@@ -117,8 +117,8 @@ async def test_missing_superblock_objects_are_restored_by_a_writing_mount(power:
     await _mount_once(power, "b")
 
 
-async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power) -> None:
-    """The error does not advise mkfs while a lease, an image, a changelog or a pack exists."""
+async def test_lost_superblock_is_not_reported_as_an_empty_bucket(power: Power) -> None:
+    """The error does not advise mkfs while the bucket has a lease, image, changelog or pack."""
     await _mount_once(power, "a")
     del power.store.objects[KEY], power.store.objects[COPY_KEY]
 
@@ -135,8 +135,8 @@ async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power
 
 
 @pytest.mark.parametrize("damage", ["empty", "first bit"])
-async def test_lost_superblock_error_names_each_fault(power: Power, damage: str) -> None:
-    """The error names the fault of the superblock, of its copy and of this host's copy."""
+async def test_error_about_a_lost_superblock_names_each_fault(power: Power, damage: str) -> None:
+    """The error names the faults of the superblock, its copy and this host's copy."""
     for key in (KEY, COPY_KEY):
         power.store.objects[key] = DAMAGES[damage](power.store.objects[key])
     power.remembered("b").path.parent.mkdir()
@@ -163,7 +163,7 @@ async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power:
                 pass
     assert power.store.objects == before
     assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
-    # A host without a copy cannot detect an older superblock.
+    # A host without a local copy cannot recognise an older superblock.
     assert (await power.keys("b")).superblock.generation == 1
 
 
@@ -182,7 +182,7 @@ async def test_older_one_of_two_superblock_objects_is_not_used(power: Power) -> 
 
 
 async def test_replaced_passphrase_is_refused(power: Power) -> None:
-    """A host that used the new superblock does not open old objects with the old passphrase."""
+    """A host that used the new superblock refuses old objects that the old passphrase opens."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     old = dict(power.store.objects)
@@ -204,8 +204,8 @@ async def test_replaced_passphrase_is_refused(power: Power) -> None:
     assert (keys.superblock.generation, newest) == (1, 2)
 
 
-async def test_forged_superblock_of_a_high_generation_is_not_used(power: Power) -> None:
-    """Only an owner of the keys can change the generation of a superblock."""
+async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power) -> None:
+    """Only a holder of the keys can change the generation of an encrypted superblock."""
     if not power.encrypted:
         pytest.skip("its fields are protected by nothing")
     present = superblock_codec.decode(KEY, power.store.objects[KEY])
@@ -218,10 +218,10 @@ async def test_forged_superblock_of_a_high_generation_is_not_used(power: Power) 
     assert keys.faults == ("", "the fields of the superblock are not authentic")
 
 
-async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(
+async def test_host_that_knows_no_newer_superblock_accepts_an_older_one(
     encrypted: Power,
 ) -> None:
-    """A new host opens two old objects with the old passphrase, as SECURITY.md states."""
+    """As SECURITY.md states, a new host opens two old objects with the old passphrase."""
     old = {key: encrypted.store.objects[key] for key in (KEY, COPY_KEY)}
     await change(encrypted.store, encrypted.remembered("-"), encrypted.secret, _with(b"new"))
     with pytest.raises(PassphraseError):
@@ -231,20 +231,20 @@ async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(
     assert (await encrypted.keys("new")).faults == ("", "")
 
 
-async def test_new_host_without_a_passphrase_uses_a_plain_superblock(encrypted: Power) -> None:
-    """A new host without a passphrase uses a plain superblock, as SECURITY.md states."""
+async def test_new_host_without_a_passphrase_accepts_a_plain_superblock(encrypted: Power) -> None:
+    """As SECURITY.md states, a new host cannot know that the filesystem was encrypted."""
     plain = _exchange(encrypted, KEY, COPY_KEY)
 
     keys = await open_keys(encrypted.store, encrypted.remembered("new"), Passphrase(bytes))
 
     assert keys.data == plain
-    # A command that changes the superblock reads other objects as proof.
+    # A command that changes the superblock first reads other objects as proof.
     with pytest.raises(LostSuperblockError):
         await require_proof(encrypted.store, keys)
 
 
-async def test_forged_plain_superblock_of_a_higher_generation_is_used(plain: Power) -> None:
-    """A forged label or retention is used; a host that knows the keys refuses other ones."""
+async def test_forged_plain_superblock_with_a_higher_generation_is_used(plain: Power) -> None:
+    """A forged label is accepted, but a host that knows the keys refuses forged keys."""
     await _mount_once(plain, "a")
     present = (await plain.keys("a")).superblock
     higher = replace(present, generation=9, retention_s=0, label="forged")
@@ -268,7 +268,7 @@ async def test_forged_plain_superblock_of_a_higher_generation_is_used(plain: Pow
 async def test_plain_superblock_whose_keys_open_no_image_is_not_used(
     plain: Power, key: ObjectKey
 ) -> None:
-    """A new host uses the object whose keys open the images, whatever the generations are."""
+    """A new host uses the superblock whose keys open the images, whatever its generation."""
     good = await plain.keys()
     forged = replace(good.superblock, generation=9, hash_key="11" * 32)
     plain.store.objects[key] = superblock_codec.encode(forged)
@@ -280,7 +280,7 @@ async def test_plain_superblock_whose_keys_open_no_image_is_not_used(
 
 
 async def test_tombstone_of_a_removal_is_final(power: Power) -> None:
-    """No host uses its copy once a tombstone replaced the superblock."""
+    """After a tombstone replaced the superblock, no host uses the copy of the superblock."""
     await _mount_once(power, "a")
     power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
 
@@ -289,8 +289,8 @@ async def test_tombstone_of_a_removal_is_final(power: Power) -> None:
             await power.keys(host)
 
 
-async def test_superblock_copy_without_other_objects_is_no_filesystem(power: Power) -> None:
-    """The destroy command of an older program does not know the copy of the superblock."""
+async def test_superblock_copy_without_other_objects_is_not_a_filesystem(power: Power) -> None:
+    """An older program's destroy command does not delete the copy of the superblock."""
     await _mount_once(power, "a")
     for key in [key for key in power.store.objects if key != COPY_KEY]:
         del power.store.objects[key]
@@ -300,7 +300,7 @@ async def test_superblock_copy_without_other_objects_is_no_filesystem(power: Pow
 
 
 async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
-    """The error advises an upgrade, whatever the copy of the superblock is."""
+    """The error about a newer superblock advises an upgrade, whatever its copy contains."""
     power.store.objects[KEY] = text_object.encode("superblock", 4, {})
 
     with pytest.raises(NewerFormatError, match="upgrade"):
@@ -308,7 +308,7 @@ async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
 
 
 async def test_superblock_copy_of_a_newer_version_alone_is_not_used(power: Power) -> None:
-    """A newer program writes the superblock before its copy, so a newer copy alone is damage."""
+    """A newer program writes the superblock first, so a newer copy alone is damaged."""
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 4, {})
 
     keys = await power.keys()
@@ -327,10 +327,10 @@ async def test_superblock_copy_of_a_newer_version_alone_is_not_used(power: Power
     [StoreAccessError(KEY, "403", ""), StoreUnavailableError(KEY, 1, 0.0, "away")],
     ids=["403", "away"],
 )
-async def test_unreachable_superblock_is_not_treated_as_damaged(
+async def test_unreachable_superblock_is_not_treated_as_a_damaged_one(
     power: Power, error: StoreError
 ) -> None:
-    """Only the superblock can be a tombstone; a mount works without its copy."""
+    """A mount needs the superblock, which may be a tombstone, but not its copy."""
     with pytest.raises(type(error)):
         await open_keys(_Refusing(power.store, KEY, error), power.remembered("-"), power.secret)
     refusing = _Refusing(power.store, COPY_KEY, error)
@@ -343,7 +343,7 @@ async def test_unreachable_superblock_is_not_treated_as_damaged(
 
 
 async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> None:
-    """The superblock whose keys open the images is used, even if it is only on this host."""
+    """The superblock whose keys open the images is used, even if only this host has it."""
     await _mount_once(power, "a")
     mine = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     foreign = foreign_superblock()
@@ -362,7 +362,7 @@ async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> N
 
 
 def _plain_of(data: bytes) -> bytes:
-    """Return a plain superblock with the same UUID, as any writer of the bucket can make it."""
+    """Return a plain superblock with the same UUID, which any writer of the bucket can make."""
     found = superblock_codec.decode(KEY, data)
     made, _keyring, _key = superblock_codec.create(
         found.uuid, found.label, found.block_bytes, found.page_size, False, None
@@ -372,7 +372,7 @@ def _plain_of(data: bytes) -> bytes:
 
 @pytest.fixture
 async def encrypted(tmp_path: Path) -> Power:
-    """Return an encrypted filesystem with a file, which host a has mounted."""
+    """Yield an encrypted filesystem with a file, which host a has mounted."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = True
     await made.make()
@@ -405,7 +405,7 @@ async def test_plain_superblock_beside_an_encrypted_one_is_not_used(
 async def test_newer_superblock_copy_beside_a_forged_superblock_is_refused(
     encrypted: Power,
 ) -> None:
-    """This host's copy would count, and a repair would replace a copy of a newer program."""
+    """Without the refusal, a repair would replace a copy that a newer program wrote."""
     await _mount_once(encrypted, "a")
     present = superblock_codec.decode(KEY, encrypted.store.objects[KEY])
     forged = replace(present, label="forged")
@@ -416,7 +416,7 @@ async def test_newer_superblock_copy_beside_a_forged_superblock_is_refused(
             await encrypted.keys("a", repairing=repairing)
 
 
-async def test_given_passphrase_refuses_a_plain_superblock(encrypted: Power) -> None:
+async def test_plain_superblock_is_refused_if_a_passphrase_is_given(encrypted: Power) -> None:
     _exchange(encrypted, KEY, COPY_KEY)
     before = dict(encrypted.store.objects)
 
@@ -432,10 +432,10 @@ async def test_given_passphrase_refuses_a_plain_superblock(encrypted: Power) -> 
 
 @pytest.mark.parametrize("forgets", ["nothing", "its copy"])
 @pytest.mark.parametrize("options", [OpenOptions(), OpenOptions(read_only=True, follow=True)])
-async def test_host_that_mounted_it_encrypted_refuses_a_plain_superblock(
+async def test_host_that_mounted_an_encrypted_filesystem_refuses_a_plain_superblock(
     encrypted: Power, options: OpenOptions, forgets: str
 ) -> None:
-    """The host's copy of the superblock or its database proves the encryption."""
+    """This host's copy of the superblock, or its database, proves the encryption."""
     _exchange(encrypted, KEY, COPY_KEY)
     if forgets == "its copy":
         encrypted.remembered("a").path.unlink()
@@ -451,10 +451,10 @@ async def test_host_that_mounted_it_encrypted_refuses_a_plain_superblock(
     assert encrypted.store.objects == before
 
 
-async def test_state_without_a_record_of_keys_refuses_a_plain_superblock(
+async def test_local_state_without_a_record_of_keys_refuses_a_plain_superblock(
     encrypted: Power,
 ) -> None:
-    """Without a record of the keys, the keys of the bucket must open an image."""
+    """If the local state has no record of keys, the keys in the bucket must open an image."""
     healthy = dict(encrypted.store.objects)
     _forget_keys(encrypted, "a")
     _exchange(encrypted, KEY, COPY_KEY)
@@ -476,7 +476,7 @@ async def test_state_without_a_record_of_keys_refuses_a_plain_superblock(
 
 
 async def test_local_state_of_an_older_program_gets_a_record_of_its_keys(power: Power) -> None:
-    """The next mount records the keys of the local state."""
+    """The next mount records the keys of local state that an older program left."""
     await _mount_once(power, "a")
     _forget_keys(power, "a")
 
@@ -487,13 +487,13 @@ async def test_local_state_of_an_older_program_gets_a_record_of_its_keys(power: 
 
 
 async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: Power) -> None:
-    """With --accept-superblock the encrypted local state is quarantined and not uploaded."""
+    """With --accept-superblock, encrypted local state is quarantined and not uploaded."""
     [manifest] = [key for key in encrypted.store.objects if key.endswith("/manifest")]
     opened = image_codec.decode(
         manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
     )
     plain = superblock_codec.decode(KEY, _exchange(encrypted, KEY, COPY_KEY))
-    # No object in the bucket opens with the keys of the plain superblock.
+    # The keys of the plain superblock open no object in the bucket.
     with pytest.raises(LostSuperblockError):
         await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     encrypted.store.objects[manifest] = image_codec.encode(
@@ -502,7 +502,7 @@ async def test_accepted_plain_superblock_uploads_no_encrypted_state(encrypted: P
     await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     before = dict(encrypted.store.objects)
 
-    with pytest.raises(FormatError):  # The pieces of the image do not open.
+    with pytest.raises(FormatError):  # The keys do not open the pieces of the image.
         async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
             pass
 
@@ -524,7 +524,7 @@ def _key_check(power: Power, host: str) -> str | None:
 
 
 def _forget_keys(power: Power, host: str) -> None:
-    """Remove all records of the superblock from a state directory, as in an older program."""
+    """Remove all records of the superblock from a state directory, as an older program left it."""
     db = _database(power, host)
     db.begin_local()
     local_state.delete(db, "key_check")
@@ -533,8 +533,8 @@ def _forget_keys(power: Power, host: str) -> None:
     power.remembered(host).path.unlink()
 
 
-async def test_longest_retention_is_used_until_the_copies_agree(power: Power) -> None:
-    """An interrupted change deletes nothing that the older copy of the superblock retains."""
+async def test_longest_retention_is_used_until_the_superblock_copies_agree(power: Power) -> None:
+    """After an interrupted change, nothing is deleted that either superblock object retains."""
     old = power.store.objects[COPY_KEY]
     await change(power.store, power.remembered("-"), power.secret, _retaining(0))
     assert (await power.keys()).retention_s == 0
@@ -546,13 +546,13 @@ async def test_longest_retention_is_used_until_the_copies_agree(power: Power) ->
 
 
 async def test_facts_of_the_superblock_are_readable_without_keys(power: Power) -> None:
-    """The status shows facts of the newest readable superblock without a passphrase."""
+    """Status shows the fields of the newest readable superblock without a passphrase."""
     power.store.objects[KEY] = b""
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 
 
 async def test_wrong_passphrase_is_not_reported_as_damage(power: Power, tmp_path: Path) -> None:
-    """The user is asked for the passphrase once."""
+    """After a wrong passphrase, the user is not asked again for other copies."""
     if not power.encrypted:
         pytest.skip("it has no passphrase")
     asked = []
@@ -568,7 +568,7 @@ async def test_wrong_passphrase_is_not_reported_as_damage(power: Power, tmp_path
 
 
 class _Refusing(MemoryStore):
-    """A store with one object that cannot be read."""
+    """A store whose reads of one object fail."""
 
     def __init__(self, inner: MemoryStore, key: ObjectKey, error: StoreError) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Unlocking a superblock with a passphrase, a recovery key or the keys themselves."""
+"""Unlocking of a superblock with a passphrase, a recovery key or known keys."""
 
 import pytest
 
@@ -20,11 +20,11 @@ def _make(passphrase: bytes | None) -> tuple[Superblock, Keyring, str]:
 
 
 def _never() -> bytes:
-    raise AssertionError("nothing should be asked for")
+    raise AssertionError("no secret should be requested")
 
 
 async def test_each_secret_opens_the_superblock() -> None:
-    """The user is asked for the passphrase once; a recovery key may be typed in any case."""
+    """Each secret is requested once; a recovery key may be typed in upper or lower case."""
     made, keyring, key = _make(b"secret")
     asked = []
 
@@ -40,14 +40,14 @@ async def test_each_secret_opens_the_superblock() -> None:
     assert asked == [1]
 
 
-async def test_plain_filesystem_opens_without_asking_for_a_secret() -> None:
+async def test_plain_filesystem_opens_without_a_secret() -> None:
     made, keyring, _key = _make(None)
 
     for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):
         assert (await secret.open(made)).check_value == keyring.check_value
 
 
-async def test_wrong_secrets_and_keys_of_another_filesystem_open_nothing() -> None:
+async def test_wrong_secrets_and_keys_of_another_filesystem_are_refused() -> None:
     made, _keyring, _key = _make(b"secret")
     _other, its_keys, its_key = _make(b"secret")
 

@@ -1,4 +1,4 @@
-"""Compaction: moving live blocks of mostly dead packs into new ones."""
+"""Compaction: moving live blocks out of mostly dead packs into new packs."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
-    """The old pack is deleted after two more images."""
+    """The compacted pack is deleted after two more images."""
     await power.retain(0)
     async with power.session("a") as session:
         kept = write_file(session, os.urandom(2000))
@@ -47,7 +47,7 @@ async def test_mostly_dead_pack_is_compacted_and_deleted(power: Power) -> None:
 
 
 async def test_kill_during_compaction_leaves_the_block_readable(power: Power) -> None:
-    """A kill during compaction leaves a block at its old location."""
+    """After a kill during compaction, a block is still at its old location."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))
@@ -62,8 +62,8 @@ async def test_kill_during_compaction_leaves_the_block_readable(power: Power) ->
         assert session.uploader.pending == 0
 
 
-async def test_pack_of_tiny_files_is_not_compacted_forever(power: Power) -> None:
-    """A pack that is mostly index would not become smaller by a compaction."""
+async def test_pack_of_tiny_files_is_not_compacted_repeatedly(power: Power) -> None:
+    """Compaction would not shrink a pack that consists mostly of its index."""
     async with power.session("a") as session:
         for number in range(20):
             write_file(session, b"tiny %d" % number)
@@ -73,7 +73,7 @@ async def test_pack_of_tiny_files_is_not_compacted_forever(power: Power) -> None
 
 
 async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> None:
-    """A bit that flipped in the cache must not become the content in the bucket."""
+    """A bit flipped in the cache must not reach the bucket."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         located = session.cache.located(kept, BlockIndex(0))
@@ -90,7 +90,7 @@ async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> Non
 
 
 async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None:
-    """The block stays in its old pack."""
+    """A block evicted during compaction stays in its old pack."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -108,7 +108,7 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
 async def test_failed_compaction_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Block files that a failed compaction fetched are removed, because they have no rows."""
+    """A failed compaction removes the block files that it fetched, because they have no rows."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
         doomed = write_file(session, os.urandom(50_000))
@@ -149,8 +149,8 @@ def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callab
     return cancel
 
 
-async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) -> None:
-    """The row of a moving block is deleted if no file uses the block any more."""
+async def test_removed_file_whose_block_is_being_moved_leaves_no_row(power: Power) -> None:
+    """The row of a moved block is deleted if no file uses the block any more."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -164,8 +164,8 @@ async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) 
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
-async def test_block_removed_during_compaction_is_never_reused(power: Power) -> None:
-    """The earlier txg reported the block as deleted, so equal content gets a new block."""
+async def test_block_removed_during_compaction_is_not_reused_by_deduplication(power: Power) -> None:
+    """An earlier txg reported the block as deleted, so equal content gets a new block."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -183,8 +183,10 @@ async def test_block_removed_during_compaction_is_never_reused(power: Power) -> 
         assert await read_file(session, again) == content
 
 
-async def test_pack_emptied_by_an_image_has_the_same_txg_of_death_everywhere(power: Power) -> None:
-    """Points in time between the last change of counters and the image need that pack."""
+async def test_pack_emptied_by_an_image_has_the_same_txg_of_death_on_all_hosts(
+    power: Power,
+) -> None:
+    """Points in time before the image still need the emptied pack."""
     async with power.session("a", tasks=False) as session:
         kept, _content = await _mostly_dead_pack(session)
         [(emptied,)] = session.db.all("SELECT pack FROM blocks")
@@ -212,8 +214,8 @@ async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
     return kept, content
 
 
-async def test_moving_many_small_blocks_does_not_block_other_tasks(power: Power) -> None:
-    """A pack of thousands of small files must not stall the event loop."""
+async def test_compaction_of_many_small_blocks_does_not_block_other_tasks(power: Power) -> None:
+    """Moving the blocks of thousands of small files must not stall the event loop."""
     async with power.session("a", tasks=False) as session:
         count = 5 * LOOP_SLICE_ROWS
         contents = [os.urandom(200) for _ in range(count)]
@@ -236,12 +238,12 @@ async def test_moving_many_small_blocks_does_not_block_other_tasks(power: Power)
             nursery.cancel_scope.cancel()
 
         steps = sorted(sealed_at_turns)
-        # trio runs ready tasks in any order, so two slices may follow each other.
+        # trio runs ready tasks in random order, so two slices may run in succession.
         assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
 
 
 async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, bytes, ObjectKey]]:
-    """Make packs with one small uncached live file each; return file, content and key."""
+    """Make packs with one small uncached live file each; return files, contents and keys."""
     made = []
     for _ in range(count):
         content = os.urandom(2000)
@@ -260,10 +262,10 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-async def test_unreadable_pack_does_not_stop_the_compaction_of_others(
+async def test_unreadable_pack_does_not_stop_the_compaction_of_other_packs(
     power: Power, damage: str
 ) -> None:
-    """Unreadable packs are tried once and marked; other packs are compacted."""
+    """Unreadable packs are tried once and marked as damaged."""
     async with power.session("a", tasks=False) as session:
         made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
         for _ino, _content, key in made[:COMPACT_PACKS_MAX]:
@@ -284,8 +286,8 @@ async def test_unreadable_pack_does_not_stop_the_compaction_of_others(
         await session.close()
 
 
-async def test_one_wrong_answer_of_the_store_does_not_stop_a_compaction(power: Power) -> None:
-    """A pack that was reported missing is requested again; an outage ends the compaction."""
+async def test_compaction_continues_after_one_wrong_reply_of_the_store(power: Power) -> None:
+    """A pack reported as missing is requested again; an outage ends the compaction."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         await _mostly_dead_packs(session, 1)
@@ -298,7 +300,7 @@ async def test_one_wrong_answer_of_the_store_does_not_stop_a_compaction(power: P
 
 
 async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
-    """Compaction is background traffic, and downloads complete packs."""
+    """Compaction downloads complete packs as background traffic."""
     async with power.session("a", tasks=False) as session:
         await _mostly_dead_packs(session, 1)
         session.throttles.download.set(rate_limit("download_limit", "1K"))
@@ -310,10 +312,10 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_packs_that_would_not_shrink_do_not_delay_the_compaction_of_others(
+async def test_packs_that_would_not_shrink_do_not_delay_compaction_of_others(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pack that would not become smaller does not count for the packs of one run."""
+    """A pack that would not shrink does not count towards the packs of one run."""
     monkeypatch.setattr(compaction, "COMPACT_PACKS_MAX", 1)
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]

@@ -1,4 +1,4 @@
-"""A cut: the results of uploads for the blocks that a txg needs.
+"""The cut of a txg: upload results of the blocks that it contains.
 
 ``test_uploader.py`` and ``test_writer.py`` test complete cuts.
 """
@@ -15,8 +15,8 @@ def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
     return Placed(BlockId(block), content_hash, PACK.pack, 16, 60)
 
 
-def test_only_blocks_of_the_cut_count() -> None:
-    """A cut of a txg lists each block of the txg once, with the pack of the block."""
+def test_cut_records_placements_of_its_own_blocks_only() -> None:
+    """The cut lists each of its blocks once, with the pack of the block."""
     cut = Cut({BlockId(1), BlockId(2)})
     cut.resolve(placed(3), PACK)
     assert (cut.places, cut.packs) == ({}, {})
@@ -28,7 +28,7 @@ def test_only_blocks_of_the_cut_count() -> None:
 
 
 def test_equal_blocks_of_a_cut_share_a_location() -> None:
-    """Only the first of equal blocks is put into a pack."""
+    """Only the first of several equal blocks is stored in a pack."""
     cut = Cut({BlockId(1), BlockId(2)})
     assert cut.equal(BlockId(2), b"z" * 32) is None
     cut.resolve(placed(1, b"z" * 32), PACK)

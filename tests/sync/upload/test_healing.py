@@ -1,4 +1,4 @@
-"""Damage in the bucket: marked once it is proven, and healed from any intact copy."""
+"""Damage in the bucket: proven damage is marked, and healed from any intact copy."""
 
 import os
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def _evict(session: Session) -> None:
 async def _damaged_file(
     power: Power, session: Session, damage: Damage, content: bytes = CONTENT
 ) -> tuple[Ino, Ino]:
-    """Make two files that share a block, damage its pack, and read one file."""
+    """Write two files that share a block, damage its pack, and read one file."""
     first, second = write_file(session, content), write_file(session, content)
     await session.flush()
     await session.durability.sync_all()
@@ -82,8 +82,10 @@ async def _damaged_file(
 
 
 @EVERY_DAMAGE
-async def test_equal_content_heals_every_file_that_shared_it(power: Power, damage: Damage) -> None:
-    """Content restored from a backup into one file heals all files that shared the block."""
+async def test_equal_content_heals_every_file_that_shares_the_block(
+    power: Power, damage: Damage
+) -> None:
+    """A user restores one file from a backup, which heals all files with this block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         third = write_file(session, CONTENT)
@@ -102,10 +104,10 @@ async def test_equal_content_heals_every_file_that_shared_it(power: Power, damag
 
 
 @EVERY_DAMAGE
-async def test_file_that_is_overwritten_in_place_heals_the_others(
+async def test_file_overwritten_with_the_same_content_heals_other_files(
     power: Power, damage: Damage
 ) -> None:
-    """Writing the same content into one file again heals all files with this block."""
+    """An overwrite in place heals all files that share the damaged block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
@@ -123,7 +125,7 @@ async def test_file_that_is_overwritten_in_place_heals_the_others(
 
 
 async def test_follower_sees_healed_content(power: Power) -> None:
-    """A follower reads the healed content with the next txg."""
+    """A follower reads the healed content after the next txg."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
         await writer.flush_at_end()
@@ -144,10 +146,10 @@ async def test_follower_sees_healed_content(power: Power) -> None:
 
 
 @pytest.mark.parametrize("ends", ["flushed", "killed"])
-async def test_later_writer_knows_the_damage_that_an_earlier_one_marked(
+async def test_damage_marked_by_one_writer_is_known_to_the_next_writer(
     power: Power, ends: str
 ) -> None:
-    """A mark of damage is shipped, so a later writer need not read the damaged block."""
+    """Marks of damage are shipped, so the next writer need not read the damaged block."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         if ends == "flushed":
@@ -187,7 +189,7 @@ async def test_read_only_mount_marks_no_damage(power: Power) -> None:
         UnexpectedStoreError("pack", "odd"),
     ],
 )
-async def test_store_error_is_not_damage(power: Power, error: StoreError) -> None:
+async def test_store_error_is_not_treated_as_damage(power: Power, error: StoreError) -> None:
     """A block that cannot be read during an outage may be intact."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(read_timeout_s=0.1)
@@ -203,8 +205,8 @@ async def test_store_error_is_not_damage(power: Power, error: StoreError) -> Non
         assert damage_marks.marks(session.db) == []
 
 
-async def test_empty_store_is_not_damage(power: Power) -> None:
-    """If the superblock is missing, too, the bucket is another one, or its disk is not mounted."""
+async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
+    """If even the superblock is missing, the bucket was replaced or its disk is not mounted."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -220,8 +222,8 @@ async def test_empty_store_is_not_damage(power: Power) -> None:
         assert await read_file(session, first) == CONTENT
 
 
-async def test_one_wrong_answer_is_not_damage(power: Power) -> None:
-    """A block is requested again after a wrong answer, and the reader gets no error."""
+async def test_one_wrong_reply_of_the_store_is_not_treated_as_damage(power: Power) -> None:
+    """After a wrong reply a block is requested again, and the reader gets no error."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -242,7 +244,7 @@ async def test_one_wrong_answer_is_not_damage(power: Power) -> None:
 async def test_damage_found_by_reading_marks_the_complete_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reader stops at the first error, so later records of the pack may be lost as well."""
+    """A read stops at the first error, so later records of the pack may be damaged as well."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
@@ -257,7 +259,7 @@ def _located(session: Session, ino: Ino) -> Located:
 
 
 async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
-    """Make two files in one pack, only the first cached; return both and the key of the pack."""
+    """Write two files into one pack, with only the first file cached; return all three."""
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
     await session.flush()
     await session.durability.sync_all()
@@ -268,8 +270,8 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
     return cached_one, evicted, key
 
 
-async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> None:
-    """Once a reader finds the damage, cached blocks of the pack are uploaded again."""
+async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> None:
+    """When a reader detects a missing pack, its cached blocks are uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -288,7 +290,9 @@ async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> Non
             await read_file(session, evicted)
 
 
-async def test_cached_block_is_not_evicted_before_it_heals(power: Power) -> None:
+async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
+    power: Power,
+) -> None:
     """The cached block is the last copy until it is uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
@@ -306,8 +310,8 @@ async def test_cached_block_is_not_evicted_before_it_heals(power: Power) -> None
         assert await read_file(session, cached_one) == b"cached" * 900
 
 
-async def test_kill_during_an_overwrite_keeps_the_last_copy(power: Power) -> None:
-    """The kill undoes the overwrite, and the file has its former content."""
+async def test_kill_during_an_overwrite_keeps_the_last_copy_of_a_block(power: Power) -> None:
+    """A kill undoes the overwrite, so the file has its former content."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -324,8 +328,8 @@ async def test_kill_during_an_overwrite_keeps_the_last_copy(power: Power) -> Non
         assert await read_file(session, cached_one) == b"cached" * 900
 
 
-async def test_cached_blocks_are_uploaded_again_in_the_background(power: Power) -> None:
-    """The mark of damage starts the upload without a request."""
+async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(power: Power) -> None:
+    """A mark of damage starts the upload without a user's request."""
     async with power.session("a") as session:
         cached_one, evicted, key = await _two_blocks(session)
         before = _located(session, cached_one).pack
@@ -338,17 +342,17 @@ async def test_cached_blocks_are_uploaded_again_in_the_background(power: Power) 
                 await trio.lowlevel.checkpoint()
 
 
-async def test_fetched_block_gets_its_file_position_again(
+async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index of a new pack has the inode and the index of each block, even of a fetched one."""
+    """The index of a new pack contains the inode and the block index, even of a fetched block."""
     monkeypatch.setattr(healing, "DAMAGE_SCAN_ROWS", 2)
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
         await session.flush()
         await session.close()
     async with power.session("b", tasks=False) as session:
-        # The cache fetches the neighbours, too.
+        # The cache fetches the neighbouring blocks, too.
         await session.cache.fetch(_located(session, inos[6]))
         row = blocks.get(session.db, _located(session, inos[6]).block)
         assert row.pack is not None
@@ -370,8 +374,8 @@ async def test_fetched_block_gets_its_file_position_again(
         assert sorted(places) == [(ino, 0) for ino in inos]
 
 
-async def test_torn_cached_block_heals_nothing(power: Power) -> None:
-    """A bit that flipped in the cache must not become the content in the bucket."""
+async def test_torn_cached_block_is_not_used_for_healing(power: Power) -> None:
+    """A bit flipped in the cache must not reach the bucket."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         session.files.write_within(_located(session, cached_one).block, 7, b"rotten", 7)
@@ -387,8 +391,8 @@ async def test_torn_cached_block_heals_nothing(power: Power) -> None:
         assert await session.healer.heal() == 0
 
 
-async def test_equal_block_in_another_pack_heals(power: Power) -> None:
-    """Two concurrent uploads may have stored the same content in two packs."""
+async def test_equal_block_in_another_pack_heals_a_damaged_block(power: Power) -> None:
+    """Concurrent uploads may have stored the same content in two packs."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -409,10 +413,10 @@ async def test_equal_block_in_another_pack_heals(power: Power) -> None:
         assert await session.healer.heal() == 0
 
 
-async def test_older_state_finds_its_content_where_it_was_healed(
+async def test_earlier_point_in_time_reads_healed_content_at_its_new_location(
     power: Power, tmp_path: Path
 ) -> None:
-    """An older txg names the damaged location, but its content can be read at the new one."""
+    """An earlier txg refers to the damaged location; its content is found at the new one."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         link = session.link
@@ -438,7 +442,7 @@ async def test_older_state_finds_its_content_where_it_was_healed(
 
 
 async def test_rollback_uses_the_healed_location(power: Power) -> None:
-    """The older state becomes current with content that was stored again after it."""
+    """The restored state finds content at the location to which it was uploaded again."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
         before = session.link
@@ -468,7 +472,7 @@ async def test_rollback_uses_the_healed_location(power: Power) -> None:
 
 
 async def test_marks_of_damage_are_deleted_with_their_packs(power: Power) -> None:
-    """After garbage collection deleted the damaged packs, no mark of damage is left."""
+    """When garbage collection has deleted the damaged packs, no mark of damage is left."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)

@@ -1,4 +1,4 @@
-"""Reading the index of a pack, and recognising packs of this filesystem by it."""
+"""Reading the index of a pack, and recognising the filesystem's packs by it."""
 
 import pytest
 
@@ -20,7 +20,7 @@ ENCRYPTED = Keyring.from_master(bytes(32))
 
 @pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
 async def test_reading_a_pack_index_takes_at_most_two_requests(blocks: int, requests: int) -> None:
-    """The first request reads the last bytes of the pack, a second one the rest of a long index."""
+    """The first request reads the end of the pack, a second one the rest of a long index."""
     key = pack_codec.new_key(Epoch(1), bytes(16))
     writer = pack_codec.PackWriter(key, PLAIN, "none")
     for number in range(blocks):
@@ -43,7 +43,7 @@ async def test_pack_of_an_impossible_size_is_refused_without_a_request(size_byte
     assert store.calls == []
 
 
-async def test_only_a_pack_with_the_right_keys_and_name_is_ours() -> None:
+async def test_pack_is_recognised_as_own_only_by_its_keys_and_name() -> None:
     """The name of an object alone does not prove that it is a pack of this filesystem."""
     store = MemoryStore()
     key, data = stray_pack(PLAIN, 3)
@@ -65,7 +65,7 @@ async def test_only_a_pack_with_the_right_keys_and_name_is_ours() -> None:
 
 
 async def test_owner_of_a_pack_is_unknown_during_an_outage() -> None:
-    """During an outage is_ours() raises instead of returning an answer."""
+    """During an outage, is_ours() raises an error instead of returning an answer."""
     store = FaultyStore(MemoryStore())
     store.fail("get_range")
 

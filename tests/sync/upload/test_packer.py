@@ -1,4 +1,4 @@
-"""The packer, which turns sealed blocks into packs."""
+"""The packer, which puts sealed blocks into packs."""
 
 import os
 from pathlib import Path
@@ -27,8 +27,8 @@ def sealed(files: BlockFiles, number: int, content: bytes) -> Sealed:
     return Sealed(BlockId(number), Ino(1), BlockIndex(number), len(content))
 
 
-def test_blocks_of_zeros_are_recognised(files: BlockFiles) -> None:
-    """Only a block without any other byte is a zero block."""
+def test_block_of_zeros_is_recognised(files: BlockFiles) -> None:
+    """A block with any other byte is not a zero block."""
     packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, bytes(100)), sealed(files, 2, bytes(99) + b"\1")]
 
@@ -38,8 +38,8 @@ def test_blocks_of_zeros_are_recognised(files: BlockFiles) -> None:
     assert lost == []
 
 
-def test_lost_block_does_not_stop_the_hashing_of_others(files: BlockFiles) -> None:
-    """A block whose file is missing is reported; the other blocks are hashed."""
+def test_lost_block_does_not_stop_the_hashing_of_other_blocks(files: BlockFiles) -> None:
+    """A block without a file is reported as lost; the other blocks are hashed."""
     packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, b"gone"), sealed(files, 2, b"here")]
     files.remove(BlockId(1))
@@ -50,8 +50,8 @@ def test_lost_block_does_not_stop_the_hashing_of_others(files: BlockFiles) -> No
     assert [exc.block for exc in lost] == [1]
 
 
-def test_blocks_fill_as_many_packs_as_needed(files: BlockFiles) -> None:
-    """Every block is in exactly one pack, from which it can be read."""
+def test_blocks_are_distributed_over_as_many_packs_as_needed(files: BlockFiles) -> None:
+    """Every block is readable from exactly one pack."""
     packer = Packer(files, KEYRING, "none", lambda: Epoch(1))
     contents = [os.urandom(MIB) for _ in range(PACK_BYTES_TARGET // MIB + 2)]
     hashed, _lost = packer.hash_all(

@@ -18,7 +18,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
-    """Small files written one after another share a pack, but no block waits long."""
+    """Small files written in succession share a pack, but no block waits long."""
 
     def sealed(session: Session) -> int:
         return len(session.uploader.sealer.next_batch(SEAL_AGE_S))
@@ -41,7 +41,7 @@ async def test_few_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClo
 
 
 async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
-    """A batch of small files is sealed in slices; blocks written meanwhile stay writable."""
+    """A batch of small files is sealed in slices; blocks written meanwhile remain writable."""
     async with power.session("a", tasks=False) as session:
         for number in range(3 * LOOP_SLICE_ROWS):
             write_file(session, b"%d" % number)
@@ -60,7 +60,7 @@ async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> N
 
         assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
         steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
-        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio runs ready tasks in any order.
+        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio runs ready tasks in random order.
         assert len(session.uploader.sealer.next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
 
 

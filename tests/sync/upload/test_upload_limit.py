@@ -1,4 +1,4 @@
-"""Which uploads wait for the ``upload_limit``, and which do not."""
+"""The ``upload_limit``: uploads that wait for it, and uploads that ignore it."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from tests.sync.conftest import REGULAR, Power, read_file, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
-SLOW = rate_limit("upload_limit", "1K")  # the packs of these tests would wait for 15 minutes
+SLOW = rate_limit("upload_limit", "1K")  # a pack of these tests would wait for 15 minutes
 STRICT = rate_limit("upload_limit", "1K strict")
 
 
@@ -33,13 +33,13 @@ def _make_empty_file(session: Session) -> None:
 
 
 async def _waiting(session: Session) -> None:
-    """Write a file, and wait until its pack waits for the limit."""
+    """Write a file, and return when its pack waits for the limit."""
     write_file(session, os.urandom(MIB - KIB))
     await _until(lambda: session.throttles.upload.waiting_bytes > 0)
 
 
 async def test_background_upload_waits_for_the_limit(power: Power) -> None:
-    """The pack is not sent; the lease can be checked and confirmed meanwhile."""
+    """While a pack waits for the limit, the lease can be checked and confirmed."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -53,8 +53,8 @@ async def test_background_upload_waits_for_the_limit(power: Power) -> None:
         assert session.status.writable
 
 
-async def test_end_of_a_mount_ignores_the_limit(power: Power) -> None:
-    """An unmount uploads at full speed, also a pack that waits already."""
+async def test_unmount_ignores_the_upload_limit(power: Power) -> None:
+    """An unmount uploads at full speed, including a pack that is already waiting."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -66,8 +66,8 @@ async def test_end_of_a_mount_ignores_the_limit(power: Power) -> None:
         assert await read_file(session, ino) == b"more"
 
 
-async def test_remote_fsync_ignores_the_limit(power: Power) -> None:
-    """With fsync=remote a program does not wait for the limit."""
+async def test_remote_fsync_ignores_the_upload_limit(power: Power) -> None:
+    """With fsync=remote, a program does not wait for the limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600, fsync="remote")
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -78,8 +78,8 @@ async def test_remote_fsync_ignores_the_limit(power: Power) -> None:
         assert session.uploader.pending == 0
 
 
-async def test_writer_at_a_full_cache_ignores_the_limit(power: Power) -> None:
-    """A writer that waits for room gets it at the speed of the network."""
+async def test_writer_at_a_full_cache_ignores_the_upload_limit(power: Power) -> None:
+    """A writer that waits for room in the cache gets it at the speed of the network."""
     options = SessionOptions(
         upload_limit=SLOW, cache_bytes=2 * MIB, sync_interval_s=3600, commit_interval_s=3600
     )
@@ -92,8 +92,8 @@ async def test_writer_at_a_full_cache_ignores_the_limit(power: Power) -> None:
         assert session.cache.index.total_bytes <= 2 * MIB
 
 
-async def test_strict_limit_applies_to_the_end_of_a_mount(power: Power) -> None:
-    """With strict the last upload waits, until the limit is removed."""
+async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
+    """With "strict", the last upload waits until the limit is removed."""
     options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -107,8 +107,8 @@ async def test_strict_limit_applies_to_the_end_of_a_mount(power: Power) -> None:
         await session.close()
 
 
-async def test_changes_without_content_are_not_delayed(power: Power) -> None:
-    """A changelog waits for no limit, even if uploads of content have used all of it."""
+async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) -> None:
+    """A changelog does not wait, even if uploads of content have used up the limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         session.throttles.upload.charge(1 << 30)
@@ -120,8 +120,8 @@ async def test_changes_without_content_are_not_delayed(power: Power) -> None:
 
 
 @pytest.mark.slow
-async def test_images_wait_for_the_limit_in_the_background(power: Power) -> None:
-    """An image is as large as the metadata, so it is background traffic, too."""
+async def test_images_wait_for_the_upload_limit(power: Power) -> None:
+    """An image is as large as the metadata, so it counts as background traffic."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         _make_empty_file(session)

@@ -1,4 +1,4 @@
-"""Uploading sealed blocks: deduplication, outages, kills, lost blocks, fencing."""
+"""The uploader: deduplication, outages, kills, lost blocks and fencing."""
 
 import errno
 import mmap
@@ -37,7 +37,7 @@ WATCHFUL = OpenOptions(lease_check_s=0)
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:
-    """Equal blocks of one batch, and blocks equal to stored ones, share one block."""
+    """Blocks of one batch, and blocks equal to stored ones, are stored as one block."""
     async with power.session("a") as session:
         first, second = write_file(session, CONTENT), write_file(session, CONTENT)
         await session.flush()
@@ -54,7 +54,7 @@ async def test_equal_content_is_stored_once(power: Power) -> None:
 
 
 async def test_zero_block_becomes_a_hole(power: Power) -> None:
-    """A block of zeros is not stored; it reads as zeros on every host."""
+    """A block of zeros is not stored; every host reads it as zeros."""
     async with power.session("a") as session:
         ino = write_file(session, bytes(5000))
         await session.flush()
@@ -69,7 +69,7 @@ async def test_zero_block_becomes_a_hole(power: Power) -> None:
 async def test_writers_at_a_full_cache_do_not_wait_for_the_commit_interval(
     power: Power,
 ) -> None:
-    """An upload and a sync make room at once, without waiting for the next background sync."""
+    """An upload and a sync free room at once, without the next background sync."""
     options = SessionOptions(
         cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
     )
@@ -82,8 +82,8 @@ async def test_writers_at_a_full_cache_do_not_wait_for_the_commit_interval(
         assert session.status.writable
 
 
-async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
-    """Files can be written while the store is unreachable, and are shipped afterwards."""
+async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
+    """Programs can write files while the store is unreachable."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -95,8 +95,8 @@ async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_block_is_dirty_again_after_a_kill_during_its_upload(power: Power) -> None:
-    """The block is dirty again, because the store has not confirmed it."""
+async def test_block_whose_upload_was_killed_is_dirty_again(power: Power) -> None:
+    """A block that the store has not confirmed is dirty again after a kill."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -115,8 +115,8 @@ async def test_block_is_dirty_again_after_a_kill_during_its_upload(power: Power)
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_pack_whose_upload_lost_its_reply_is_recognised(power: Power) -> None:
-    """The next attempt finds the stored pack and continues with it."""
+async def test_pack_whose_upload_lost_its_reply_is_not_uploaded_again(power: Power) -> None:
+    """The next attempt of the upload finds the pack in the store and uses it."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -130,7 +130,7 @@ async def test_pack_whose_upload_lost_its_reply_is_recognised(power: Power) -> N
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None:
+async def test_lost_block_of_a_removed_file_does_not_stop_the_next_image(power: Power) -> None:
     """No file needs the lost block, so the image need not wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
@@ -146,8 +146,8 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
-async def test_lost_block_does_not_stop_other_uploads(power: Power) -> None:
-    """Every flush reports the lost block with a remedy, and reading it fails on all hosts."""
+async def test_lost_block_does_not_stop_uploads_of_other_blocks(power: Power) -> None:
+    """Every flush reports the lost block with a remedy, and all hosts fail to read it."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -170,8 +170,8 @@ async def test_lost_block_does_not_stop_other_uploads(power: Power) -> None:
             await read_file(session, first)
 
 
-async def test_restored_block_file_is_uploaded(power: Power) -> None:
-    """A user may restore the block file from a copy."""
+async def test_block_file_restored_by_a_user_is_uploaded(power: Power) -> None:
+    """A user has restored the lost block file from a backup."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -187,8 +187,8 @@ async def test_restored_block_file_is_uploaded(power: Power) -> None:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_failing_upload_pauses_before_the_next_attempt(power: Power) -> None:
-    """A failing disk must cause neither a busy loop nor an unbounded log file."""
+async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> None:
+    """Without a pause, a failing disk would cause a busy loop and a huge log file."""
     rounds = 0
     began, stormed = trio.Event(), trio.Event()
 
@@ -211,8 +211,8 @@ async def test_failing_upload_pauses_before_the_next_attempt(power: Power) -> No
     assert rounds <= UPLOADS_MAX
 
 
-async def test_flush_of_many_failing_batches_ends(power: Power) -> None:
-    """A flush reports the first failure even if more batches than parallel uploads fail."""
+async def test_flush_ends_although_many_batches_fail(power: Power) -> None:
+    """A flush reports the first failure, even if more batches fail than can run in parallel."""
     async with power.session("a", tasks=False, bounds=UploadBounds(batch_blocks=1)) as session:
         for _ in range(UPLOADS_MAX * 3):
             write_file(session, os.urandom(1000))
@@ -226,10 +226,10 @@ async def test_flush_of_many_failing_batches_ends(power: Power) -> None:
             await session.flush()
 
 
-async def test_each_upload_has_one_pack_in_memory(
+async def test_each_upload_keeps_only_one_pack_in_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush of several packs frees each one before its batch makes the next one."""
+    """A flush of several packs frees each pack before it builds the next one of the batch."""
     alive = weakref.WeakSet[mmap.mmap]()
     counts: list[int] = []
 
@@ -252,10 +252,10 @@ async def test_each_upload_has_one_pack_in_memory(
     assert not alive
 
 
-async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(
+async def test_group_lost_while_locations_are_recorded_loses_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a rollback every block is still in the cache or in the bucket."""
+    """After the group is rolled back, every block is still in the cache or in the bucket."""
     lose: list[Callable[[], None]] = []
 
     def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:
@@ -289,7 +289,7 @@ async def test_group_lost_while_locations_are_recorded_leaves_a_valid_state(
 
 
 async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
-    """The background upload detects a takeover without waiting for the next image."""
+    """The background upload detects a takeover before the next image."""
     by_force = power.session("b", options=OpenOptions(force_takeover=True))
     first = power.session("a", options=WATCHFUL, bounds=IMPATIENT, tasks=False)
     async with first as old, by_force, trio.open_nursery() as nursery:
@@ -314,8 +314,8 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
         assert not found.released
 
 
-async def test_session_taken_over_before_it_serves_is_fenced(power: Power) -> None:
-    """A session can be fenced before it serves, as in fsck."""
+async def test_session_taken_over_before_its_mount_is_ready_is_fenced(power: Power) -> None:
+    """The lease may be lost before requests are served, as during fsck."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
@@ -326,8 +326,8 @@ async def test_session_taken_over_before_it_serves_is_fenced(power: Power) -> No
             assert old.status.state is MountState.FENCED
 
 
-async def test_takeover_while_a_session_is_closed_is_handled(power: Power) -> None:
-    """Uploads may still run while a session is closed."""
+async def test_takeover_during_the_close_of_a_session_is_handled(power: Power) -> None:
+    """Uploads may still run while the session is being closed."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()
@@ -347,7 +347,7 @@ def _packs(power: Power) -> list[str]:
 
 @pytest.mark.parametrize("batch_blocks", [100, 7], ids=["one batch", "many batches"])
 @pytest.mark.parametrize("kept", [0, 1, 15], ids=["all", "all but one", "half"])
-async def test_equal_blocks_removed_while_shipped_share_one_pack(
+async def test_equal_blocks_removed_during_shipping_share_one_pack(
     power: Power, batch_blocks: int, kept: int
 ) -> None:
     """The open cut needs a location for each block, but equal blocks can share one."""
@@ -374,7 +374,7 @@ async def test_equal_blocks_removed_while_shipped_share_one_pack(
             assert await read_file(session, ino) == CONTENT
 
 
-async def test_many_blocks_removed_while_shipped_are_put_into_one_pack(power: Power) -> None:
+async def test_many_blocks_removed_during_shipping_are_put_into_one_pack(power: Power) -> None:
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(50)]

@@ -71,7 +71,7 @@ def change_mode(session: Session, ino: Ino, now_ns: int) -> None:
 
 
 def rows(db: Database) -> dict[str, Any]:
-    """Return the rows of inodes and the names."""
+    """Return the inode rows and the names."""
     return {
         "inodes": db.all("SELECT * FROM inodes ORDER BY ino"),
         "dentries": [
@@ -82,7 +82,7 @@ def rows(db: Database) -> dict[str, Any]:
 
 
 async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -> Session:
-    """Open the filesystem in a session of a host."""
+    """Open the filesystem on a host, and return the session."""
     opened = await open_filesystem(
         store,
         StateDir(path),
@@ -97,13 +97,13 @@ async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -
 
 
 async def read_only_host(store: MemoryStore, path: Path) -> None:
-    """Apply all txgs as a read-only host, and close."""
+    """Apply all txgs on a read-only host, and close the filesystem."""
     session = await opened_session(store, path, OpenOptions(read_only=True))
     await close_filesystem(session.volume, release=False)
 
 
 async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None:
-    """Ship changes txg by txg, with one mount of the read-only host in between."""
+    """Ship changes in several txgs, with one mount of the read-only host in between."""
     session.db.begin()
     folder = inodes.create(session.db, 0o040755, 1, 2, ROOT_INO, T0, nlink=2).ino
     dentries.add(session.db, ROOT_INO, b"folder", folder)
@@ -160,14 +160,14 @@ async def generate(home: Path) -> dict[str, Any]:
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove the owner and the time of an archive entry."""
+    """Remove the owner and the time from an archive entry."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry
 
 
 def main(target: Path) -> None:
-    """Write the archive."""
+    """Write the archive to the path in the arguments."""
     version: int = schema.SCHEMA_VERSION
     assert version == 1, "only a program of schema version 1 can make this archive"
     with (

@@ -22,6 +22,10 @@ from tests.browse.serving import Served
 PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
 
+class CallError(AssertionError):
+    """The browser answers a call with an error, for example because the page was replaced."""
+
+
 class Browser:
     """A page of a running browser."""
 
@@ -66,7 +70,8 @@ class Browser:
         self._requests.flush()
         while (reply := self._receive()).get("id") != number:
             pass
-        assert "error" not in reply, reply
+        if "error" in reply:
+            raise CallError(reply["error"])
         result = reply["result"]
         assert isinstance(result, dict)
         return result
@@ -96,6 +101,15 @@ class Browser:
         )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def wait_for_text(self, text: str) -> None:
+        """Wait until the page, or a page that replaces it, contains a text."""
+        script = "document.body === null ? '' : document.body.textContent"
+        found = ""
+        while text not in found:
+            time.sleep(0.01)
+            with suppress(CallError):
+                found = self.run(script)
 
     def log_in(self, served: Served) -> None:
         """Set the cookie of a running browse command in the browser."""

@@ -245,7 +245,5 @@ def test_token_is_passed_to_the_browser_in_a_private_file(served: Served, tmp_pa
             browser.call("Page.navigate", url=address)
             while not re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", browser.address):
                 time.sleep(0.01)
-            while browser.run("document.readyState") != "complete":
-                time.sleep(0.01)
-            assert "Retained" in browser.run("document.body.textContent")
+            browser.wait_for_text("Retained")
     assert not page.exists()

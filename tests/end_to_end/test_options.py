@@ -148,7 +148,7 @@ def test_two_filesystems_cannot_share_a_mountpoint(
     refused = program.run("mount", other, mounted.mountpoint)
 
     assert refused.returncode == ExitStatus.SETTINGS
-    assert f"{mounted.url} is mounted on {mounted.mountpoint}" in refused.stderr
+    assert f"{mounted.url}, is mounted on {mounted.mountpoint}" in refused.stderr
     assert program.status(mounted.mountpoint)["url"] == mounted.url
 
 

@@ -209,7 +209,7 @@ def test_real_directory_has_priority_over_the_snapshot_directory(
     assert not (mnt / ".past").exists()
     program.ok("umount", mnt)
     refused_name = program.run("mount", "-o", "snapdir=a/b", place.url, mnt)
-    assert "snapdir=a/b is not a name" in refused_name.stderr
+    assert "snapdir=a/b is not a valid file name" in refused_name.stderr
 
 
 def test_only_mounts_of_the_present_show_points_in_time(

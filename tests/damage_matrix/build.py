@@ -9,7 +9,7 @@ txg  0        the image of mkfs
     11 … 15   further changes; a level of txgs 11 to 15
     16        a changelog with a part
     17, 18    the last changes
-    19        locations of blocks, shipped at the unmount
+    19        block locations, shipped at the unmount
 """
 
 import random
@@ -55,7 +55,7 @@ LAST: Final = Txg(19)
 
 
 async def build(home: Path, *, encrypted: bool) -> World:
-    """Make a filesystem with its history, and the variants of it that damages need.
+    """Make a filesystem with its history, and the variants that some damages need.
 
     Args:
         home: an empty directory, which keeps the state directory of the writer.
@@ -81,7 +81,7 @@ async def build(home: Path, *, encrypted: bool) -> World:
 
 
 def _retained(superblock: Superblock, keyring: Keyring) -> Superblock:
-    """Return the superblock with a retention of 30 days, so that its first version is outdated."""
+    """Return the superblock with a retention of 30 days, which makes its first version outdated."""
     return superblock_codec.amend(superblock, keyring, retention_s=30 * 86_400)
 
 
@@ -97,14 +97,14 @@ async def _make(store: MemoryStore, home: Path, *, encrypted: bool) -> None:
 
 
 async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: bool) -> Objects:
-    """Write the history of the module's docstring; return the objects of the bucket at txg 12."""
+    """Write the history in the module's docstring; return the objects of the bucket at txg 12."""
     early: Objects = {}
     rnd = random.Random(seed)
     async with host(store, state, encrypted=encrypted) as writer:
         while writer.session.link.txg < LAST - 1:
             txg = Txg(writer.session.link.txg + 1)
             await _change(writer, rnd, txg)
-            if txg == IMAGE_AT - 1:  # the image contains the txg that is shipped with its blocks
+            if txg == IMAGE_AT - 1:  # The image has the txg that is shipped with its blocks.
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:
@@ -126,7 +126,7 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
 
 
 async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
-    """Make the changes of one txg: a new file, and a change of existing files."""
+    """Make the changes of one txg: create a file, and change existing files."""
     namespace = writer.fs.namespace
     blocks = [rnd.randbytes(rnd.randrange(1000, BLOCK_BYTES + 1)) for _ in range(2)]
     await writer.write(b"file-%d" % txg, blocks[0].ljust(BLOCK_BYTES, b"."), blocks[1])
@@ -145,7 +145,7 @@ async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
 
 
 async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
-    """Return the objects of the bucket if another host had continued it at txg 12."""
+    """Return the objects of the bucket as if another host had continued it from txg 12."""
     store = MemoryStore()
     store.objects = dict(early)
     rnd = random.Random(2)
@@ -159,7 +159,7 @@ async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
 
 
 async def _record_points(world: World, store: MemoryStore, state: Path) -> None:
-    """Record the tree, the time and the locations of content at each point in time."""
+    """Record the tree, the time and the block locations of each point in time."""
     bucket = await bucket_of(store, encrypted=world.encrypted, state=state)
     for txg in range(LAST + 1):
         async with past(bucket, Txg(txg), state) as then:

@@ -1,4 +1,4 @@
-"""The healthy filesystems that all cells of the matrix share."""
+"""Fixtures: the healthy filesystems that all cells of the matrix share."""
 
 from functools import partial
 

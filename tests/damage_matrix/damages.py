@@ -1,8 +1,8 @@
-"""The kinds of objects, and the damages to one of them, or to all copies of one.
+"""The kinds of objects, and ways to damage one object or all copies of it.
 
-A damage returns what stands instead of an object (None: nothing), or no change at all where
-there is no such thing: an image cannot be replaced by an older version of itself, because its name
-is drawn at random and never used again.
+A damage returns the replacement of an object (None: the object is deleted), or no change if it
+cannot be applied. For example, an image cannot be replaced by an older version of itself, because
+its name is drawn at random and never used again.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def _named(begin: str, number: int) -> Callable[[World], Keys]:
 
 
 def _image(number: int) -> Callable[[World], Keys]:
-    """Return a function that finds the manifest (0) or the first piece (1) of the newest image."""
+    """Return a function that finds object *number* of the newest image: 0 is the manifest."""
     return lambda world: (oracle.images(world)[build.IMAGE_AT][number],)
 
 
@@ -89,7 +89,7 @@ KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
     "pack of the past": _pack_of(b"/file-4", 4),
 }
 
-# --- damages -----------------------------------------------------------------------------------
+# --- kinds of damage ---------------------------------------------------------------------------
 
 
 def missing(_world: World, key: ObjectKey) -> Changes:
@@ -167,7 +167,7 @@ DAMAGES: Final[Mapping[str, Callable[[World, ObjectKey], Changes]]] = {
 
 
 def damaged(world: World, kind: str, damage: str) -> Objects | None:
-    """Return the damaged objects of a bucket; None if that object cannot be damaged so."""
+    """Return the damaged objects of a bucket, or None if the damage is impossible."""
     changed: dict[ObjectKey, bytes | None] = dict(world.objects)
     for key in KINDS[kind](world):
         changed.update(DAMAGES[damage](world, key))

@@ -1,7 +1,7 @@
 """The entrances: commands and mounts that the matrix tries on each damaged bucket.
 
-Commands run as users run them, in this process. Mounts are opened as mounts open them, without the
-kernel, which adds nothing to what a bucket can do to them.
+Commands run in this process, with the arguments that a user gives. Mounts are opened without the
+kernel, which cannot change the effect of a damaged bucket.
 """
 
 import contextlib
@@ -46,15 +46,15 @@ BOUND_S: Final = 60
 
 @dataclass
 class Result:
-    """The result of one entrance."""
+    """The result of one entrance on a damaged bucket."""
 
     status: int = 0
     said: str = ""
-    txg: Txg | None = None  # the txg whose tree is in *tree*
-    tree: Tree | None = None  # the tree that the entrance showed
-    cached: bool = False  # True if the content was cached on this host
-    wrote: bool = False  # True if the file NEW was written and uploaded
-    # The tree, or an error message, at each point in time.
+    txg: Txg | None = None  # The txg whose tree is in *tree*.
+    tree: Tree | None = None  # The tree that the entrance showed.
+    cached: bool = False  # True if the host had the content cached.
+    wrote: bool = False  # True if the file NEW was written and uploaded.
+    # For each point in time, its tree or an error message.
     points: dict[Txg, Tree | str] = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ class Cell:
         return locate(self.bucket.url, self.program.cachedir)
 
     def with_state(self) -> None:
-        """Give this host the local state of the writer."""
+        """Copy the local state of the writer to this host."""
         self.state.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.world.state, self.state)
 
@@ -108,7 +108,7 @@ class Cell:
         return Result(done.returncode, done.stdout + done.stderr)
 
     def run(self, body: Callable[[Result], Awaitable[None]]) -> Result:
-        """Run an async function; return an exception as the status and the message of a command."""
+        """Run an async function; return a raised error as the status and message of a command."""
         result = Result()
         log = _Log()
 
@@ -130,7 +130,7 @@ class Cell:
 
 
 class _Log(logging.Handler):
-    """Collects log lines of level WARNING and above."""
+    """Collector of log lines of level WARNING and above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -151,7 +151,7 @@ class _Log(logging.Handler):
             logger.removeHandler(self)
 
 
-# --- mounts ------------------------------------------------------------------------------------
+# --- entrances by a mount ----------------------------------------------------------------------
 
 
 async def _show(result: Result, mounted: Host) -> None:
@@ -250,7 +250,7 @@ def read_only_mount(cell: Cell) -> Result:
 
 
 def other_host(cell: Cell) -> Result:
-    """Mount the bucket read-only on a host without local state; return what it shows."""
+    """Mount the bucket read-only on a host without local state; return the visible tree."""
     shutil.rmtree(cell.program.cachedir, ignore_errors=True)
 
     async def body(result: Result) -> None:
@@ -287,7 +287,7 @@ def points_of(cell: Cell) -> Result:
     return result
 
 
-# --- commands ----------------------------------------------------------------------------------
+# --- entrances by a command --------------------------------------------------------------------
 
 
 def restore(cell: Cell) -> Result:
@@ -369,7 +369,7 @@ ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
 
 
 def _damage_under(cell: Cell) -> None:
-    """Damage the bucket below a running mount, but not the objects that the mount uploaded."""
+    """Damage the bucket of a running mount, except objects that the mount uploaded."""
     now = cell.bucket.read()
     changed = {
         key

@@ -1,8 +1,8 @@
-"""Objects with valid checksums and harmful content.
+"""Hostile objects, which have valid checksums and harmful content.
 
-Any writer of the bucket can make them for a plain filesystem. Without the key of an encrypted
-filesystem, only two kinds can be made: a superblock that says that nothing is encrypted, and any
-lease.
+Anyone who can write to the bucket can make them for a plain filesystem. For an encrypted
+filesystem, only two kinds can be made without the key: a superblock that claims to be plain, and
+any lease.
 """
 
 import sqlite3
@@ -31,11 +31,11 @@ from tests.damage_matrix import oracle
 from tests.damage_matrix.world import Objects, World
 
 _WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
-_PIECES: Final = IMAGE_PIECES_MAX  # a manifest of a few kilobytes names pieces of 256 GiB
+_PIECES: Final = IMAGE_PIECES_MAX  # A manifest of a few kilobytes lists pieces of 256 GiB.
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:
-    """Return the objects that replace a healthy one; none if they need the key."""
+    """Return the objects that replace a healthy one, or none if that needs the key."""
     kind = key.split("/", maxsplit=1)[0]
     if world.encrypted and kind not in _WITHOUT_THE_KEY:
         return {}
@@ -43,7 +43,7 @@ def replacement(world: World, key: ObjectKey) -> Objects:
 
 
 def _superblock(world: World, key: ObjectKey) -> Objects:
-    """Disable the retention of a plain filesystem; claim that an encrypted one is plain."""
+    """Disable the retention of a plain filesystem, or claim that an encrypted one is plain."""
     data = world.objects[key]
     present = superblock_codec.decode(key, data)
     if not world.encrypted:
@@ -62,13 +62,13 @@ def _plain(present: Superblock) -> Superblock:
 
 
 def _lease(world: World, key: ObjectKey) -> Objects:
-    """Set the highest possible epoch, so that no host can take a later one."""
+    """Set the highest possible epoch, so that no host can use a later one."""
     lease = lease_codec.decode(key, world.objects[key])
     return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
 
 
 def _changelog(world: World, key: ObjectKey) -> Objects:
-    """Give a row of the changes a type that the program never writes."""
+    """Store a changelog with a row value of a type that the program never writes."""
     keyring = world.keyring()
     changelog = changelog_codec.decode(key, world.objects[key], keyring)
     section = changelog.section._replace(changeset=_bad_changes(world, keyring))
@@ -78,14 +78,14 @@ def _changelog(world: World, key: ObjectKey) -> Objects:
 
 
 def _part(world: World, key: ObjectKey) -> Objects:
-    """Store changes in a part that its changelog does not name."""
+    """Store changes in a part that no changelog refers to."""
     keyring = world.keyring()
     section = Section(_bad_changes(world, keyring), ())
     return {key: changelog_codec.encode_part(key, section, keyring)}
 
 
 def _level(world: World, key: ObjectKey) -> Objects:
-    """Give a row of the changes a type that the program never writes."""
+    """Store a level with a row value of a type that the program never writes."""
     keyring = world.keyring()
     level = level_codec.decode(key, world.objects[key], keyring)
     section = level.section._replace(changeset=_bad_changes(world, keyring))
@@ -99,7 +99,7 @@ def _image(world: World, key: ObjectKey) -> Objects:
 
 
 def _long_manifest(world: World, key: ObjectKey) -> Objects:
-    """Name so many pieces that reading the manifest would take too much memory."""
+    """List so many pieces that reading the manifest would use too much memory."""
     keyring = world.keyring()
     manifest = image_codec.decode(key, world.objects[key], keyring)
     prefix = image_codec.image_of(key)
@@ -112,7 +112,7 @@ def _long_manifest(world: World, key: ObjectKey) -> Objects:
 
 
 def _trigger(world: World, key: ObjectKey) -> Objects:
-    """Add a trigger to the database in the image."""
+    """Add a trigger to the database of the image."""
     keyring = world.keyring()
     manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
     manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
@@ -133,7 +133,7 @@ def _trigger(world: World, key: ObjectKey) -> Objects:
 
 
 def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyring) -> Objects:
-    """Return a manifest and a lease whose head names that manifest."""
+    """Return a manifest, and a lease that names this manifest as the head."""
     data = image_codec.encode(manifest, key, keyring)
     lease = lease_codec.decode(lease_codec.KEY, world.objects[lease_codec.KEY])
     assert lease.head is not None
@@ -142,7 +142,7 @@ def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyrin
 
 
 def _pack(world: World, key: ObjectKey) -> Objects:
-    """Store a pack with as many blocks, but other content."""
+    """Store a pack with the same number of blocks, but with other content."""
     keyring = world.keyring()
     writer = pack_codec.PackWriter(key, keyring, "zstd-1")
     for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):
@@ -153,7 +153,7 @@ def _pack(world: World, key: ObjectKey) -> Objects:
 
 
 def _kept(world: World, key: ObjectKey) -> Objects:
-    """Name an image that does not exist, and no packs."""
+    """Store a kept point that names a missing image and no packs."""
     keyring = world.keyring()
     point = kept_codec.decode(key, world.objects[key], keyring)
     image = point.image._replace(key=image_codec.manifest_key(point.txg, Epoch(1), bytes(8)))

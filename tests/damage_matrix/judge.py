@@ -1,7 +1,8 @@
 """The judge, which compares the result of one cell of the matrix with its rule.
 
-For every cell, whatever its rule: no traceback, bounded time and memory, no healthy object changed
-or deleted, and every point in time that was reachable from intact objects stays reachable.
+For every cell, whatever its rule, it requires no traceback, bounded time and memory, and that no
+healthy object is changed or deleted. Every point in time that intact objects make reachable must
+stay reachable.
 """
 
 import re
@@ -40,16 +41,16 @@ _REFUSALS: Final = frozenset(
 
 
 class NoSuchCellError(Exception):
-    """The damage cannot be done to the object."""
+    """The damage cannot be applied to the object."""
 
 
 class Judge:
-    """Runs one cell of the matrix and collects deviations from its rule."""
+    """Judge of one cell of the matrix; it collects deviations from the cell's rule."""
 
     def __init__(self, world: World, where: Coordinates, home: Path) -> None:
         """Prepare a cell.
 
-        Raises NoSuchCellError if the damage cannot be done to the object.
+        Raises NoSuchCellError if the damage cannot be applied to the object.
         """
         self.world = world
         self.where = where
@@ -85,10 +86,10 @@ class Judge:
         if not held:
             self.problems.append(otherwise)
 
-    # --- what always holds -----------------------------------------------------------------------
+    # --- conditions for all cells ----------------------------------------------------------------
 
     def _is_superseded(self, key: ObjectKey) -> bool:
-        """Return whether retention may delete an image's object, as two newer images exist."""
+        """Return whether an object belongs to an image that is older than two other images."""
         name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
         manifests = map(image_codec.parse_manifest_key, self.after)
         newer = [one for one in manifests if one and name and one.txg > name.txg]
@@ -98,7 +99,7 @@ class Judge:
         """Require that no immutable object is changed or deleted."""
         hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
         if hostile and not self.result.cached:
-            return  # Without a former superblock a host accepts one that disables the retention.
+            return  # Without a former superblock, a host accepts one that disables the retention.
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
@@ -115,7 +116,7 @@ class Judge:
             self._expect(not changed, f"it changed {changed}")
 
     def _all_points_are_there(self) -> None:
-        """Require that points in time reachable before are still reachable from the bucket."""
+        """Require that formerly reachable points in time are still reachable from the bucket."""
         if self.where.damage == "hostile":
             return  # A hostile object is authentic, so its history is as valid as the original.
         for key in _MUTABLE:
@@ -137,7 +138,7 @@ class Judge:
                 self._expect(not wrong, f"txg {txg} is made up: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare a shown tree with the recorded one; lost content may be a hole, or restored."""
+        """Compare a tree with the recorded one; lost content may be a hole, or restored."""
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
@@ -150,7 +151,7 @@ class Judge:
         gone = self.where.kind == "last changelog" and self.where.damage == "missing"
         return Txg(self.world.last - 1) if gone else self.world.last
 
-    # --- verdicts --------------------------------------------------------------------------------
+    # --- verdicts of single rules ----------------------------------------------------------------
 
     def works(self) -> None:
         """Require success, and the current tree."""
@@ -173,7 +174,7 @@ class Judge:
         return newest
 
     def by_way(self) -> None:
-        """Require the current tree if intact objects lead to it, else a refusal that names fsck."""
+        """Require the current tree if it is reachable, else a refusal that names fsck."""
         if self._end in self.oracle.reachable:
             self.works()
             return
@@ -185,7 +186,7 @@ class Judge:
         self._compare_points(self.result)
 
     def found(self) -> None:
-        """Require that fsck reports the damage by its exit status."""
+        """Require that the exit status of fsck reports the damage."""
         needed = self._end not in self.oracle.reachable or (
             self.where.kind == "pack" and self.where.damage in {"missing", "empty", "truncated"}
         )
@@ -193,9 +194,9 @@ class Judge:
         self._expect(self.result.status in allowed, f"status {self.result.status} not {allowed}")
 
     def repaired(self) -> None:
-        """Require that a second fsck is clean, and that another host sees all remaining content."""
+        """Require a clean second fsck, and that another host sees all remaining content."""
         if "--end-at" in self.result.said and self.oracle.newest is not None:
-            # Fsck abandons txgs that another host may have acknowledged only if --end-at is given.
+            # fsck abandons txgs that another host may have acknowledged only with --end-at.
             words = self.where.entrance.split(",")[0].split()[1:]
             end = f"--end-at={self.oracle.newest}"
             self.result.status = self.cell.command("fsck", *words, end, self.cell.bucket.url).status
@@ -212,7 +213,7 @@ class Judge:
             self._compare(newest, seen.tree)
 
     def reported(self) -> None:
-        """Require that fsck names the object and leaves it, and that everything else works."""
+        """Require that fsck names the object and does not change it, and that all else works."""
         self._expect(self.result.status == 4, f"status {self.result.status}")
         for key in self.keys:
             self._expect(key in self.result.said, f"it does not name {key}")
@@ -265,7 +266,7 @@ class Judge:
             self._expect(present[path] in there, f"the content of {path!r} is lost")
 
     def _newest_names(self) -> Txg:
-        """Return the last txg whose names are in intact objects, if no image can be restored."""
+        """Return the last txg whose names are in intact objects, for a bucket without images."""
         by_chain = self.oracle.reachable_from([CHAIN_START])
         by_pieces = [
             txg
@@ -289,7 +290,7 @@ class Judge:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Require nothing more than the conditions for all cells."""
+        """Require no more than the conditions for all cells."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
@@ -314,7 +315,7 @@ def _blocks(tree: Tree) -> list[bytes | None]:
 def _without_lost(
     expected: Tree, whole: Tree, path: bytes, blocks: tuple[bytes | None, ...]
 ) -> tuple[bytes | None, ...]:
-    """Treat each lost block as an error, if the program showed a hole or the original content."""
+    """Treat each lost block as an error if the program showed a hole or the original content."""
     if path not in expected or len(expected[path]) != len(blocks):
         return blocks
     return tuple(

@@ -1,6 +1,6 @@
-"""Cells that are known to fail, with the issue that will fix them.
+"""Cells that are known to fail, with the issue for each.
 
-A listed cell that passes fails the test, so the list can only shrink.
+A listed cell that passes fails the test, so the list can only become shorter.
 """
 
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from tests.damage_matrix.rules import Coordinates, Rule, Verdict
 
 
 class Known(NamedTuple):
-    """Some failing cells, and the issue that will fix them."""
+    """A set of cells that fail, with the issue that describes the bug."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]
@@ -18,7 +18,7 @@ class Known(NamedTuple):
     encrypted: bool | None = None
 
     def covers(self, where: Coordinates) -> bool:
-        """Return whether a cell is one of these failing cells."""
+        """Return whether a cell belongs to this set."""
         rule = Rule(
             self.kinds, self.damages, self.entrances, Verdict.WORKS, self.item, self.encrypted
         )

@@ -25,7 +25,7 @@ class Oracle:
     def __init__(self, world: World, damaged: Mapping[ObjectKey, bytes]) -> None:
         """Compare a damaged bucket with its recorded history.
 
-        Objects of *damaged* that the history does not have are ignored.
+        Objects of *damaged* that are not in the history are ignored.
         """
         self._world = world
         self._damaged = damaged
@@ -53,7 +53,7 @@ class Oracle:
         return frozenset(found)
 
     def _steps(self) -> dict[Txg, list[Txg]]:
-        """Return, for each txg, the txgs at which an intact changelog or level after it ends."""
+        """Return, for each txg, the ends of all intact changelogs and levels that begin there."""
         steps: dict[Txg, list[Txg]] = {}
         parts = parts_of(self._world)
         for key in self._world.objects:
@@ -102,7 +102,7 @@ class Oracle:
 
 
 def images(world: World) -> dict[Txg, list[ObjectKey]]:
-    """Return the objects of each image by txg: its manifest and all pieces that it names."""
+    """Return the objects of each image by txg: its manifest and all listed pieces."""
     keyring = world.keyring()
     found: dict[Txg, list[ObjectKey]] = {}
     for key, data in world.objects.items():
@@ -124,7 +124,7 @@ def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:
-    """Return the differences of two trees, one line for each path."""
+    """Return the differences between two trees, one line per path."""
     lines: list[str] = []
     for path in sorted({*expected, *found}):
         if path not in found:

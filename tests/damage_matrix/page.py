@@ -17,7 +17,7 @@ from tests.damage_matrix.rules import ANY, RULES
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
 END: Final = "<!-- End of what `make docs` made. -->\n"
 
-# The maximum loss if an object of each kind is damaged.
+# The maximum loss caused by damage to an object of each kind.
 _COSTS: Final = {
     "superblock": "nothing",
     "superblock-copy": "nothing",
@@ -97,7 +97,7 @@ def _cells(one: Known) -> str:
 
 
 def page(present: str) -> str:
-    """Return a page in which the section is replaced by a new one."""
+    """Return the page with a new version of the section."""
     before, _, rest = present.partition(BEGIN)
     _, _, after = rest.partition(END)
     assert after, f"the page has no line {END!r} after {BEGIN!r}"

@@ -36,7 +36,7 @@ BY_METADATA: Final = (
 
 
 class Verdict(enum.Enum):
-    """The kinds of results that a rule can require."""
+    """The result that a rule requires."""
 
     WORKS = "works"
     BY_WAY = "works if intact objects lead to the current state; else names the object and fsck -y"
@@ -63,7 +63,7 @@ class Rule(NamedTuple):
     entrances: tuple[str, ...]
     verdict: Verdict
     why: str
-    encrypted: bool | None = None  # None: plain and encrypted
+    encrypted: bool | None = None  # None: the rule applies to plain and encrypted filesystems.
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
         """Return whether the rule applies to a cell."""
@@ -300,7 +300,7 @@ def rule_of(kind: str, damage: str, entrance: str, *, encrypted: bool) -> Rule:
 
 
 class Coordinates(NamedTuple):
-    """One cell of the matrix: an object, a damage, an entrance, and whether it is encrypted."""
+    """One cell of the matrix: object, damage, entrance, and plain or encrypted filesystem."""
 
     kind: str
     damage: str

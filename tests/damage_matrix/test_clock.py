@@ -1,7 +1,7 @@
-"""A host whose clock is wrong, or jumps while it is mounted, loses no history.
+"""Wrong clocks and clock jumps during a mount: no history is lost.
 
-The host may refuse to mount, or mount and delete no history. Afterwards a host with a correct clock
-finds every earlier point in time by its number and by its time.
+The host may refuse to mount, or mount and delete no history. Afterwards, a host with a correct
+clock finds every earlier point in time by its number and by its time.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ OFFSETS: Final = {"-10y": -10 * YEAR_NS, "-1h": -HOUR_NS, "+1h": HOUR_NS, "+10y"
 
 
 class WrongClock:
-    """A clock whose time is wrong by an offset."""
+    """A clock whose time differs from the correct time by an offset."""
 
     def __init__(self, offset_ns: int) -> None:
         self.offset_ns = offset_ns
@@ -34,7 +34,7 @@ class WrongClock:
 
 
 async def _use(mounted: Host, name: bytes) -> None:
-    """Write a file, make an image and reclaim, which together move the retention floor."""
+    """Write a file, make an image and reclaim; together they move the retention floor."""
     await mounted.write(name, b"content of " + name)
     await mounted.session.make_image()
     await mounted.session.reclaimer.run()
@@ -56,7 +56,7 @@ def _at_wrong_time(cell: Cell, clock: WrongClock, jump_ns: int) -> Result:
 
 
 def _at_right_time(cell: Cell) -> Result:
-    """Write on another host with a correct clock; note whether its txg is found by time."""
+    """Write on a host with a correct clock; record whether the new txg is found by time."""
 
     async def body(result: Result) -> None:
         async with cell.opened() as mounted:
@@ -66,7 +66,7 @@ def _at_right_time(cell: Cell) -> Result:
             async with cell.store() as store:
                 encrypted = cell.world.encrypted
                 bucket = await bucket_of(store, encrypted=encrypted, state=cell.state)
-                now_ns = clock.now_ns() + 2 * HOUR_NS  # the largest accepted clock error
+                now_ns = clock.now_ns() + 2 * HOUR_NS  # The largest accepted clock error.
                 found = await bucket.points.find(PointInTime("now", now_ns), now_ns)
                 result.wrote = found.txg == result.txg
 
@@ -74,7 +74,7 @@ def _at_right_time(cell: Cell) -> Result:
 
 
 def _times(cell: Cell, world: World) -> Result:
-    """Search every recorded point in time by its time; report those that are not found."""
+    """Search every recorded point in time by its time; return those that are not found."""
 
     async def body(result: Result) -> None:
         clock = SystemClock()
@@ -93,10 +93,10 @@ def _times(cell: Cell, world: World) -> Result:
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("jumps", [False, True], ids=["wrong", "jumps"])
 @pytest.mark.parametrize("offset", OFFSETS)
-def test_wrong_clock_costs_no_history(
+def test_wrong_clock_loses_no_history(
     worlds: Worlds, tmp_path: Path, offset: str, jumps: bool, encrypted: bool
 ) -> None:
-    """Every recorded point in time has its content, and a host with a correct clock can write."""
+    """All recorded points in time have their content, and a correct host can write."""
     world = worlds[encrypted]
     cell = Cell(world, world.objects, tmp_path)
     cell.bucket.write(world.objects)

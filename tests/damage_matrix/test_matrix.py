@@ -1,7 +1,8 @@
-"""Each kind of object × each damage × each entrance: only the expected content is lost.
+"""The damage matrix: each kind of object × each damage × each entrance.
 
-``make test`` runs a random sample of cells. A failure prints the seed of its sample; the
-environment variable S3FS_META_MATRIX_SEED repeats it. ``make test-slow`` runs every cell.
+Each cell requires that only the expected content is lost. ``make test`` runs a random sample of
+cells. A failure prints the seed of its sample; the environment variable S3FS_META_MATRIX_SEED
+repeats it. ``make test-slow`` runs every cell.
 """
 
 import os
@@ -30,7 +31,7 @@ SAMPLES: Final = 4
 
 
 def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
-    """Run cells; return one text for each cell that deviates from its rule."""
+    """Run cells; return a text for each cell that deviates from its rule."""
     found: list[str] = []
     for number, where in enumerate(cells):
         cell = home / str(number)
@@ -54,8 +55,10 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(SAMPLES))
-def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: int) -> None:
-    """A sample of the matrix runs, with a random seed that a failure prints."""
+def test_random_cells_of_the_matrix_match_their_rules(
+    worlds: Worlds, tmp_path: Path, part: int
+) -> None:
+    """The seed of the random sample is printed after a failure."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
     cells = random.Random(f"{seed} {part}").sample(all_cells(), SAMPLE_CELLS)
@@ -69,7 +72,7 @@ def test_random_cells_match_their_rules(worlds: Worlds, tmp_path: Path, part: in
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_cells_match_their_rules(
+def test_all_cells_of_the_matrix_match_their_rules(
     worlds: Worlds, tmp_path: Path, kind: str, damage: str
 ) -> None:
     cells = [where for where in all_cells() if (where.kind, where.damage) == (kind, damage)]
@@ -79,8 +82,8 @@ def test_all_cells_match_their_rules(
     assert not found, "\n".join(found)
 
 
-def test_every_kind_of_object_can_be_damaged_in_several_ways(worlds: Worlds) -> None:
-    """Each kind of object can be damaged in at least five ways."""
+def test_every_kind_of_object_can_be_damaged_in_many_ways(worlds: Worlds) -> None:
+    """At least five damages can be applied to each kind of object."""
     for world in worlds.values():
         for kind, find in KINDS.items():
             assert world.objects.keys() >= set(find(world)), kind
@@ -97,8 +100,8 @@ def test_oracle_finds_all_recorded_trees_in_a_healthy_bucket(worlds: Worlds) -> 
             assert not oracle.differences(tree, healthy.tree(txg))
 
 
-def test_every_rule_is_used() -> None:
-    """Each rule, and each known failure, covers at least one cell."""
+def test_every_rule_of_the_matrix_is_used() -> None:
+    """Each rule, and each known failure, covers at least one cell of the matrix."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)
     assert {one for one in map(known, cells) if one is not None} == set(KNOWN)

@@ -1,4 +1,4 @@
-"""Each file of a state directory is missing, truncated, older, foreign, or of another owner.
+"""Damage to each file of a state directory: missing, truncated, old, foreign, or other owner.
 
 No shipped data may be lost. Unshipped data must be shipped by the next mount, or stay on this disk.
 """
@@ -22,7 +22,7 @@ UNSHIPPED: Final = b"unshipped"
 CONTENT: Final = b"only on this host " * 100
 UNPRIVILEGED: Final = 65534
 
-# (world, state directory, file) -> False if the damage is impossible
+# Called with a world, a state directory and a file; returns False if the damage is impossible.
 Damage = Callable[[World, Path, Path], bool]
 
 
@@ -33,7 +33,7 @@ def missing(_world: World, _state: Path, path: Path) -> bool:
 
 
 def empty(_world: World, _state: Path, path: Path) -> bool:
-    """Truncate the file to nothing."""
+    """Truncate the file to zero bytes."""
     os.truncate(path, 0)
     return True
 
@@ -45,12 +45,12 @@ def truncated(_world: World, _state: Path, path: Path) -> bool:
 
 
 def older(world: World, state: Path, path: Path) -> bool:
-    """Replace the file by an earlier version; replace a database with its log."""
+    """Replace the file with an earlier version; replace a database together with its log."""
     return _replaced(world.early_state, state, path)
 
 
 def foreign(world: World, state: Path, path: Path) -> bool:
-    """Replace the file by that of another filesystem; replace a database with its log."""
+    """Replace the file with that of another filesystem; replace a database with its log."""
     return _replaced(world.foreign_state, state, path)
 
 
@@ -70,14 +70,14 @@ FILES: Final = (
     "clean block",
     "dirty block",
 )
-# Combinations of file, damage and end of the mount that are known to fail, as in known.py.
+# The combinations of file, damage and end of the mount that are known to fail.
 KNOWN: Final[set[tuple[str, str, bool]]] = set()
 _HOLD_WHAT_WAS_NOT_SHIPPED: Final = ("meta.db-wal", "dirty block")
 
 
 def _replaced(source: Path, state: Path, path: Path) -> bool:
     if "blocks" in path.parts:
-        return False  # the numbers of blocks are never reused in one filesystem
+        return False  # Block numbers are never reused in one filesystem.
     if path.name == "meta.db":
         for left in state.glob("meta.db*"):
             left.unlink()
@@ -91,7 +91,7 @@ def _replaced(source: Path, state: Path, path: Path) -> bool:
 
 
 def _file(cell: Cell, name: str) -> Path | None:
-    """Return one file of the state directory, or None."""
+    """Return the path of one file of the state directory, or None."""
     if name.endswith(" block"):
         dirty = name == "dirty block"
         blocks = [path for path in (cell.state / "blocks").rglob("*") if path.is_file()]
@@ -102,7 +102,7 @@ def _file(cell: Cell, name: str) -> Path | None:
 
 
 def _use(cell: Cell) -> None:
-    """Write and sync a file, and kill the mount before it is shipped."""
+    """Write and sync a file, and kill the mount before the file is shipped."""
 
     async def body(_result: Result) -> None:
         async with cell.opened() as mounted:
@@ -114,7 +114,7 @@ def _use(cell: Cell) -> None:
 
 
 def _quarantined(cell: Cell) -> bool:
-    """Return whether a block file with the unshipped content exists anywhere on this disk."""
+    """Return whether any block file on this disk contains the unshipped content."""
     return any(
         path.is_file() and path.read_bytes() == CONTENT for path in cell.home.rglob("blocks/**/*")
     )
@@ -132,10 +132,10 @@ def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
 
 
 def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
-    """Mount after the damage; return the problems."""
+    """Mount after the damage; return the deviations from the expected result."""
     world = cell.world
     result = _mounted(cell)
-    # Only directories and files that must be private have their owner checked.
+    # The owner is checked only for directories and files that must be private.
     if damage is of_another_user and not name.endswith(" block"):
         if result.status == ExitStatus.SETTINGS and "as that user" in result.said:
             return []
@@ -155,11 +155,11 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
 
 
 def _after_advice(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
-    """If the mount was refused, follow its advice and mount again; return the problems."""
+    """Follow the advice of a refused mount and mount again; return the result and problems."""
     if refused.status == 0:
         return refused, []
     if refused.status == ExitStatus.HELD and "copy or a backup" in refused.said:
-        # an older database, while the lease is not released
+        # The database is an old one, and the lease is not released.
         return _mounted(cell, takeover=True), []
     if refused.status == ExitStatus.SETTINGS and "move it away" in refused.said:
         cell.state.rename(cell.home / "moved")
@@ -187,10 +187,10 @@ def _changed(before: Objects, after: Objects) -> list[str]:
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("killed", [False, True], ids=["unmounted", "killed"])
-def test_damaged_state_costs_only_what_it_held(
+def test_damaged_state_directory_loses_only_its_own_content(
     worlds: Worlds, tmp_path: Path, name: str, damage: Damage, killed: bool
 ) -> None:
-    """The mount succeeds at once or after fsck -y, and another host sees all shipped data."""
+    """A mount succeeds, at once or after fsck -y, and another host sees all shipped data."""
     if damage is of_another_user and os.geteuid() != 0:
         pytest.skip("only root can change the owner of a file")
     problems: list[str] = []

@@ -1,7 +1,7 @@
 """The filesystems that the matrix damages, made once and copied for each cell.
 
 One history has every kind of object: the image of mkfs, changelogs, levels, another image, a part
-of a changelog, and packs; its host has unmounted cleanly. Variants of it are an early state of the
+of a changelog, and packs; its host has unmounted cleanly. Its variants are an early state of the
 bucket, a fork from that early state, and a foreign filesystem.
 """
 
@@ -55,16 +55,16 @@ OVERSIZED_BYTES: Final = 256 * MIB
 _PAGE: Final = 100
 
 Objects = dict[ObjectKey, bytes]
-# The blocks of a file (None if reading fails), or the target of a symlink, by path.
+# By path: the blocks of a file (None if reading fails), or the target of a symlink.
 Tree = dict[bytes, tuple[bytes | None, ...]]
 
 
 class Oversized(bytes):
-    """The beginning of an object that is followed by zeros beyond the maximum size."""
+    """The beginning of an object that is extended with zeros beyond the maximum size."""
 
 
 def oversized(data: bytes) -> Oversized:
-    """Return an object to be followed by zeros; its own trailing zeros are replaced by nine."""
+    """Return an object to be extended with zeros; its own trailing zeros are replaced by nines."""
     return Oversized(data.rstrip(b"\0") + bytes(9))
 
 
@@ -80,7 +80,7 @@ Worlds = dict[bool, "World"]
 
 
 class Bucket:
-    """A bucket that is a local directory; its objects are read and written as bytes."""
+    """A bucket in a local directory; its objects are read and written as bytes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -91,7 +91,7 @@ class Bucket:
         return f"local://{self.root}"
 
     def write(self, objects: Objects) -> None:
-        """Write these objects, and delete all others."""
+        """Write the given objects, and delete all others."""
         for key in self.read().keys() - objects.keys():
             (self.root / key).unlink()
         for key, data in objects.items():
@@ -99,10 +99,10 @@ class Bucket:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             if isinstance(data, Oversized):
-                os.truncate(path, OVERSIZED_BYTES)  # the zeros are a hole in the file
+                os.truncate(path, OVERSIZED_BYTES)  # The appended zeros are a hole in the file.
 
     def read(self) -> Objects:
-        """Return all objects of the bucket, without the files of the local store."""
+        """Return all objects of the bucket, without the store's own files."""
         found: Objects = {}
         for path in self.root.glob("**/*"):
             key = ObjectKey(str(path.relative_to(self.root)))
@@ -120,20 +120,20 @@ def _content(path: Path) -> bytes:
 
 @dataclass
 class World:
-    """A filesystem, its history, and variants of it."""
+    """A filesystem with its history and variants."""
 
     encrypted: bool
     objects: Objects = field(default_factory=dict)
-    young: Objects = field(default_factory=dict)  # the bucket before the change of its superblock
-    early: Objects = field(default_factory=dict)  # the bucket at txg 12
-    # the bucket as another host continued it from *early*
+    young: Objects = field(default_factory=dict)  # The bucket before its superblock was changed.
+    early: Objects = field(default_factory=dict)  # The bucket at txg 12.
+    # The bucket as another host continued it from *early*.
     fork: Objects = field(default_factory=dict)
-    foreign: Objects = field(default_factory=dict)  # a foreign filesystem, with the same passphrase
-    state: Path = Path()  # state directory of the host that wrote *objects* and unmounted
-    early_state: Path = Path()  # copy of that state directory at txg 12, made during the mount
-    foreign_state: Path = Path()  # state directory of the host of the foreign filesystem
-    times: dict[Txg, int] = field(default_factory=dict)  # time of each txg
-    points: dict[Txg, Tree] = field(default_factory=dict)  # tree after each txg
+    foreign: Objects = field(default_factory=dict)  # A foreign filesystem with the same passphrase.
+    state: Path = Path()  # The state directory of the host that wrote *objects* and unmounted.
+    early_state: Path = Path()  # The writer's state directory at txg 12, copied during the mount.
+    foreign_state: Path = Path()  # The state directory of the foreign filesystem's host.
+    times: dict[Txg, int] = field(default_factory=dict)  # The time of each txg of the history.
+    points: dict[Txg, Tree] = field(default_factory=dict)  # The tree after each txg of the history.
     records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
 
     @property
@@ -160,13 +160,13 @@ class Host:
         self.killed = False
 
     async def kill(self) -> None:
-        """Sync all data, and stop like a daemon killed by SIGKILL."""
+        """Sync all data, and stop without an unmount, as after SIGKILL."""
         await self.session.durability.sync_all()
         kill(self.session.volume)
         self.killed = True
 
     async def write(self, name: bytes, *blocks: bytes, parent: Ino = ROOT_INO) -> None:
-        """Make a file, or replace its content."""
+        """Create a file, or replace its content."""
         there = self.fs.lookup(parent, name)
         if there is None:
             there = self.fs.namespace.make_node(parent, name, stat.S_IFREG | 0o644, ROOT)
@@ -183,7 +183,7 @@ class Host:
     async def observe(self) -> Tree:
         """Return the tree of the filesystem; None stands for an unreadable block.
 
-        At an earlier point in time the program also searches lost content in the newest state.
+        At an earlier point in time, the program also searches for lost content in the newest state.
         """
         if self.session.elsewhere is None:
             return await self._observe()
@@ -226,7 +226,7 @@ class Host:
         return tuple(blocks)
 
     def record(self, ino: Ino, index: BlockIndex) -> Record | None:
-        """Return the location of a block in the bucket; None for a hole."""
+        """Return the location of a block in the bucket, or None for a hole."""
         located = block_map.locate(self.session.db, ino, index)
         if located is None or located.pack is None:
             return None
@@ -252,7 +252,7 @@ async def host(
     follow: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Host]:
-    """Open a filesystem as a mount does, and unmount it with the context.
+    """Open a filesystem as a mount does, and unmount it when the context ends.
 
     An exception kills the mount.
     """
@@ -310,15 +310,15 @@ async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]
 
 
 async def bucket_of(store: ObjectStore, *, encrypted: bool, state: Path) -> PastBucket:
-    """Return the bucket, opened for points in time."""
+    """Return the bucket, opened to read points in time."""
     secret = secret_of(encrypted=encrypted)
     return await read_bucket(store, Remembered(state), secret, SystemClock())
 
 
 def secret_of(*, encrypted: bool) -> Secret:
-    """Return the passphrase if the filesystem is encrypted, otherwise a secret that is refused."""
+    """Return the passphrase of an encrypted filesystem, or a function that refuses the request."""
 
     def none() -> bytes:
-        raise PassphraseError("no passphrase is given")
+        raise PassphraseError("this plain filesystem must not request a passphrase")
 
     return Passphrase((lambda: PASSPHRASE) if encrypted else none)

@@ -1,4 +1,4 @@
-"""Fixtures: an empty filesystem to copy."""
+"""Fixtures: an empty filesystem, which each program copies."""
 
 from pathlib import Path
 

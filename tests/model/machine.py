@@ -1,4 +1,4 @@
-"""A filesystem and its model side by side, through commits, kills, outages and takeovers."""
+"""A filesystem and its model, run together through commits, kills, outages and takeovers."""
 
 import enum
 from collections.abc import Awaitable, Callable, Iterator
@@ -43,10 +43,10 @@ from tests.fs.past.copying import Copier, at_path
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
-# numbers of failed requests after which a flush is cancelled; a retried request makes 8
+# The numbers of failed requests after which a flush is cancelled; a request has 8 attempts.
 _PATIENCE: Final = (20, 12, 1, 1)
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
-_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # no retry fails because the machine is slow
+_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # Retries must not fail on a slow machine.
 _SILENT: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
 _UNHEARD: Final = ("create", "replace", "put", "delete")
 
@@ -54,7 +54,7 @@ _Ship = Callable[[], Awaitable[object]]
 
 
 class Event(enum.Enum):
-    """Events other than operations of users."""
+    """Events other than users' operations."""
 
     COMMIT = "the group commits"
     SYNC = "the background sync runs"
@@ -90,15 +90,15 @@ Step = Wish | Happening
 
 
 class _Killed(BaseException):
-    """The simulated kill of the daemon."""
+    """Simulated kill of the daemon."""
 
 
 class Host:
-    """One host: its name, and the history of the filesystem in its state directory."""
+    """A host with its name, and the history of the filesystem in its state directory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.history: History | None = None  # None if the host has never mounted the filesystem
+        self.history: History | None = None  # None if the host has never mounted the filesystem.
 
 
 class Machine:
@@ -117,18 +117,18 @@ class Machine:
         )
         self._keyring = superblock_codec.unlock_plain(superblock)
         self._writers: dict[Epoch, Host] = {}
-        # the model at the last cut of each epoch and txg
+        # The model at the last cut, by epoch and txg.
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
-        self._births: dict[Ino, int] = {}  # creation times of inodes, as first observed
+        self._births: dict[Ino, int] = {}  # The creation times of inodes, as first observed.
         self._kill_at = ""
-        self._copies = 0  # copies of the past
+        self._copies = 0  # Copies of past entries of the root directory.
         self.session: Session
         self.fs: Filesystem
 
-    # --- programs ------------------------------------------------------------------------------
+    # --- execution of programs -----------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
-        """Run a program; at its end a remount and a takeover must show the expected state."""
+        """Run a program; afterwards a remount and a takeover must show the expected state."""
         await self._open()
         for step in program:
             if isinstance(step, Happening):
@@ -161,7 +161,7 @@ class Machine:
         if operation.act is Act.CLONE and actual is None:
             self._take_numbers(operation, after)
         self.history.add(operation, after)
-        if operation.act is Act.CLONE:  # a clone is several groups
+        if operation.act is Act.CLONE:  # A clone consists of several groups.
             self.session.durability.commit()
         if not self.session.db.in_group:
             self.history.note_commit()
@@ -172,7 +172,7 @@ class Machine:
             assert found == wanted, differences({b"": wanted}, {b"": found})
 
     def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Give the entries of a copied tree in the model the inode numbers of the filesystem."""
+        """Give entries of a copied tree in the model the inode numbers of the filesystem."""
         target = operation.new_parent, operation.new_name
         after.renumber(
             numbers_of_copy(self.fs, after, *target, first=self.model.next_ino),
@@ -180,7 +180,7 @@ class Machine:
         )
 
     async def happen(self, happening: Happening) -> None:
-        """Execute one event, and compare the tree with the model."""
+        """Execute one event; compare the tree with the model."""
         await self._events[happening.event](self, happening)
         assert self.session.status.state is MountState.SERVING, self.session.status.why
         await self._compare(content=False)
@@ -195,7 +195,7 @@ class Machine:
             born_ns = inodes.get(self.session.db, entry.ino).btime_ns
             assert self._births.setdefault(entry.ino, born_ns) == born_ns, path
 
-    # --- events that change nothing --------------------------------------------------------------
+    # --- events without an effect on the tree ----------------------------------------------------
 
     async def _commit(self, _: Happening) -> None:
         self.session.durability.commit()
@@ -236,7 +236,7 @@ class Machine:
         await self._compare(content=True)
 
     async def _copy_past(self, happening: Happening) -> None:
-        """Copy an entry of the root as it was at the end of a txg to an unused name."""
+        """Copy an entry of the root directory, as it was at the end of a txg, to an unused name."""
         links = [link for link in self._links() if link.kind is not Kind.FENCE]
         if not links:
             return
@@ -254,11 +254,11 @@ class Machine:
         await copier.close()
         self._take_numbers(operation, after)
         self.history.add(operation, after)
-        self.session.durability.commit()  # a copy is several groups
+        self.session.durability.commit()  # A copy consists of several groups.
         self.history.note_commit()
         await self._compare(content=True)
 
-    # --- the store fails -------------------------------------------------------------------------
+    # --- failures of the store -------------------------------------------------------------------
 
     async def _flush_with_a_failed_request(self, happening: Happening) -> None:
         """Flush while one request fails, which must have no visible effect."""
@@ -280,7 +280,7 @@ class Machine:
         await self._cancelled(happening, self.session.make_image)
 
     async def _cancelled(self, happening: Happening, ship: _Ship) -> None:
-        """Cancel a flush or an image after some steps; a second one must ship everything."""
+        """Cancel a flush or an image after some steps; a second one must ship all changes."""
         with trio.CancelScope() as scope:
             steps = CancelAfter(4 * happening.a + happening.b, scope)
             trio.lowlevel.add_instrument(steps)
@@ -298,9 +298,9 @@ class Machine:
         await self._interrupted(happening, self.session.make_image)
 
     async def _interrupted(self, happening: Happening, ship: _Ship) -> None:
-        """Stop the store during a flush or an image, with a lost reply if selected.
+        """Stop the store during a flush or an image; *lose_reply* also loses a reply.
 
-        After the outage a second flush or image must ship everything.
+        After the outage, a second flush or image must ship all changes.
         """
         with trio.CancelScope() as scope:
             self._faulty.go_away_after(
@@ -317,7 +317,7 @@ class Machine:
         await ship()
         self._require_all_shipped()
 
-    # --- the daemon ends -------------------------------------------------------------------------
+    # --- ends of the daemon ----------------------------------------------------------------------
 
     async def _kill(self, _: Happening) -> None:
         kill(self.session.volume)
@@ -348,7 +348,7 @@ class Machine:
         await self._open()
 
     async def _move(self, happening: Happening) -> None:
-        """End the mount with or without a flush, or by a kill; then take over on another host."""
+        """End the mount with a flush, without one or by a kill; then take over on another host."""
         if happening.a % 3 == 0:
             await self._flush(happening)
         if happening.a % 3 == 2:
@@ -363,7 +363,7 @@ class Machine:
         return self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
 
     async def _kill_in_takeover(self, happening: Happening) -> None:
-        """Kill the daemon, then the next daemon during its takeover; then mount once more."""
+        """Kill the daemon, and the next daemon during its takeover; then mount again."""
         kill(self.session.volume)
         if happening.a % 2:
             self._host = self._other_host
@@ -385,10 +385,10 @@ class Machine:
         await self.session.close()
         self._host.history = History(self.model.crashed())
 
-    # --- opening ---------------------------------------------------------------------------------
+    # --- opening the filesystem ------------------------------------------------------------------
 
     async def _open(self, *, force: bool = False) -> None:
-        """Mount on the current host, find its state in the history, and run fsck."""
+        """Mount on the current host, search for its state in the history, and run fsck."""
         host, end = self._host, self._end()
         if host.history is None or (end is not None and self._writers[end.epoch] is not host):
             host.history = History(self._in_bucket().crashed())
@@ -411,7 +411,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # lost inodes had this number or a higher one
+        next_ino = opened.db.counters.next_ino  # Lost inodes had this number or a higher one.
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()
@@ -426,7 +426,7 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _continue_from_tree(self) -> None:
-        """Find the tree of the filesystem among the allowed states, and continue from it."""
+        """Find the state whose tree the filesystem has, and continue from that state."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:
@@ -453,10 +453,10 @@ class Machine:
         ]
         assert damage == [], damage
 
-    # --- the bucket ------------------------------------------------------------------------------
+    # --- state of the bucket ---------------------------------------------------------------------
 
     def _links(self) -> Iterator[Changelog]:
-        """Yield the changelogs of the chain, the last one first."""
+        """Yield the changelogs of the chain, latest first."""
         for key in sorted(self._memory.objects, reverse=True):
             if changelog_codec.parse_key(key) is not None:
                 yield changelog_codec.decode(key, self._memory.objects[key], self._keyring)
@@ -465,7 +465,7 @@ class Machine:
         return next(self._links(), None)
 
     def _in_bucket(self) -> ModelFilesystem:
-        """Return the tree that a restore from the bucket would have."""
+        """Return the tree that a restore from the bucket would give."""
         for link in self._links():
             if link.kind is not Kind.FENCE:
                 return self._cuts[link.epoch, link.txg]
@@ -496,7 +496,7 @@ class Machine:
 
 
 class CancelAfter(trio.abc.Instrument):
-    """Cancels a scope after a number of scheduler steps."""
+    """Instrument that cancels a scope after a number of scheduler steps."""
 
     def __init__(self, steps: int, scope: trio.CancelScope) -> None:
         self._left = steps
@@ -504,25 +504,25 @@ class CancelAfter(trio.abc.Instrument):
 
     @override
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Count one step."""
+        """Count one step, and cancel the scope at the chosen one."""
         self._left -= 1
         if self._left == 0:
             self._scope.cancel()
 
 
 class _CommitNotes:
-    """Notes each commit, because operations before it must survive a kill."""
+    """Recorder of commits, because operations before a commit must survive a kill."""
 
     def __init__(self, recorder: Recorder, history: History) -> None:
         self._recorder = recorder
         self._history = history
 
     def group_opened(self) -> None:
-        """Pass the call on; the operations of an open group may still be lost."""
+        """Pass on the call; the operations of an open group may still be lost."""
         self._recorder.group_opened()
 
     def group_committing(self) -> None:
-        """Note that all operations so far survive a kill."""
+        """Record that all operations so far survive a kill."""
         self._recorder.group_committing()
         self._history.note_commit()
 

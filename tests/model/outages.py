@@ -1,4 +1,4 @@
-"""A store that fails in the middle of an operation."""
+"""A store that becomes unavailable in the middle of an operation."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from s3fs_meta.testing.faulty_store import WRITES, FaultyStore, _Fault, _Kind
 
 
 class Outages(FaultyStore):
-    """A faulty store that stops after a number of calls."""
+    """A faulty store that becomes unavailable after a number of calls."""
 
     _calls_left = -1
     _lose_reply = False
@@ -19,7 +19,7 @@ class Outages(FaultyStore):
     def go_away_after(
         self, calls: int, *, lose_reply: bool, patience: int, give_up: Callable[[], None]
     ) -> None:
-        """Answer some more calls, and no later ones.
+        """Answer some more calls, and refuse all later ones.
 
         With *lose_reply*, the first later call is executed if it is a write, but not answered.
         *give_up* is called after *patience* failed calls.
@@ -28,7 +28,7 @@ class Outages(FaultyStore):
         self._patience, self._give_up = patience, give_up
 
     def come_back(self) -> None:
-        """End the outage, and clear all faults."""
+        """End the outage and clear all faults."""
         self._calls_left = -1
         self._give_up = None
         self.down = None

@@ -1,4 +1,4 @@
-"""The filesystem and its model agree after random operations, kills, outages and takeovers."""
+"""Random operations, kills, outages and takeovers, compared with a model of the filesystem."""
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -21,17 +21,17 @@ _PATIENT = settings(
 @settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
 def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[Step]) -> None:
-    """After every program the trees are equal, and fsck finds no damage."""
+    """After every program, the trees are equal and fsck finds no damage."""
     run(program, template)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(10))
-def test_filesystem_agrees_with_the_model_in_long_programs(
+def test_filesystem_agrees_with_the_model_after_long_programs(
     template: MemoryStore, number: int
 ) -> None:
-    """Longer programs are drawn with ten seeds."""
+    """Longer programs are generated with ten seeds."""
 
     @seed(number)
     @settings(_PATIENT, max_examples=100)

@@ -1,4 +1,4 @@
-"""Failures that random programs have found."""
+"""Failures that random programs once caused."""
 
 import pytest
 
@@ -12,19 +12,19 @@ pytestmark = pytest.mark.thorough
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.CANCEL_IMAGE])
 @pytest.mark.parametrize("step", sampled(range(1, 40), 3))
-def test_flush_after_one_cancelled_at_any_step_ships_everything(
+def test_flush_after_a_cancelled_flush_ships_all_changes(
     template: MemoryStore, step: int, event: Event
 ) -> None:
-    """The next flush uploads the batch that was queued when a flush was cancelled."""
+    """The second flush uploads the batch that was queued when the first one was cancelled."""
     run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
 @pytest.mark.parametrize("step", range(5))
 @pytest.mark.parametrize("hosts", range(4))
-def test_next_mount_after_a_takeover_killed_at_any_step_succeeds(
+def test_mount_after_a_killed_takeover_succeeds(
     template: MemoryStore, step: int, hosts: int
 ) -> None:
-    """Committed content survives, whichever host mounts next."""
+    """Committed content survives a kill at any step, whichever host mounts next."""
     takeover = Happening(Event.KILL_IN_TAKEOVER, hosts, step)
     run([*FIRST, takeover, *FIRST, Happening(Event.FLUSH), takeover], template)
 
@@ -34,5 +34,5 @@ def test_next_mount_after_a_takeover_killed_at_any_step_succeeds(
 def test_lost_reply_before_an_outage_does_not_fence_the_mount(
     template: MemoryStore, calls: int, event: Event
 ) -> None:
-    """After a lost reply the mount recognises the head that it has written."""
+    """A mount recognises the head that it wrote, although the store's reply was lost."""
     run([*FIRST, Happening(event, calls, 1)], template)

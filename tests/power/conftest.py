@@ -21,14 +21,14 @@ __all__ = ["empty"]
 
 
 class Boots:
-    """Makes a separate home directory for each state, as on a host that has rebooted."""
+    """A source of home directories, each with a new boot id as after a reboot."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._count = 0
 
     def next_home(self) -> Path:
-        """Return a new, empty directory; a mount in it reads a new boot id."""
+        """Return a new, empty directory, and set a new boot id for mounts in it."""
         self._count += 1
         boot_id = self._home / "boot_id"
         boot_id.write_text(f"boot {self._count}\n")
@@ -40,7 +40,7 @@ class Boots:
 
 @pytest.fixture
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
-    """Return an object that makes home directories on new boots."""
+    """Return an object that creates home directories on new boots."""
     monkeypatch.setattr(machine, "BOOT_ID", machine.BOOT_ID)
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))
@@ -48,7 +48,7 @@ def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """Return a store with an empty filesystem, which every run copies."""
+    """Return a store with an empty filesystem, which each run copies."""
     return trio.run(_make_template, tmp_path_factory.mktemp("mkfs"))
 
 

@@ -1,4 +1,4 @@
-"""The program in the user-mode Linux of ``test_user_mode_linux``, which runs until it is killed.
+"""The program in the user-mode Linux of ``test_user_mode_linux``, which runs until a kill.
 
 It prints a line on its console at the start and at the end of each change. Run it as a module with
 the URL of a filesystem, mount options and a seed.
@@ -16,7 +16,7 @@ from tests.power.numbered_changes import NumberedChanges
 
 DISK: Final = Path("/run/disk")
 MOUNTPOINT: Final = Path("/run/mnt")
-_FINIT_MODULE: Final = 313  # system call number on x86_64
+_FINIT_MODULE: Final = 313  # The number of the system call finit_module on x86_64.
 
 
 def say(text: str) -> None:

@@ -1,7 +1,7 @@
 """An ext4 on a loop device whose power a test can cut.
 
 The cut is EXT4_IOC_SHUTDOWN of fs/ext4/ioctl.c. Afterwards nothing reaches the disk, and every call
-fails with EIO. With LOGFLUSH ext4 writes its journal first, with NOLOGFLUSH it does not.
+fails with EIO. With LOGFLUSH, ext4 writes its journal first; with NOLOGFLUSH, it does not.
 """
 
 import fcntl
@@ -17,11 +17,11 @@ from typing import Final
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
 _LOGFLUSH: Final = 1
 _NOLOGFLUSH: Final = 2
-IMAGE_BYTES: Final = 200 << 20  # a sparse file
+IMAGE_BYTES: Final = 200 << 20  # The disk image is a sparse file.
 
 
 class LoopDisk:
-    """A sparse file with an ext4, and the mountpoint of that ext4."""
+    """A sparse file that contains an ext4, and the mountpoint of the ext4."""
 
     def __init__(self, image: Path, mountpoint: Path) -> None:
         self.image, self.mountpoint = image, mountpoint
@@ -36,7 +36,7 @@ class LoopDisk:
         subprocess.run(["mount", "-o", "loop", self.image, self.mountpoint], check=True)
 
     def cut(self, *, journal_written: bool) -> None:
-        """Discard all that is not on the disk; write the journal first if *journal_written*."""
+        """Discard all data not yet on the disk; write the journal first if *journal_written*."""
         fd = os.open(self.mountpoint, os.O_RDONLY)
         try:
             how = _LOGFLUSH if journal_written else _NOLOGFLUSH
@@ -48,8 +48,8 @@ class LoopDisk:
     def unmount(self) -> None:
         """Unmount the disk if it is mounted, and remove its loop device.
 
-        After a cut, the image is copied: another program's mount namespace may hold the old device,
-        whose ext4 refuses all requests.
+        After a cut, the image is copied, because the mount namespace of another program may hold
+        the old device, whose ext4 refuses all requests.
         """
         if self.mountpoint.is_mount():
             subprocess.run(["umount", self.mountpoint], check=True)

@@ -1,6 +1,6 @@
-"""The command on a host that has rebooted; run it as a module, like ``s3fs_meta``.
+"""The ``s3fs_meta`` command on a host that has rebooted; run it as a module.
 
-An environment variable names a file with the boot id.
+An environment variable names a file that contains the boot id.
 """
 
 import os

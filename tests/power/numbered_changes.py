@@ -1,8 +1,9 @@
 """Changes that follow from a seed, and the trees that a power cut may leave.
 
-Owns: the tree after each change, the execution of changes, and the comparison with a tree found
-after a cut. Does not know how the power was cut. The progress is two numbers: how many changes are
-durable, and how many have begun. A host that is then killed reports them over any connection.
+The module contains the tree after each change, the execution of changes, and the comparison with a
+tree found after a cut. It does not depend on the kind of power cut. The progress is two numbers:
+how many changes are durable, and how many have begun. A host that is then killed can report them
+over any connection.
 """
 
 import errno
@@ -16,18 +17,18 @@ from tests.power.ordered_load import Act, Change, Choices, Tree
 
 # A change of at most this size is one write request, so it leaves no hole.
 BYTES_MAX: Final = 100_000
-# The shares of changes that are synced; the seed selects one share.
+# The seed of a test selects one of these shares of synced changes.
 SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
-PIECE_BYTES: Final = 4096  # the smallest read of the kernel
+PIECE_BYTES: Final = 4096  # The kernel reads at least this many bytes.
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
 
 FileId = int
-Sizes = dict[str, int | None]  # size by path; None for a directory
+Sizes = dict[str, int | None]  # The size of each file by path; None for a directory.
 
 
 @dataclass(frozen=True)
 class State:
-    """A tree, and an identity of each of its files that survives renames."""
+    """A tree, and an identity for each of its files that renames do not change."""
 
     tree: Tree = field(default_factory=dict)
     files: dict[str, FileId] = field(default_factory=dict)
@@ -35,11 +36,11 @@ class State:
 
     @property
     def sizes(self) -> Sizes:
-        """Return sizes by path."""
+        """Return the sizes of all entries by path."""
         return {name: None if data is None else len(data) for name, data in self.tree.items()}
 
     def content(self, file: FileId) -> bytes | None:
-        """Return the content of a file, or None if it is removed."""
+        """Return the content of a file, or None if the file is removed."""
         return next((self.tree[name] for name, one in self.files.items() if one == file), None)
 
     def after(self, change: Change) -> "State":
@@ -57,19 +58,19 @@ class State:
 class Progress(NamedTuple):
     """The numbers of durable and begun changes at the power cut."""
 
-    promised: int  # number of durable changes
+    promised: int  # The number of changes that are durable.
     begun: int
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison with the allowed states."""
+    """The result of comparing a tree with the allowed states."""
 
-    number: int  # number of changes whose names and sizes exist
-    lost: set[str]  # files that are partly unreadable
+    number: int  # The number of changes whose names and sizes exist.
+    lost: set[str]  # The files that are partly unreadable.
 
 
 class NumberedChanges:
-    """The changes of one seed, and the states between them."""
+    """The changes of one seed, and the states between these changes."""
 
     def __init__(self, seed: int) -> None:
         self._choices = Choices(0, seed, BYTES_MAX, synced_share=SYNCED_SHARES[seed % 4])
@@ -86,7 +87,7 @@ class NumberedChanges:
     def perform(
         self, root: Path, began: Callable[[int], None], ended: Callable[[int], None]
     ) -> None:
-        """Make changes one after another until the filesystem refuses one."""
+        """Make changes one after the other until the filesystem refuses one."""
         number = 0
         while True:
             change = self.change(number)
@@ -96,17 +97,17 @@ class NumberedChanges:
             number += 1
 
     def progress(self, begun: int, ended: int) -> Progress:
-        """Return the progress, from how many changes have begun and ended."""
+        """Return the progress, computed from how many changes have begun and ended."""
         synced = [number for number in range(ended) if self.change(number).synced]
         return Progress(max(synced, default=-1) + 1, begun)
 
-    # --- judging ---------------------------------------------------------------------------------
+    # --- judging a tree after a cut --------------------------------------------------------------
 
     def judge(self, root: Path, progress: Progress) -> Verdict:
         """Compare a tree with the allowed states.
 
-        Raises AssertionError if a durable change is missing, if the other changes are no prefix, or
-        if the tree has bytes that no change wrote.
+        Raises AssertionError if a durable change is missing, if the existing changes are not a
+        prefix of all changes, or if the tree has bytes that no change wrote.
         """
         self.change(progress.begun)
         found = _sizes_of(root)
@@ -165,7 +166,7 @@ def _may_be_incomplete(change: Change, state: State, found: Sizes) -> bool:
     }
     if change.act not in _SIZED or names != {change.name}:
         return False
-    # created or emptied, and not yet written
+    # The file was created or emptied, and is not yet written.
     return change.act is Act.PUT and found.get(change.name) == 0
 
 

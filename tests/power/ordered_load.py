@@ -1,10 +1,10 @@
-"""A load of several writers, and the check which of their changes survived.
+"""A load of several writers, and the check of which changes survived.
 
-Owns: changes of a tree, their execution by system calls, and the search for each writer's changes
-in a tree. Does not know how the load ends. Each change begins after the previous one has returned.
-With its write-back cache the kernel keeps written data to itself until ``close``, which hands it to
-the daemon. A change that has returned was therefore acknowledged as a whole. Contents have no
-zeros, so that lost bytes are visible.
+The module contains changes of a tree, their execution by system calls, and the search for each
+writer's changes in a tree. It does not depend on the way in which the load ends. Each change begins
+after the previous one has returned. With its write-back cache, the kernel keeps written data until
+``close``, which passes the data to the daemon. A change that has returned was therefore
+acknowledged completely. Contents have no zeros, so that lost bytes are visible.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from typing import Final, NamedTuple
 
 from typing_extensions import override
 
-Tree = dict[str, bytes | None]  # content by path below the root; None for a directory
+Tree = dict[str, bytes | None]  # The content of each file by path; None for a directory.
 
-FOLDERS: Final = ("", "d/")  # The writers share these folders.
-_NAMES: Final = 7  # the number of names of each writer in each folder
+FOLDERS: Final = ("", "d/")  # All writers share these folders.
+_NAMES: Final = 7  # The number of names of each writer in each folder.
 _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 class Act(enum.Enum):
     """The kinds of changes."""
 
-    PUT = "put"  # write a complete file, which may exist
+    PUT = "put"  # Writes a complete file, which may already exist.
     APPEND = "append"
     OVERWRITE = "overwrite"
     TRUNCATE = "truncate"
@@ -42,7 +42,7 @@ class Act(enum.Enum):
     SYNC_FOLDER = "sync folder"
 
 
-# The probability weight of each kind of change.
+# The weight of each kind of change in the random choice.
 _WEIGHTS: Final = {
     Act.PUT: 6.0,
     Act.APPEND: 4.0,
@@ -64,7 +64,7 @@ class Change:
     name: str
     new_name: str = ""
     data: bytes = b""
-    at: int = 0  # the offset of a write, or the new size
+    at: int = 0  # The offset of a write, or the new size.
     synced: bool = False
 
     @property
@@ -95,7 +95,7 @@ class Change:
     def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
         """Return whether a tree may show the change between its own steps."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
-            return False  # The change has one step.
+            return False  # A change of these kinds has only one step.
         old, content = before.get(self.name) or b"", found.get(self.name)
         if content is None:
             return False
@@ -108,7 +108,7 @@ class Change:
         return _is_mixture(content, old, new)
 
     def perform(self, root: Path) -> None:
-        """Make the change on the filesystem, which has acknowledged it when this returns."""
+        """Make the change on the filesystem; it is acknowledged when this method returns."""
         path = root / self.name
         if self.act is Act.RENAME:
             path.rename(root / self.new_name)
@@ -132,7 +132,7 @@ class Change:
         }[self.act]
         with contextlib.ExitStack() as stack:
             fd = os.open(path, flags, 0o644)
-            stack.callback(os.close, fd)  # Closing raises if write-back failed.
+            stack.callback(os.close, fd)  # Closing the file raises if its write-back failed.
             if self.act is not Act.SYNC_FOLDER:
                 if self.at:
                     os.lseek(fd, self.at, os.SEEK_SET)
@@ -142,7 +142,7 @@ class Change:
 
 
 def _is_mixture(content: bytes, old: bytes, new: bytes) -> bool:
-    """Return whether every byte is the old or the new one, or zero."""
+    """Return whether every byte is the old byte, the new byte or zero."""
     if new.startswith(content) or content == old:
         return True
     size = len(content)
@@ -157,7 +157,7 @@ def _sized(data: bytes, size: int) -> bytes:
 
 
 class Choices:
-    """Selects the changes of one writer by a seed."""
+    """A random selection of changes for one writer, determined by a seed."""
 
     def __init__(
         self, writer: int, seed: int, bytes_max: int, *, synced_share: float = 0.2
@@ -252,7 +252,7 @@ class Writer(threading.Thread):
                 self._ending.set()
 
     def _is_gone(self) -> bool:
-        """Return whether the mount is dead, in which case write-back fails with EIO."""
+        """Return whether the mount is dead, so that write-back fails with EIO."""
         try:
             os.statvfs(
                 self._root
@@ -282,7 +282,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[threading.Event]:
-        """Run the writers for the duration of the context; an error sets the event, too."""
+        """Run the writers while the context is active; an error also sets the event."""
         ending = threading.Event()
         writers = [
             Writer(self.root, base, choices, ending)
@@ -305,7 +305,8 @@ class Load:
     def judge(self, found: Tree, killed_ns: int) -> "Verdict":
         """Compare a tree with all steps, and continue from it.
 
-        Raises AssertionError if a promised step is missing, or if the existing steps are no prefix.
+        Raises AssertionError if a promised step is missing, or if the existing steps are not a
+        prefix of all steps.
         """
         parts = [
             {path: data for path, data in found.items() if _writer_of(path) == number}
@@ -340,16 +341,16 @@ def tree_of(root: Path) -> Tree:
 
 
 class Window(NamedTuple):
-    """How many steps of a writer survived: a range, if the tree fits several numbers."""
+    """How many steps of a writer survived; a range if the tree fits several numbers."""
 
-    some: int  # the minimum number of steps that exist at least in part
-    all: int  # the maximum number of steps that exist completely
+    some: int  # The minimum number of steps that exist at least in part.
+    all: int  # The maximum number of steps that exist completely.
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
     """Return how many steps of a writer exist in a tree.
 
-    Raises AssertionError if they are no prefix of the writer's steps.
+    Raises AssertionError if they are not a prefix of the writer's steps.
     """
     tree = dict(base)
     differing = {name for name in tree.keys() | found.keys() if _differ(tree, found, name)}
@@ -426,7 +427,7 @@ class Verdict:
 
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
-    ended_ns: int  # time of the kill
+    ended_ns: int  # The time at which the daemon was killed.
     slack_ns: int = 1_000_000_000  # A group lasts up to 50 ms, but a busy machine may be late.
 
     @override
@@ -436,7 +437,7 @@ class Verdict:
 
     @property
     def age_of_lost_ns(self) -> int:
-        """Return the age of the oldest acknowledged step that was lost, or 0."""
+        """Return the age of the oldest lost acknowledged step, or 0 if none is lost."""
         ends = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)
@@ -446,7 +447,7 @@ class Verdict:
         return max((self.ended_ns - end for end in ends), default=0)
 
     def check_promises(self) -> None:
-        """Require all steps that were synced, or are older than one group commit."""
+        """Require all steps that were synced or are older than one group commit."""
         done_ns = max([self.ended_ns - self.slack_ns, *self._synced_ns()])
         for writer, (steps, window) in enumerate(zip(self.steps, self.windows, strict=True)):
             for number, step in enumerate(steps[window.all :], window.all):
@@ -456,7 +457,7 @@ class Verdict:
                 assert not promised, f"step {number} of writer {writer} is lost: {_describe(step)}"
 
     def _synced_ns(self) -> Iterator[int]:
-        """Yield the start times of completed syncs, which promise all steps that ended before."""
+        """Yield the start of each completed sync, which promises all steps that ended before."""
         for steps in self.steps:
             for step in steps:
                 if step.change.synced and step.ended_ns is not None:

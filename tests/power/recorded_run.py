@@ -48,7 +48,7 @@ from tests.model.machine import CancelAfter
 
 HOST: Final = "a"
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
-_READ_BYTES: Final = 512  # content is lost in units of this size
+_READ_BYTES: Final = 512  # A power cut loses content in units of this size.
 _OPTIONS: Final = FilesystemOptions(access_time=AccessTime.NEVER)
 _CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.COPY_RANGE})
 
@@ -61,13 +61,13 @@ class Stored(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The event that an operation began, parts of which may exist afterwards."""
+    """The event that an operation began; parts of it may exist after a cut."""
 
     number: int
 
 
 class Promised(NamedTuple):
-    """The event that all operations before this number are durable."""
+    """The event that all operations before a given number are durable."""
 
     number: int
 
@@ -113,10 +113,10 @@ class Run:
     events: list[Event] = field(default_factory=list)
     states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
     operations: list[Operation] = field(default_factory=list)
-    undone: list[range] = field(default_factory=list)  # states that a kill has undone
+    undone: list[range] = field(default_factory=list)  # The states that a kill has undone.
 
     def record_rollback(self, found: dict[bytes, Seen], next_ino: int) -> None:
-        """Record the earlier state that a kill has restored as the newest state."""
+        """After a kill, record the earlier state that the mount restored as the newest state."""
         newest = len(self.operations)
         for number in range(newest, -1, -1):
             state = self.states[number].crashed()
@@ -134,7 +134,7 @@ class Run:
         return [self.states[one] for one in window if one not in gone and one < len(self.states)]
 
     def objects(self, cut: int) -> dict[ObjectKey, bytes]:
-        """Return the objects in the store at a cut."""
+        """Return the objects in the store at the time of a cut."""
         objects = dict(self.template.objects)
         for event in self.events[:cut]:
             if isinstance(event, Noted) and isinstance(event.what, Stored):
@@ -160,16 +160,16 @@ class Run:
         return [event.what for event in self.events[:cut] if isinstance(event, Noted)]
 
 
-# --- recording -----------------------------------------------------------------------------------
+# --- recording a run -----------------------------------------------------------------------------
 
-# Room of the log after each fsync: some frames, so that later frames also exceed it.
+# The log's room after each fsync: only a few frames, so that later frames exceed it.
 ROOM_BYTES: Final = 20_000
 
-# Steps of a program other than operations of users.
+# Steps of a recorded program other than users' operations.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
-    "busy",  # the next operation begins during a sync
+    "busy",  # The next operation begins while a sync runs.
     "upload",
     "flush",
     "evict",
@@ -181,10 +181,10 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class FailedSync(NamedTuple):
-    """A sync that fails once; then the daemon is killed."""
+    """A sync that fails once, followed by a kill of the daemon."""
 
-    path: str  # part of the path of the file whose sync fails
-    at_end: bool = False  # the sync of an unmount fails
+    path: str  # The sync of files with this part in their path fails.
+    at_end: bool = False  # True if the failing sync is that of an unmount.
 
 
 class CancelledFlush(NamedTuple):
@@ -194,10 +194,10 @@ class CancelledFlush(NamedTuple):
 
 
 class PastCopy(NamedTuple):
-    """A copy of an entry of the root as it was after a flush, to an unused name."""
+    """A copy of a past entry of the root directory, as of a flush, to an unused name."""
 
-    flush: int  # chooses the flush
-    entry: int  # chooses the entry
+    flush: int  # The number that selects the flush.
+    entry: int  # The number that selects the entry.
 
 
 Step = Wish | CancelledFlush | FailedSync | PastCopy | str
@@ -206,7 +206,7 @@ Step = Wish | CancelledFlush | FailedSync | PastCopy | str
 async def record(
     program: Sequence[Step], home: Path, template: MemoryStore, pragmas: Pragmas
 ) -> Run:
-    """Run a program and return its recording, after a check that the recording is complete."""
+    """Run a program and return its recording, after checking that it is complete."""
     recorder = Recorder(home)
     run = Run(template, pragmas, recorder.events)
     store = _RecordedStore(recorder, template)
@@ -226,7 +226,7 @@ async def record(
 
 
 class _Recorded:
-    """The open session that is recorded."""
+    """The open session that is being recorded."""
 
     def __init__(self, run: Run, recorder: Recorder, store: MemoryStore, home: Path) -> None:
         self._run, self._recorder, self._store, self._home = run, recorder, store, home
@@ -350,7 +350,7 @@ class _Recorded:
             await (self.session.close() if step.at_end else self.session.durability.sync_all())
         except OSError:
             await self._kill_uncommitted()
-        else:  # nothing to sync in such a file
+        else:  # The sync did not use the failing file.
             self._recorder.failing = ""
             self._recorder.note(Promised(done))
             if step.at_end:
@@ -380,7 +380,7 @@ class _Recorded:
         await self._kill_uncommitted()
 
     async def _kill_uncommitted(self) -> None:
-        """Kill the daemon while a group is open, and continue from the state found."""
+        """Kill the daemon while a group is open, and continue from the restored state."""
         self._recorder.note(Began(len(self._run.operations)))
         self.session.volume.db.close()
         self.session.volume.state_dir.unlock()
@@ -409,14 +409,14 @@ async def open_session(
         SystemClock(),
         _OPTIONS,
         sync_file=session.durability.sync_file,
-        slices=Slices(cloned_names=2, directories=1, shared_blocks=2),  # a copy is several groups
+        slices=Slices(cloned_names=2, directories=1, shared_blocks=2),  # A copy has several groups.
     )
     await _remove_orphans(fs)
     return session, fs
 
 
 async def _remove_orphans(fs: Filesystem) -> None:
-    """Remove files and trees without a name, as a mount does in the background; none is left."""
+    """Remove files and trees without a name until none is left, as a mount does."""
     fs.adopt_orphans()
     while len(fs.orphans.trees):
         fs.tree_removal.remove_slice()
@@ -424,16 +424,16 @@ async def _remove_orphans(fs: Filesystem) -> None:
         await fs.orphans.purge(ino)
 
 
-# --- judging -------------------------------------------------------------------------------------
+# --- judging a state after a cut -----------------------------------------------------------------
 
 
 async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
-    """Check one random state that a cut may leave."""
+    """Check one random state that a power cut may leave."""
     await judge(run, cut, PowerCut(run.events[:cut]).choose(dice), home)
 
 
 async def judge(run: Run, cut: int, state: State, home: Path) -> None:
-    """Mount a state after a cut on the next boot, and compare it with the promises."""
+    """Mount a state after a cut as on the next boot, and compare it with the promises."""
     state.write_to(home)
     store = MemoryStore()
     store.objects = run.objects(cut)
@@ -450,7 +450,7 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
 
 
 async def _find(run: Run, cut: int, fs: Filesystem) -> int:
-    """Return how many operations the rows contain; contents are compared by size only."""
+    """Return how many operations the rows contain; only the sizes of contents are compared."""
     found = await tree_of(fs, content=False)
     promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
     for number in range(begun, promised - 1, -1):
@@ -475,7 +475,7 @@ def _changed(run: Run, cut: int) -> set[Ino]:
 
 
 async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
-    """Require that every byte is from a state since the last promise.
+    """Require that every byte belongs to a state since the last promise.
 
     Only files changed since then may have lost content.
     """
@@ -538,7 +538,7 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
     assert damage == [], damage
 
 
-LOST: Final = "I43"  # the cache file of a dirty block is complete
+LOST: Final = "I43"  # The cache file of a dirty block is complete.
 
 
 async def _write_after_the_cut(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:

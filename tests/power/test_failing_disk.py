@@ -1,4 +1,4 @@
-"""A real disk that fails to write, and works again later.
+"""A real disk whose writes fail for some time.
 
 The state directory is on an ext4 whose image is a sparse file on a small tmpfs. While the tmpfs is
 full, the loop device fails to write blocks that the image lacks.
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.mount
 THIN_BYTES: Final = 64 << 20
 IMAGE_BYTES: Final = 300 << 20
 BLOCK: Final = os.urandom(64 << 10)
-OPTIONS: Final = "commit=600,sync_interval=600"  # else the block is stored in the bucket meanwhile
+OPTIONS: Final = "commit=600,sync_interval=600"  # Nothing is uploaded during a test.
 
 
 class ThinDisk:
-    """An ext4 without a journal, whose data blocks get space on a tmpfs when they are written."""
+    """An ext4 without a journal; its data blocks take space on a tmpfs when they are written."""
 
     def __init__(self, home: Path) -> None:
         self.thin, self.mountpoint = home / "thin", home / "disk"
@@ -58,12 +58,12 @@ class ThinDisk:
         subprocess.run(["mount", "-o", "loop", self._image, self.mountpoint], check=True)
 
     def unmount(self) -> None:
-        """Unmount the disk; the memory forgets its files."""
+        """Unmount the disk, which empties the page cache of its files."""
         subprocess.run(["umount", self.mountpoint], check=True)
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
-        """Let writes of new blocks fail in a ``with`` block."""
+        """Make writes of new blocks fail while the context is active."""
         filler = self.thin / "filler"
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
@@ -82,7 +82,7 @@ class ThinDisk:
 
 @pytest.fixture
 def thin_disk(tmp_path: Path) -> Iterator[ThinDisk]:
-    """Return a disk that can fail."""
+    """Return a disk whose writes can be made to fail."""
     why = why_no_loop_disk()
     if why and "loop" not in REQUIRED:
         pytest.skip(why)
@@ -94,7 +94,7 @@ def thin_disk(tmp_path: Path) -> Iterator[ThinDisk]:
 
 
 class Host:
-    """A mount whose state directory is on a disk that fails."""
+    """A mount whose state directory is on a failing disk."""
 
     def __init__(self, place: Place, disk: ThinDisk, home: Path) -> None:
         self._place, self._disk = place, disk
@@ -124,7 +124,7 @@ class Host:
         self._program.run("umount", self._place.mountpoint)
 
     def wait_for_room(self) -> None:
-        """Wait until the log of the database has room, which the mount makes after an fsync."""
+        """Wait until the mount has extended the log of the database after an fsync."""
         [log] = self._disk.mountpoint.glob("state/*/meta.db-wal")
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while log.stat().st_size < WAL_ROOM_BYTES:
@@ -132,7 +132,7 @@ class Host:
             time.sleep(0.01)
 
     def lose_power(self) -> None:
-        """Kill the daemon, and let the memory forget the files of the disk."""
+        """Kill the daemon, and drop the files of the disk from the page cache."""
         pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
         signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
         assert select.select([pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
@@ -149,8 +149,10 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
-def test_lost_pages_are_reported_even_if_another_program_got_a_report(thin_disk: ThinDisk) -> None:
-    """Any program may call syncfs(2) on the disk of the cache; the kernel reports the loss to it."""
+def test_lost_pages_are_reported_even_if_another_program_got_the_error_first(
+    thin_disk: ThinDisk,
+) -> None:
+    """The kernel may report lost pages to any program that calls syncfs(2) on the disk."""
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
     blocks = [BlockId(number) for number in range(1, SYNCFS_FILES_MIN + 1)]
@@ -160,7 +162,7 @@ def test_lost_pages_are_reported_even_if_another_program_got_a_report(thin_disk:
     with thin_disk.full():
         for block in blocks:
             files.write_within(block, 0, BLOCK, 3)
-        for _ in range(2):  # the second one reports success
+        for _ in range(2):  # The second call reports success.
             subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
 
     with pytest.raises(OSError, match=r"Input/output error|No space left"):
@@ -169,7 +171,7 @@ def test_lost_pages_are_reported_even_if_another_program_got_a_report(thin_disk:
     gc.collect()
 
 
-def test_fsync_of_the_mount_after_a_failed_one_is_durable(
+def test_fsync_in_the_mount_after_a_failed_fsync_is_durable(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
     """The kernel counts the lost block as written, so the new mount must write it again."""
@@ -199,7 +201,7 @@ def test_fsync_of_the_mount_after_a_failed_one_is_durable(
     host.unmount()
 
 
-def test_bytes_that_the_memory_has_dropped_after_a_failed_sync_are_no_zeros(
+def test_pages_dropped_after_a_failed_sync_are_not_read_as_zeros(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
     """The kernel counts the lost pages as written, so it drops them when it needs memory."""
@@ -224,7 +226,7 @@ def test_bytes_that_the_memory_has_dropped_after_a_failed_sync_are_no_zeros(
     host.unmount()
 
 
-def test_bytes_that_were_lost_are_no_zeros_in_the_mount_that_lost_them(
+def test_pages_lost_during_a_mount_are_not_read_as_zeros_in_it(
     thin_disk: ThinDisk,
 ) -> None:
     thin_disk.mount()
@@ -253,10 +255,10 @@ def test_bytes_that_were_lost_are_no_zeros_in_the_mount_that_lost_them(
     gc.collect()
 
 
-def test_lost_pages_of_a_file_that_the_kernel_has_forgotten_are_reported(
+def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
     thin_disk: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An inode that leaves the memory takes its error along; only that of the disk stays."""
+    """An evicted inode loses its error; only the error of the disk remains."""
     monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 1)
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
@@ -265,7 +267,7 @@ def test_lost_pages_of_a_file_that_the_kernel_has_forgotten_are_reported(
     files.sync([first])
     with thin_disk.full():
         files.write_within(first, 0, BLOCK, 3)
-        files.create(second, 0, b"")  # closes the first one
+        files.create(second, 0, b"")  # This call closes the first file.
         subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
         _forget_inodes(thin_disk.mountpoint)
 
@@ -276,7 +278,7 @@ def test_lost_pages_of_a_file_that_the_kernel_has_forgotten_are_reported(
 
 
 def _drop_pages(root: Path) -> None:
-    """Let the kernel forget the pages of files, as if it needed the memory."""
+    """Make the kernel drop the pages of files, as if it needed the memory."""
     for path in root.glob("**/xxx/*"):
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -284,18 +286,18 @@ def _drop_pages(root: Path) -> None:
 
 
 def _forget_inodes(root: Path) -> None:
-    """Let the kernel forget the pages and the inodes of block files that no process has open."""
+    """Make the kernel drop the pages and inodes of block files that no process has open."""
     _drop_pages(root)
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # inodes and names, not pages
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # Drop only inodes and names.
     except OSError as exc:
         pytest.skip(f"the kernel cannot be asked to forget inodes: {exc}")
 
 
-def test_disk_that_was_attached_again_on_the_same_boot_serves_no_zeros(
+def test_disk_reattached_on_the_same_boot_is_not_read_as_zeros(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The memory lost what the kernel could not write, as in a power cut."""
+    """Pages that the kernel could not write are lost, as after a power cut."""
     if not Path("/sys/block/loop0/diskseq").exists():
         pytest.skip("disks have numbers since Linux 5.15")
     host = Host(empty, thin_disk, tmp_path)
@@ -305,8 +307,8 @@ def test_disk_that_was_attached_again_on_the_same_boot_serves_no_zeros(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
-    host.wait_for_room()  # the next rows need no new blocks of the disk
-    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # inodes made ahead
+    host.wait_for_room()  # Rows written later need no new disk blocks.
+    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # writes prepared inodes
     with thin_disk.full():
         path.write_bytes(BLOCK)
         host.lose_power()

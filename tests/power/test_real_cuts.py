@@ -1,6 +1,6 @@
-"""The power of a real disk is cut under a real mount.
+"""Power cuts of a real disk under a real mount.
 
-The state directory is on an ext4 of its own on a loop device. While changes run, ext4 is shut down
+The state directory is on its own ext4 on a loop device. While changes run, ext4 is shut down
 without writing its caches, and the daemon is killed. Then ext4 is mounted again and replays its
 journal, and the filesystem is mounted as on the next boot. The tree is judged as in
 ``numbered_changes``. The filesystem must be writable, unmount and pass fsck. Recorded cuts reach
@@ -44,7 +44,7 @@ MODES: Final = (
 
 
 class Machine:
-    """A mount whose state directory is on a disk whose power a test can cut."""
+    """A mount whose state directory is on a disk with a power switch for the test."""
 
     def __init__(self, place: Place, disk: LoopDisk, options: str) -> None:
         self._place, self._disk, self._options = place, disk, options
@@ -102,7 +102,7 @@ class Machine:
         return changes.progress(begun[-1], ended[-1])
 
     def judge(self, changes: NumberedChanges, progress: Progress) -> Verdict:
-        """Compare the tree with the allowed states; the filesystem must unmount and pass fsck."""
+        """Compare the tree with the allowed states; require a clean unmount and a clean fsck."""
         root = self._place.mountpoint
         verdict = changes.judge(root, progress)
         for name in verdict.lost:
@@ -164,14 +164,16 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [MODES[0]])
-def test_synced_data_survives_a_real_power_cut(empty: Place, disk: LoopDisk, options: str) -> None:
+def test_synced_data_survives_a_power_cut_of_a_real_disk(
+    empty: Place, disk: LoopDisk, options: str
+) -> None:
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", MODES)
-def test_synced_data_survives_many_real_power_cuts(
+def test_synced_data_survives_many_power_cuts_of_a_real_disk(
     empty: Place, disk: LoopDisk, options: str
 ) -> None:
     """Several cuts are made with each journal mode that keeps synced data."""

@@ -1,10 +1,11 @@
-"""Every state that a power cut may leave keeps the promises of docs/design/durability.md.
+"""Recorded power cuts: every state that a cut may leave keeps the documented promises.
 
-A program runs while all requests to the disk are recorded. Then states are built as a disk may hold
-them after a cut. Each is mounted as on the next boot, and judged. The database must open. Its rows
-must be a prefix of the operations, with all that a sync promised. Every byte must be from a state
-since that sync. fsck may find only lost content that no sync promised. The filesystem must be
-writable. A seed selects the program and the states, and is in the name of the test.
+docs/design/durability.md lists the promises. A program runs while all requests to the disk are
+recorded. Then states are built as a disk may hold them after a cut. Each state is mounted as on the
+next boot, and judged. The database must open. Its rows must be a prefix of the operations, with all
+that a sync promised. Every byte must be from a state since that sync. fsck may find only lost
+content that no sync promised. The filesystem must be writable. A seed, which is in the name of the
+test, selects the program and the states.
 """
 
 import itertools
@@ -59,12 +60,12 @@ MODES: Final = (
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.COPY_RANGE, Act.MAKE_FILE, Act.FSYNC}
-# The model does not know the inode numbers of a copy (see ``PastCopy``).
+# The model does not contain the inode numbers of a copy (see ``PastCopy``).
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
 
 def make_program(seed: int, steps: int) -> list[Step]:
-    """Return a random program, whose contents have no zeros, so that lost bytes are visible."""
+    """Return a random program; its contents have no zeros, so that lost bytes are visible."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
     for _ in range(steps):
@@ -80,7 +81,7 @@ def make_program(seed: int, steps: int) -> list[Step]:
 def differing_cuts(run: Run) -> list[int]:
     """Return the events at which cuts differ: each completed sync, and the end.
 
-    A cut between two of them leaves no state that a cut at the later one cannot leave.
+    A cut between two of them leaves only states that a cut at the later one can leave, too.
     """
     syncs = (SyncedFile, SyncedDirectory, SyncedAll)
     found = [cut for cut, event in enumerate(run.events) if isinstance(event, syncs)]
@@ -108,7 +109,7 @@ async def test_recorded_power_cuts_keep_all_promises(
     synchronous: str,
     seed: int,
 ) -> None:
-    """Some states of a short program are judged, with each durable journal mode."""
+    """Some states of a short program are judged for each durable journal mode."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, 12), boots.next_home(), template, pragmas)
 
@@ -134,7 +135,7 @@ async def test_many_recorded_power_cuts_keep_all_promises(
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:
-    """Return a program of small overwrites, with changes of rows between them."""
+    """Return a program of small overwrites with changes of rows between them."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
     for _ in range(steps):
@@ -149,7 +150,7 @@ def make_overwrites(seed: int, steps: int) -> list[Step]:
 async def test_overwrites_in_place_are_durable_after_fsync(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """fsync also makes overwrites in place durable, although they change no row."""
+    """An overwrite in place changes no row, but fsync must make it durable."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     program = [*make_overwrites(seed, 16), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, pragmas)
@@ -159,7 +160,7 @@ async def test_overwrites_in_place_are_durable_after_fsync(
 
 
 def make_copies(seed: int, steps: int) -> list[Step]:
-    """Return a program that copies small ranges among three files, which it changes and uploads."""
+    """Return a program that changes and uploads three files, and copies ranges between them."""
     dice = random.Random(seed)
     program: list[Step] = []
     for number in range(3):
@@ -177,10 +178,10 @@ def make_copies(seed: int, steps: int) -> list[Step]:
 
 
 @pytest.mark.parametrize("seed", range(300, 306))
-async def test_copies_of_ranges_keep_all_promises(
+async def test_copied_ranges_keep_all_promises_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
-    """A copy shares an uploaded block or writes a new one, at once or after its content is fetched."""
+    """A copy shares an uploaded block, or writes a new one, perhaps after fetching its content."""
     program = [*make_copies(seed, 30), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, Pragmas())
 
@@ -189,7 +190,7 @@ async def test_copies_of_ranges_keep_all_promises(
 
 
 def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
-    """Return a program with syncs that fail, each followed by a mount on the same boot.
+    """Return a program with failing syncs, each followed by a mount on the same boot.
 
     Args:
         at_end: the probability that the sync of an unmount fails.
@@ -210,7 +211,7 @@ def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
 
 @pytest.mark.parametrize("at_end", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(400, 406))
-async def test_mounts_after_failed_syncs_keep_all_promises(
+async def test_mounts_after_failed_syncs_keep_all_promises_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int, at_end: float
 ) -> None:
     """Bytes that a failed sync lost are on the disk after the next fsync of a later mount."""
@@ -220,14 +221,14 @@ async def test_mounts_after_failed_syncs_keep_all_promises(
     await judge_random_states(run, seed, 8, boots)
 
 
-EVERY_MAX: Final = 9  # up to so many unsynced changes every combination is tried
+EVERY_MAX: Final = 9  # Up to this number of unsynced changes, every combination is tried.
 
 
 def combinations(loose: int) -> Iterator[int]:
     """Yield subsets of the unsynced changes, as bits.
 
-    Few changes are tried in every combination. Of many changes, these are tried: each prefix, each
-    suffix, each change alone, all but one, and each pair.
+    If there are few changes, every combination is tried. Of many changes, these are tried: each
+    prefix, each suffix, each change alone, all but one, and each pair.
     """
     if loose <= EVERY_MAX:
         yield from range(1 << loose)
@@ -246,7 +247,7 @@ def combinations(loose: int) -> Iterator[int]:
 
 
 def states_of(run: Run) -> Iterator[tuple[int, State]]:
-    """Yield cuts with the states that they may leave, each state once."""
+    """Yield cuts with the states that they may leave, each state only once."""
     seen: set[tuple[int, int, int]] = set()
     for cut in differing_cuts(run):
         power_cut = PowerCut(run.events[:cut])
@@ -261,10 +262,10 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
-async def test_every_state_of_a_short_run(
+async def test_every_state_of_a_short_run_keeps_all_promises(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """Two files are written and synced; at every cut all subsets of unsynced changes are judged."""
+    """Two files are written and synced; all subsets of unsynced changes are judged at every cut."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
     make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)
@@ -280,7 +281,7 @@ async def test_every_state_of_a_short_run(
 
 
 def make_past_copies(seed: int, steps: int) -> list[Step]:
-    """Return a program that removes trees, and copies them as they were, in several groups each."""
+    """Return a program that removes trees, and copies them from the past in several groups."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_DIRECTORY, 0, number) for number in range(2)]
     for number in range(6):
@@ -302,7 +303,7 @@ def make_past_copies(seed: int, steps: int) -> list[Step]:
 
 @pytest.mark.parametrize("seed", range(500, 502))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), [MODES[0], MODES[2], MODES[4]])
-async def test_copies_of_the_past_are_complete_or_absent(
+async def test_copies_of_past_trees_are_complete_or_absent_after_power_cuts(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
     """An unfinished copy is a tree without a name, which is removed with all its rows."""

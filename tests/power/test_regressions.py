@@ -1,4 +1,4 @@
-"""Power cuts that once broke a promise."""
+"""Power cuts that once broke a promise of durability."""
 
 import pytest
 from typing_extensions import override
@@ -40,15 +40,17 @@ APPEND_OTHER = Wish(Act.APPEND, 0, 0, 3, 3)
 WAL = Pragmas()
 
 
-async def test_new_state_directory_is_durable(template: MemoryStore, boots: Boots) -> None:
-    """The names of new directories must be synced, or a power cut loses a new mount's state."""
+async def test_new_state_directory_survives_a_power_cut(
+    template: MemoryStore, boots: Boots
+) -> None:
+    """The names of new directories must be synced, or the state of a new mount is lost."""
     run = await record([*FILE, FSYNC], boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
 
 
 class _WithoutLastSector(Dice):
-    """A disk that lost the last bytes of each page, which SQLite's checksum may not cover."""
+    """A disk that has lost the last bytes of pages, which SQLite's checksum may not cover."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -66,7 +68,7 @@ class _WithoutLastSector(Dice):
 
 
 class _SizesWithoutPages(Dice):
-    """A disk that has only the sizes of block files, and complete other files."""
+    """A disk that has only the sizes of block files, and the content of all other files."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -89,23 +91,23 @@ class _SizesWithoutPages(Dice):
 
 
 async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots) -> None:
-    """Judge the state after a program on a disk where sizes are written before pages."""
+    """Judge the state after a program, on a disk that writes sizes before pages."""
     run = await record(program, boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
 
 
-async def test_size_without_its_pages_is_an_error_not_zeros(
+async def test_size_without_its_pages_is_read_as_an_error_and_not_as_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Rows and sizes may be on the disk a second before the content; reads then fail."""
+    """Rows and sizes may reach the disk a second before the content."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
-async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
+async def test_unsynced_end_of_a_page_is_read_as_an_error_and_not_as_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The synced start of the page is on the disk, its later end is not; reads of it fail."""
+    """The start of the page is synced and on the disk, but the end of the page is not."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 
@@ -114,7 +116,7 @@ async def test_end_of_a_half_synced_page_is_an_error_not_zeros(
     [[FLUSH, APPEND_OTHER], [Wish(Act.TRUNCATE, 0, 1)]],
     ids=["append to an uploaded block", "cut of a dirty block"],
 )
-async def test_change_that_copies_a_block_keeps_synced_content(
+async def test_change_that_copies_a_block_keeps_synced_content_after_a_power_cut(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
@@ -122,7 +124,7 @@ async def test_change_that_copies_a_block_keeps_synced_content(
     await _judge_sizes(program, template, boots)
 
 
-LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # to one byte less than a block
+LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The file is truncated to one byte less than a block.
 
 
 @pytest.mark.parametrize(
@@ -130,19 +132,19 @@ LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # to one byte less than a block
     [[LENGTHEN, FSYNC, APPEND], [FLUSH, LENGTHEN, FSYNC, APPEND], [FLUSH, LENGTHEN, FLUSH, APPEND]],
     ids=["dirty block", "dirty block of a longer file", "uploaded block"],
 )
-async def test_write_after_a_gap_keeps_the_zeros_of_the_gap(
+async def test_write_after_a_gap_keeps_the_synced_zeros_of_the_gap(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """The synced file had zeros after the content of its block; only the written bytes may be lost."""
+    """Only the written bytes may be lost, but not the synced zeros of the gap before them."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
+async def test_write_into_a_hole_keeps_the_rest_of_the_hole_readable(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The hole was synced; only the written part of it may become unreadable."""
+    """The hole was synced, so only the written part of it may become unreadable."""
     program: list[Step] = [FILE[0], Wish(Act.TRUNCATE, 0, 5), FSYNC, APPEND, COMMIT]
     run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
@@ -152,7 +154,7 @@ async def test_write_into_a_hole_keeps_the_rest_of_it_readable(
     await judge(run, len(run.events), state, boots.next_home())
 
 
-async def test_append_to_a_dirty_block_keeps_synced_content(
+async def test_append_to_a_dirty_block_keeps_synced_content_after_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
@@ -163,16 +165,16 @@ async def test_append_to_a_dirty_block_keeps_synced_content(
 async def test_reused_block_number_does_not_restore_undone_bytes(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A block file of an undone group is reused; its truncation may not be on the disk."""
+    """The block file of an undone group is reused; its truncation may not be on the disk."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-async def test_cut_during_the_switch_to_wal_damages_nothing(
+async def test_power_cut_during_the_switch_to_wal_damages_nothing(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The switch of a restored database to WAL writes a rollback journal, which must be synced."""
+    """For a restored database, SQLite writes a rollback journal, which must be synced."""
     run = await record([], boots.next_home(), template, WAL)
     journal = next(
         event.file
@@ -192,7 +194,7 @@ async def test_cut_during_the_switch_to_wal_damages_nothing(
 async def test_resumed_changelog_is_synced_before_it_is_uploaded(
     template: MemoryStore, boots: Boots, task_steps: int
 ) -> None:
-    """Otherwise a host would take its own changelog for that of another host after a cut."""
+    """After a cut, a host must not mistake its own changelog for that of another host."""
     program: list[Step] = [*FILE, FSYNC, CancelledFlush(task_steps), FLUSH]
     run = await record(program, boots.next_home(), template, WAL)
     stored = [
@@ -210,7 +212,7 @@ async def test_resumed_changelog_is_synced_before_it_is_uploaded(
 async def test_host_recovers_its_first_lease_after_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A host recognises its lease after a power cut at any point since it took the lease."""
+    """The power cut may happen at any point after the host acquired its first lease."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number
@@ -234,10 +236,10 @@ async def test_host_recovers_its_first_lease_after_a_power_cut(
 
 @pytest.mark.parametrize("path", ["/blocks/", "-wal"])
 @pytest.mark.parametrize("last", [SYNC, FSYNC, APPEND_OTHER])
-async def test_fsync_of_the_mount_after_a_failed_one_is_durable(
+async def test_fsync_in_the_next_mount_after_a_failed_fsync_is_durable(
     template: MemoryStore, boots: Boots, path: str, last: Step
 ) -> None:
-    """The kernel keeps lost pages in memory, and reports success of every later sync."""
+    """The kernel keeps lost pages in memory, and reports success for every later sync."""
     program: list[Step] = [*FILE, FSYNC, APPEND, COMMIT, FailedSync(path), last, FSYNC]
     run = await record(program, boots.next_home(), template, WAL)
 

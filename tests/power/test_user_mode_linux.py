@@ -1,9 +1,9 @@
-"""A complete machine loses its power: a user-mode Linux with its own kernel and page cache.
+"""Power loss of a complete machine: a user-mode Linux with its own kernel and page cache.
 
-The machine reads the files of this host (hostfs), and has a disk of its own for its state
-directory. Its process is killed during some change. The disk keeps what that kernel had written,
-and its memory is lost. The disk is then mounted on this host, and judged as in ``test_real_cuts``.
-The tests need Debian's package user-mode-linux.
+The machine reads the files of this host (hostfs), and has its own disk for its state directory. Its
+process is killed during some change. The disk keeps what that kernel had written, and its memory is
+lost. The disk is then mounted on this host, and judged as in ``test_real_cuts``. The tests need
+Debian's package user-mode-linux.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def user_mode_linux() -> str:
 
 @contextlib.contextmanager
 def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Popen[str]"]:
-    """Run a machine, which is killed at the end of the context."""
+    """Run a machine, and kill it when the context ends."""
     command = [program, "mem=512M", f"ubda={disk.image}", f"init={home / 'init'}"]
     command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
     command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
@@ -103,7 +103,7 @@ def work_until_the_end(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(4))
-def test_synced_data_survives_the_loss_of_a_machine_s_memory(
+def test_synced_data_survives_the_power_loss_of_a_virtual_machine(
     user_mode_linux: str, empty: Place, disk: LoopDisk, tmp_path: Path, seed: int
 ) -> None:
     changes, stop_at = NumberedChanges(seed), random.Random(seed).randrange(1, CHANGES_MAX)

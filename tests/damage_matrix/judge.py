@@ -227,6 +227,21 @@ class Judge:
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         self._expect(again.status == 0, f"after keep --drop: {again.status}: {again.said[:300]}")
 
+    def unkept(self) -> None:
+        """Require that fsck names the broken kept points, and is clean once they are dropped."""
+        self._expect(self.result.status == 4, f"status {self.result.status}")
+        points = set(re.findall(r"kept point (kept-\d+)", self.result.said))
+        self._expect(bool(points), "it names no kept point")
+        seen = entrances.other_host(self.cell)
+        self._expect(seen.status == 0, f"another host cannot mount: {seen.said[:300]}")
+        if seen.tree is not None:
+            self._compare(self.world.last, seen.tree)
+        for name in sorted(points):
+            dropped = self.cell.command("keep", self.cell.bucket.url, "--drop", name)
+            self._expect(dropped.status == 0, f"keep --drop: {dropped.said[:300]}")
+        again = self.cell.command("fsck", "-y", "--deep", self.cell.bucket.url)
+        self._expect(again.status in {0, 1}, f"after keep --drop: {again.status}: {again.said}")
+
     def refused(self) -> None:
         """Require a refusal that changed nothing."""
         if self.where.entrance == "mount -o ro,at=":
@@ -300,6 +315,7 @@ _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
     Verdict.FOUND: Judge.found,
     Verdict.REPAIRED: Judge.repaired,
     Verdict.REPORTED: Judge.reported,
+    Verdict.UNKEPT: Judge.unkept,
     Verdict.REFUSED: Judge.refused,
     Verdict.REBUILT: Judge.rebuilt,
     Verdict.HELD: Judge.held,

@@ -29,8 +29,11 @@ class Program:
     def __init__(self, cachedir: Path) -> None:
         self.cachedir = cachedir
         self.executes = False
+        # A user's environment has no PYTHONUNBUFFERED, which hides output that is not flushed.
         self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("S3FS_META")
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("S3FS_META") and key != "PYTHONUNBUFFERED"
         } | {"PYTHONPATH": str(ROOT)}
 
     def run(

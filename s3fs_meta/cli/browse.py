@@ -77,7 +77,7 @@ def browse(
 
         def announce(url: str) -> None:
             front.ready()
-            output.print_text(url)
+            output.print_at_once(url)
             typer.echo("Ctrl-C ends the page.", err=True)
             if open_browser:
                 # A file passes the URL with its token: other users could read it in the arguments.

@@ -91,7 +91,7 @@ async def _watch(place: Target, interval_s: float) -> None:
                 requesters = await _requesters(place, later.at_s - earlier.at_s)
             except (NotMountedError, ControlError) as exc:
                 live.stop()
-                output.print_text(f"{earlier.figures['url']}: {exc.message}")
+                output.print_at_once(f"{earlier.figures['url']}: {exc.message}")
                 return
             screen = rendered(view(earlier, later, requesters))
             if console.is_terminal:

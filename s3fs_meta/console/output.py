@@ -29,6 +29,12 @@ def print_text(text: str) -> None:
     sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + "\n")
 
 
+def print_at_once(text: str) -> None:
+    """Print one line of a command that continues, so that a pipe or a file gets it now."""
+    print_text(text)
+    sys.stdout.flush()
+
+
 def print_table(rows: Mapping[str, str], title: str = "") -> None:
     """Print names and values in two columns."""
     table = Table(title=title or None, show_header=False, box=None, title_justify="left")

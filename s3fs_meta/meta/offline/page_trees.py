@@ -101,7 +101,7 @@ class PageTrees:
             raise FormatError(self._key, text)
         yield last
         places = page[at + _HEADER.size : at + _HEADER.size + 2 * cells]
-        for (place,) in struct.iter_unpack(">H", places):
+        for (place,) in struct.iter_unpack(">H", bytes(places)):
             if place + _NUMBER.size > self._page_bytes:
                 text = f"page {number} of the file has a cell at byte {place}, outside the page"
                 raise FormatError(self._key, text)

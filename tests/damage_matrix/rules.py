@@ -46,11 +46,13 @@ class Verdict(enum.Enum):
     FOUND = (
         "status 4 if the current state or its content is damaged, otherwise 0 or 4; changes nothing"
     )
-    REPAIRED = "repaired; a second run is clean, and another host has all remaining content"
+    REPAIRED = (
+        "repaired; a second run is clean, after keep --drop of points that need lost objects, and"
+        " another host has all remaining content"
+    )
     REFUSED = "refused, with advice; changes nothing"
     HELD = "refused: another host holds the filesystem; --takeover overrides"
     REPORTED = "reported, status 4, until keep --drop gives the point up; changes nothing else"
-    UNKEPT = "reported, status 4, until keep --drop gives up the kept points that need it"
     REBUILT = "all content is restored, and the newest names that intact objects lead to"
     STOPS = "ships nothing more, keeps unshipped data on this host, and reports it"
     SAFE = "no crash and no hang; bounded memory; intact objects stay"
@@ -277,20 +279,6 @@ RULES: Final[tuple[Rule, ...]] = (
         ("fsck -n",),
         Verdict.FOUND,
         "fsck -n reads what the current state needs; --deep reads everything",
-    ),
-    Rule(
-        ("first changelog",),
-        ("missing",),
-        ("fsck -y",),
-        Verdict.UNKEPT,
-        "a listing shows that it is missing, without --deep",
-    ),
-    Rule(
-        ("first changelog",),
-        (*BROKEN, "another of its kind", "foreign"),
-        ("fsck -y --deep", "fsck -y --deep, local state"),
-        Verdict.UNKEPT,
-        "no other object has the changes of a kept point, and only its owner gives it up",
     ),
     Rule(
         ANY,

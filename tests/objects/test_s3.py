@@ -156,7 +156,7 @@ def test_trickling_answer_is_abandoned() -> None:
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
 
     with pytest.raises(TransientStoreError, match="took too long"):
-        store.read_body(KEY, StreamingBody(io.BytesIO(bytes(10 << 20)), 10 << 20), 1)
+        store.read_body(KEY, StreamingBody(io.BytesIO(bytes(10 << 20)), 10 << 20), 0)
 
 
 @pytest.mark.s3

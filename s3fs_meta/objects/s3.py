@@ -178,6 +178,8 @@ class S3Store:
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag*."""
+        if not etag:  # a server may ignore an empty condition and replace any version
+            raise UnexpectedStoreError(key, "the store's answer to GET had no ETag")
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
@@ -240,6 +242,8 @@ class S3Store:
                     code = f"{error_code(exc)}: credentials were renewed"
                     raise TransientStoreError(key, code) from exc
                 raise
+            except KeyError as exc:
+                raise UnexpectedStoreError(key, f"the store's answer has no {exc}") from exc
         except FOREIGN as exc:
             raise translate(exc, key, self._holder.endpoint_url) from exc
 
@@ -263,7 +267,7 @@ class S3Store:
 
     def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:
         answer = client.get_object(**self._named(key))
-        body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer["ETag"]
+        body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer.get("ETag", "")
         try:
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:

@@ -130,6 +130,27 @@ async def test_range_beyond_the_end_of_an_object_is_damage(
         await store.get_range(KEY, 0, 10)
 
 
+async def test_object_without_an_etag_is_read_and_never_replaced(
+    double: S3Double, store: S3Store
+) -> None:
+    """A server may ignore an empty condition, so that two writers would replace each other."""
+    double.answer(Reply(200, b"content"))
+
+    content, etag = await store.get(KEY, PACK_BYTES_MAX)
+
+    assert (content, etag) == (b"content", "")
+    with pytest.raises(UnexpectedStoreError, match="no ETag"):
+        await store.replace(KEY, b"other", etag)
+    assert [seen.method for seen in double.seen] == ["GET"]
+
+
+async def test_incomplete_answer_to_a_write_is_an_error(double: S3Double, store: S3Store) -> None:
+    double.answer(Reply(200))
+
+    with pytest.raises(UnexpectedStoreError, match="no 'ETag'"):
+        await store.create(KEY, b"content")
+
+
 async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: S3Store) -> None:
     """An object larger than the caller accepts is not downloaded."""
     double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))

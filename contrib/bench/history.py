@@ -55,7 +55,7 @@ def measured(
     with writer:
         call(*writer.words("flush", "--image"))
         mounted = _versions(writer.words("versions", paths=[writer.mountpoint / "watched"]), rounds)
-        past = writer.mountpoint / ".snapshots" / f"txg={earlier}"
+        past = writer.mountpoint / ".snapshots" / f"txg={earlier}" / "directory-000000"
         first_s = _timed(lambda: subprocess.run(["ls", past], check=True, capture_output=True))
         again = [
             _timed(lambda: subprocess.run(["ls", past], check=True, capture_output=True))

@@ -24,7 +24,7 @@ from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.option_syntax import point_in_time
+from s3fs_meta.option_syntax import format_time, point_in_time
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.history.kept_expiry import Policy, judge
 from s3fs_meta.sync.history.kept_points import KeptPointReader
@@ -396,7 +396,7 @@ def _show(wanted: _Wanted, result: dict[str, Any]) -> None:
     else:
         point = result["point"]
         output.print_text(
-            f"kept {point['name']}: txg {point['txg']} of {output.human_time(point['created_ns'])}"
+            f"kept {point['name']}: txg {point['txg']} of {format_time(point['created_ns'])}"
         )
 
 
@@ -413,7 +413,7 @@ def _show_list(result: dict[str, Any]) -> None:
     rows = [
         (
             one["name"] + (" (auto)" if one["auto"] else ""),
-            output.human_time(one["created_ns"]),
+            format_time(one["created_ns"]),
             str(one["txg"]),
             "-" if one["alone_bytes"] is None else output.human_bytes(one["alone_bytes"]),
         )
@@ -427,7 +427,7 @@ def _show_list(result: dict[str, Any]) -> None:
 def _show_expired(result: dict[str, Any]) -> None:
     verb = "dropped" if result["dropped"] else "would drop"
     for one in result["points"]:
-        when = output.human_time(one["created_ns"])
+        when = format_time(one["created_ns"])
         what = f"keeps ({', '.join(one['reasons'])})" if one["reasons"] else verb
         output.print_text(f"{what}: {one['name']}, {when}")
     gone = sum(not one["reasons"] for one in result["points"])

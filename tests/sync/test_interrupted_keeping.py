@@ -55,6 +55,12 @@ class KillingStore(FaultyStore):
             await self.inner.delete(keys)
 
 
+def _two_files(session: Session) -> Files:
+    files: Files = {}
+    fill(session, files, b"1" * 3000, b"2" * 3000)
+    return files
+
+
 async def require_clean(session: Session) -> None:
     """Require that fsck --deep finds nothing, except that the files of these tests have no names."""
     session.durability.commit()
@@ -74,8 +80,7 @@ async def test_kill_at_a_write_of_keep_leaves_no_point_or_a_complete_one(
     await power.retain(0)
     store = KillingStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
-        files: Files = {}
-        fill(session, files, b"1" * 3000, b"2" * 3000)
+        files = _two_files(session)
         await session.flush()
         store.writes_left, store.is_after = number, is_after
         with pytest.raises(Killed):
@@ -102,8 +107,7 @@ async def test_kill_at_the_deletion_of_drop_leaves_the_point_or_nothing(
     await power.retain(0)
     store = KillingStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
-        files: Files = {}
-        fill(session, files, b"1" * 3000, b"2" * 3000)
+        files = _two_files(session)
         await PointKeeper(session).keep("a")
         state = dict(files)
         empty(session, files)

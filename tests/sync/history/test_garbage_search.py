@@ -18,6 +18,13 @@ from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
 
 
+def _with_another_time(key: ObjectKey, data: bytes, keyring: Keyring) -> bytes:
+    """Return a manifest that is valid but was not written by any host."""
+    manifest = image_codec.decode(key, data, keyring)
+    forged = replace(manifest, created_ns=manifest.created_ns + 1)
+    return image_codec.encode(forged, key, keyring)
+
+
 async def test_only_restorable_images_are_listed(power: Power) -> None:
     """A damaged or incomplete image is not listed; an image without its changelog is listed."""
     async with power.session("a", tasks=False) as session:
@@ -63,10 +70,7 @@ async def test_image_whose_manifest_has_the_wrong_hash_does_not_count(
         # The recorded head contains the hashes of its own manifest and of the previous manifest.
         for at in (3, 2):
             key, honest = images[at].key, power.store.objects[images[at].key]
-            manifest = image_codec.decode(key, honest, opened.keyring)
-            forged = replace(manifest, created_ns=manifest.created_ns + 1)
-            power.store.objects[key] = image_codec.encode(forged, key, opened.keyring)
-
+            power.store.objects[key] = _with_another_time(key, honest, opened.keyring)
             fresh = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
             counting = await fresh.images()
             assert key not in {one.key for one in counting}
@@ -93,9 +97,8 @@ async def test_hash_in_an_object_of_a_kept_point_does_not_replace_the_recorded_o
         key = images[at].key
         assert await finder.images([ManifestRef(key, "0" * 64)]) == images
 
-        manifest = image_codec.decode(key, power.store.objects[key], opened.keyring)
-        forged = replace(manifest, created_ns=manifest.created_ns + 1)
-        power.store.objects[key] = data = image_codec.encode(forged, key, opened.keyring)
+        data = _with_another_time(key, power.store.objects[key], opened.keyring)
+        power.store.objects[key] = data
         fresh = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         claim = ManifestRef(key, image_codec.content_hash(data))
         assert key not in {one.key for one in await fresh.images([claim])}

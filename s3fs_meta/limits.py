@@ -342,7 +342,7 @@ DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of blocks that are sealed and packed at once
 SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks that are sealed and packed at once
-# Maximum number of evicted files removed on the event loop, in 1 ms. A thread removes more.
+# The event loop removes so many evicted files itself, in 1 ms; a thread removes more.
 EVICTED_AT_ONCE_MAX: Final = 16
 LOOP_SLICE_ROWS: Final = 100  # number of blocks handled between two schedule points: 1 to 5 ms
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its live share is smaller

@@ -108,7 +108,7 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
             seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
         if not minimum <= seconds <= INTERVAL_S_MAX:
             raise UsageError(
-                f"{word}={text} is not a time from {minimum:g} s to 7 d; "
+                f"{word}={text} is not between {minimum:g} s and 7 d; "
                 f"write seconds, or for example {word}=5m"
             )
         return seconds
@@ -201,7 +201,7 @@ def retention(word: str, text: str) -> int:
         seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
     if not 0 <= seconds <= RETENTION_S_MAX:
         raise UsageError(
-            f"{word}={text} is not a time from 0 to 100 years; write for example {word}=7d"
+            f"{word}={text} is not between 0 and 100 years; write for example {word}=7d"
         )
     return int(seconds)
 

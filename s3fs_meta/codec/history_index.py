@@ -1,4 +1,4 @@
-"""The history index: for each inode and each removed name, the txgs of a run that changed it.
+"""The history index: which txgs changed an inode or removed a name.
 
 Owns: the fields and columns of an index object. Does not know: changesets, when objects are written.
 Keeps: an index object records the hashes of the last changelog of its run and of the changelog before

@@ -208,9 +208,9 @@ def names(db: Database, directory: Ino, inos: Sequence[Ino]) -> dict[Ino, bytes]
 
 
 def largest_files(db: Database, directory: Ino, most: int) -> list[tuple[bytes, int]]:
-    """Return the names of the largest files in a directory, and the sizes of their content.
+    """Return the name and size of each of the *most* largest files in a directory.
 
-    The result omits files with several names, which count in one of their directories.
+    A file with several names is left out: its size counts in only one of their directories.
     """
     block_bytes = int(properties.get(db, "block_bytes"))
     rows = db.inodes.all(_LARGEST, (block_bytes, directory, most))

@@ -197,7 +197,7 @@ def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
 
 
 def remove_names(db: Database, within: Scope) -> None:
-    """Delete the names of a scope; update the size of a top that keeps names. Inside a group."""
+    """Delete the dentries of a scope; reduce the size of a top that keeps some. Inside a group."""
     if within.until is None:
         sql = f"DELETE FROM dentries WHERE parent IN {_GIVEN}"
         db.counters.dentries -= db.run(sql, (json.dumps(within.parents),))

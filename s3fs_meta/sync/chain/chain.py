@@ -192,7 +192,7 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
 
     Raises:
         ObjectMissingError: this changelog does not exist.
-        FormatError: the object with the changelog's name is damaged, or does not follow the link.
+        FormatError: the changelog is damaged, or its previous hash is not that of the link.
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:

@@ -223,7 +223,7 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
 async def _complete(
     store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
 ) -> Head | None:
-    """Return an image as a head, None if the image is damaged or incomplete."""
+    """Read an image and return it as a head; None if it is damaged or a piece is missing."""
     try:
         data = (await store.get(key, ENCODED_BYTES_MAX)).data
         manifest = await trio.to_thread.run_sync(image_codec.decode, key, data, keyring)

@@ -10,6 +10,8 @@ Design: docs/design/durability.md, "Rollback".
 """
 
 import shutil
+from collections.abc import Collection
+from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ from s3fs_meta.meta.db.local_disk import sync_directory
 from s3fs_meta.meta.offline import rollback as rollback_rows
 from s3fs_meta.meta.tables import cached_blocks, local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.model import ObjectKey
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
@@ -141,7 +144,8 @@ async def _restore_beside(
             changelog_codec.key_of(past.txg),
             "the restored state has a different hash than this changelog",
         )
-    lost = await trio.to_thread.run_sync(_take_over, beside, volume, before)
+    strays = await _strays(volume, beside)
+    lost = await trio.to_thread.run_sync(_take_over, beside, volume, before, strays)
     if lost:
         restorer.notices.append(
             f"damaged in the bucket, without a copy: {counted(lost, 'block')} of that point in time;"
@@ -150,11 +154,35 @@ async def _restore_beside(
     return restorer.notices
 
 
-def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
+async def _strays(volume: Volume, beside: StateDir) -> set[ObjectKey]:
+    """Return the packs of the past txg that are in the bucket and have no row in the present.
+
+    They belong to a history that the chain did not continue.
+    """
+    found: set[ObjectKey] = set()
+    for key, object_bytes in await trio.to_thread.run_sync(_unlisted, beside, volume):
+        async with aclosing(volume.store.list(key)) as listing:
+            async for info in listing:
+                if (info.key, info.size_bytes) == (key, object_bytes):
+                    found.add(key)
+    return found
+
+
+def _unlisted(beside: StateDir, volume: Volume) -> list[tuple[ObjectKey, int]]:
+    past = Database.open(beside.database, volume.db.pragmas)
+    try:
+        return rollback_rows.unlisted(past, volume.db)
+    finally:
+        past.close()
+
+
+def _take_over(
+    beside: StateDir, volume: Volume, before: Link, strays: Collection[ObjectKey]
+) -> int:
     """Copy rows that are never rolled back to the restored database; count damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
-        lost = rollback_rows.take_over(past, volume.db)
+        lost = rollback_rows.take_over(past, volume.db, strays)
         past.begin_local()
         local_state.take_over(past, volume.db)
         chain.record(past, before)

@@ -52,8 +52,12 @@ async def kept_files(session: Session, name: str = "a", count: int = 3) -> Files
 
 async def files_at(power: Power, name: str) -> Files:
     """Return the content of all one-block files at a kept point."""
+    return await files_of(power, PointInTime(name, kept=name))
+
+
+async def files_of(power: Power, wanted: PointInTime) -> Files:
+    """Return the content of all one-block files at a point in time."""
     bucket = await read_bucket(power.store, power.remembered("-"), power.secret, power.clock)
-    wanted = PointInTime(name, kept=name)
     volume = await open_snapshot(bucket, StateDir(power.home / "past"), OpenOptions(), wanted)
     try:
         assert volume.notices == ()

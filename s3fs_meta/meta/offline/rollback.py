@@ -1,13 +1,14 @@
 """Preparing a database of an earlier txg as the next state of the filesystem.
 
-Owns: the facts copied from the current database: numbers that must never be reused, packs, abandoned
-images, damage marks, and new locations of content. Does not know: how the earlier database is
-restored, how it replaces the current one.
+Owns: the facts copied from the current database: numbers that must never be reused, packs and their
+numbers, abandoned images, damage marks, and new locations of content.
+Does not know: how the earlier database is restored, how it replaces the current one.
 Keeps: the files are exactly those of the earlier txg. Packs needed only by later states count as
 dead from now on: the later states stay available for the retention time, then the packs are deleted.
 Tasks: all calls block; they belong in a thread, on databases that no other task uses meanwhile.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from s3fs_meta.errors import SettingsError
@@ -26,14 +27,35 @@ _HOMELESS: Final = (
     " LEFT JOIN packs AS q ON q.pack = b.pack"
     f" WHERE b.pack IS NOT NULL AND (p.state IS NOT {PackState.STORED:d} OR {damage_marks.COVERS_B})"
 )
+_HAS_BLOCKS: Final = "EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = q.pack)"
 
 
-def take_over(past: Database, present: Database) -> int:
+def unlisted(past: Database, present: Database) -> list[tuple[ObjectKey, int]]:
+    """Return the packs of the earlier txg that have no row in the current database.
+
+    They were deleted, or they belong to a history that the chain did not continue.
+
+    Returns:
+        The keys and the sizes of the objects.
+    """
+    past.begin_local()
+    _list_present(past, present)
+    rows = past.all(
+        f"SELECT q.object_key, q.object_bytes FROM packs AS q WHERE {_HAS_BLOCKS} AND NOT EXISTS"
+        " (SELECT 1 FROM temp.present_packs AS p WHERE p.object_key = q.object_key)"
+    )
+    past.run("DROP TABLE temp.present_packs")
+    past.commit()
+    return [(ObjectKey(key), size) for key, size in rows]
+
+
+def take_over(past: Database, present: Database, strays: Collection[ObjectKey] = ()) -> int:
     """Add facts from the current database to a database of an earlier txg, and commit.
 
     Args:
         past: a restored database of the earlier txg, without local rows.
         present: the current database of the filesystem; all its changes are in the bucket.
+        strays: the packs among ``unlisted`` that are in the bucket.
 
     Returns:
         The number of blocks of *past* that are damaged in the bucket and have no intact copy.
@@ -49,10 +71,15 @@ def take_over(past: Database, present: Database) -> int:
     then.txg = now.txg
     damage_marks.take_over(past, present)
     _list_present(past, present)
+    _match_packs(past, strays)
     lost = _find_content(past, present)
     _exchange_packs(past)
     properties.take_over_images(past, present)
     properties.take_over_renumbered(past, present)
+    if strays:
+        properties.renumber_packs(past, then.txg, then.next_pack)
+    properties.take_over_replaced(past, present)
+    properties.keep_packs(past, sorted(properties.kept_packs(present)))
     replica.settle(past)
     past.commit()
     return lost
@@ -70,6 +97,43 @@ def _list_present(past: Database, present: Database) -> None:
             for row in packs.iterate(present)
         ),
     )
+    past.run("CREATE INDEX temp.present_by_key ON present_packs (object_key)")
+
+
+def _match_packs(past: Database, strays: Collection[ObjectKey]) -> None:
+    """Give the packs of the earlier txg the numbers that they have in the current database.
+
+    A rebuild gives packs new numbers, and two histories may give one number to two packs. A pack
+    without a row in the current database gets an unused number; only *strays* count as stored.
+    """
+    past.run(f"DELETE FROM packs AS q WHERE NOT {_HAS_BLOCKS}")
+    past.run("CREATE TEMP TABLE matched (old INTEGER PRIMARY KEY, new INTEGER)")
+    past.run(
+        "INSERT OR IGNORE INTO temp.matched SELECT q.pack, p.pack FROM packs AS q"
+        " LEFT JOIN temp.present_packs AS p ON p.object_key = q.object_key"
+        " WHERE p.pack IS NOT q.pack"
+    )
+    for old, key, size in past.all(
+        "SELECT q.pack, q.object_key, q.object_bytes FROM packs AS q"
+        " JOIN temp.matched AS m ON m.old = q.pack WHERE m.new IS NULL"
+    ):
+        new = past.counters.take_pack()
+        past.run("UPDATE temp.matched SET new = ? WHERE old = ?", (new, old))
+        if key in strays:
+            past.run(
+                "INSERT INTO temp.present_packs VALUES (?, ?, ?, ?, NULL)",
+                (new, key, int(PackState.STORED), size),
+            )
+    past.run(
+        "UPDATE blocks SET pack = (SELECT new FROM temp.matched WHERE old = blocks.pack)"
+        " WHERE pack IN (SELECT old FROM temp.matched)"
+    )
+    past.run("UPDATE packs SET pack = -pack WHERE pack IN (SELECT old FROM temp.matched)")
+    past.run(
+        "UPDATE packs SET pack = (SELECT new FROM temp.matched WHERE old = -packs.pack)"
+        " WHERE pack < 0"
+    )
+    past.run("DROP TABLE temp.matched")
 
 
 def _find_content(past: Database, present: Database) -> int:

@@ -183,12 +183,9 @@ def die_anew(db: Database) -> None:
     """Set died_txg of every dead pack to the open txg. Transaction: inside a group.
 
     Call this if the chain continues without some txgs, which other hosts can still restore: packs
-    that are dead now may have had live blocks in these txgs.
+    that are dead or condemned now may have had live blocks in these txgs.
     """
-    db.run(
-        f"UPDATE packs SET died_txg = ? WHERE died_txg IS NOT NULL AND state = {PackState.STORED:d}",
-        (db.counters.txg,),
-    )
+    db.run("UPDATE packs SET died_txg = ? WHERE died_txg IS NOT NULL", (db.counters.txg,))
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:

@@ -2,10 +2,10 @@
 
 A fact never changes after mkfs, except the schema version, which an upgrade increases.
 
-The name of every other row is the key of an object, or of the record of renumbered packs; it contains
-a slash, unlike the names of facts. The table is replicated, so every later writer reads these rows
-from a changelog or an image. Therefore no host uses an abandoned image, or treats a kept pack as an
-orphan. ``damage_marks`` has its own rows in the table.
+The name of every other row is the key of an object, or of the record of renumbered packs or of a
+replaced history; it contains a slash, unlike the names of facts. The table is replicated, so every
+later writer reads these rows from a changelog or an image. Therefore no host uses an abandoned image,
+or treats a kept pack as an orphan. ``damage_marks`` has its own rows in the table.
 """
 
 from collections.abc import Iterable
@@ -19,6 +19,7 @@ from s3fs_meta.model import ObjectKey, PackId, Txg
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 _RENUMBERED: Final = "renumbered/packs"  # the value is a txg and a pack number, as decimal text
+_REPLACED: Final = "replaced/history"  # the value is a txg, as decimal text
 
 
 def get(db: Database, name: str) -> bytes:
@@ -95,6 +96,27 @@ def take_over_renumbered(db: Database, other: Database) -> None:
     txg, next_pack = renumbered_packs(other)
     if txg:
         renumber_packs(db, txg, next_pack)
+
+
+def note_replaced_history(db: Database, txg: Txg) -> None:
+    """Record that txgs before *txg* belong to a history that this database does not continue.
+
+    Packs of that history have no rows. Transaction: inside a group.
+    """
+    db.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (_REPLACED, str(txg).encode()))
+
+
+def replaced_history(db: Database) -> Txg:
+    """Return the txg of the last call of ``note_replaced_history``, or 0 without a call."""
+    row = db.one("SELECT value FROM properties WHERE name = ?", (_REPLACED,))
+    return Txg(0 if row is None else int(bytes(row[0])))
+
+
+def take_over_replaced(db: Database, other: Database) -> None:
+    """Replace the record of the replaced history by that of another database. Inside a group."""
+    txg = replaced_history(other)
+    if txg:
+        note_replaced_history(db, txg)
 
 
 def _note(db: Database, keys: Iterable[ObjectKey]) -> None:

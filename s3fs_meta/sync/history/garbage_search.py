@@ -423,14 +423,16 @@ class Finder:
 
     async def _dead_packs(self, floor: Txg, pins: Pins, limit: int) -> list[PackRow]:
         """Return packs that neither a txg from *floor* on nor a kept point needs."""
-        found = packs.find_condemned(self._db, limit)
+
+        def is_needed(row: PackRow) -> bool:
+            died = row.died_txg  # None: a condemned pack that never had live blocks
+            return died is not None and (died > floor or pins.needs_pack(row.pack, died))
+
+        found = [one for one in packs.find_condemned(self._db, limit) if not is_needed(one)]
         after: PackRow | None = None
         while len(found) < limit:
             rows = packs.find_dead(self._db, floor, DELETE_BATCH_KEYS, after)
-            for row in rows:
-                assert row.died_txg is not None, "the query returns dead packs"
-                if not pins.needs_pack(row.pack, row.died_txg):
-                    found.append(row)
+            found += [one for one in rows if not is_needed(one)]
             if not rows:
                 break
             after = rows[-1]

@@ -170,7 +170,9 @@ class Reclaimer:
             floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
         stamp = await self._times.stamp(floor) if floor else None
-        epoch = Epoch(0) if stamp is None else stamp.epoch
+        # Until the floor has passed a replaced history, any pack without a row may belong to it.
+        is_passed = floor >= properties.replaced_history(self._db)
+        epoch = Epoch(0) if stamp is None or not is_passed else stamp.epoch
         past = Past(floor, epoch, link.txg, retention_ns, pins)
         return await self._finder.find(images, past, limit)
 

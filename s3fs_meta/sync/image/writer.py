@@ -24,7 +24,7 @@ from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
 from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN
 from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.meta.offline import image_copy
-from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -180,6 +180,7 @@ class Imager:
             if abandoned_txgs.wanted(self._db) is not None:
                 self._db.begin_local()
                 packs.die_anew(self._db)
+                properties.note_replaced_history(self._db, Txg(self._db.counters.txg))
             await self._shipper.ship_as_image(put, progress)
             head = heads_made[0]
             self._note_attempt(head)

@@ -10,8 +10,8 @@ import pytest
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.offline.rollback import take_over
-from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs
+from s3fs_meta.meta.offline.rollback import take_over, unlisted
+from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs, properties
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState
 
@@ -129,4 +129,43 @@ def test_rollback_to_deleted_packs_is_refused_with_their_names(tmp_path: Path) -
     with pytest.raises(
         SettingsError, match=r"is in the packs pack/00/1-0+1, .*3 and 2 more, which"
     ):
+        take_over(past, present)
+
+
+def test_pack_with_another_number_is_found_by_its_key(tmp_path: Path) -> None:
+    """A rebuild exchanged the numbers of two packs; a third pack belongs to another history."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    first, second, third = (pack(past, number) for number in (1, 2, 3))
+    found = [file_in(past, one, bytes([one]) * 32)[1] for one in (first, second, third)]
+    assert pack(present, 2) == first
+    assert pack(present, 1) == second
+    assert pack(present, 4) == third
+    unreadable = ObjectKey(f"pack/00/1-{5:032x}")
+    properties.keep_packs(present, [unreadable])
+    present.commit()
+    past.commit()
+
+    stray = ObjectKey(f"pack/00/1-{3:032x}")
+    assert unlisted(past, present) == [(stray, 1000)]
+    assert take_over(past, present, {stray}) == 0
+
+    keys = [packs.object_key(past, blocks.get(past, block).pack or PackId(0)) for block in found]
+    assert keys == [f"pack/00/1-{number:032x}" for number in (1, 2, 3)]
+    assert [(row.pack, row.live_bytes) for row in packs.iterate(past)] == [
+        (first, 50),
+        (second, 50),
+        (third, 0),
+        (third + 1, 50),
+    ]
+    assert past.counters.next_pack == third + 2
+    assert properties.renumbered_packs(past) == (past.counters.txg, third + 2)
+    assert properties.kept_packs(past) == {unreadable}
+
+
+def test_rollback_to_a_deleted_pack_whose_number_is_used_again_is_refused(tmp_path: Path) -> None:
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    file_in(past, pack(past, 1), b"x" * 32)
+    assert pack(present, 2) == 1
+    present.commit()
+    with pytest.raises(SettingsError, match=r"pack/00/1-0+1"):
         take_over(past, present)

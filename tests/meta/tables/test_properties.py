@@ -8,7 +8,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.meta.tables import properties as rows
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import ObjectKey, Txg
 from tests.meta.conftest import MakeDatabase
 
 ONE = ObjectKey("image/000000000007-1-0123456789abcdef/manifest")
@@ -70,6 +70,21 @@ def test_last_repair_that_renumbered_packs_is_recorded(
     assert rows.renumbered_packs(other) == (9, 50)
     assert rows.kept_packs(other) == set()
     assert rows.abandoned_images(other) == set()
+
+
+def test_last_replaced_history_is_recorded(db: Database, make_database: MakeDatabase) -> None:
+    """A rollback copies the record into the older database."""
+    other = make_database("other.db")
+    other.begin()
+    assert rows.replaced_history(db) == 0
+    rows.take_over_replaced(other, db)
+    assert rows.replaced_history(other) == 0
+    rows.note_replaced_history(db, Txg(7))
+    rows.note_replaced_history(db, Txg(9))
+    rows.take_over_replaced(other, db)
+    assert rows.replaced_history(other) == 9
+    assert rows.kept_packs(other) == set()
+    assert rows.renumbered_packs(other) == (0, 0)
 
 
 def test_abandoned_images_are_copied_to_another_database(

@@ -17,6 +17,7 @@ from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_fi
 from tests.sync.history.readers import at, bucket_of
 from tests.sync.kept import (
     Files,
+    empty,
     files_at,
     files_of,
     fill,
@@ -146,6 +147,62 @@ async def test_rollback_to_a_kept_point_before_a_rebuild_uses_the_former_packs(
             await forget(session)
             await require_files(session, files)
         assert await files_at(power, "a") == files
+
+
+async def test_pack_that_died_before_a_fence_record_is_needed_at_the_fence_record(
+    power: Power,
+) -> None:
+    """A killed host had not shipped the removal; its next fence record has the number of that txg.
+
+    The state at the fence record is that before the removal.
+    """
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files: Files = {}
+        fill(session, files, b"x" * 999)
+        await session.make_image()
+        state = dict(files)
+        empty(session, files)
+        session.durability.commit()
+    async with power.session("a", tasks=False) as session:
+        fence = session.link.txg
+        await session.flush()
+        assert session.link.txg > fence
+        await PointKeeper(session).keep("a", at(fence))
+        await forget(session)
+        assert await files_at(power, "a") == state
+
+
+@pytest.mark.parametrize("step", ["fence attempted", "fence put", "fence confirmed"])
+async def test_pack_that_died_before_several_fence_records_is_needed_at_each(
+    power: Power, step: str
+) -> None:
+    """Each mount was killed during its fence record."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        files: Files = {}
+        fill(session, files, b"x" * 999)
+        await session.make_image()
+        state, before = dict(files), session.link.txg
+        empty(session, files)
+        session.durability.commit()
+
+    def die(reached: str) -> None:
+        if reached == step:
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - a group, from the nursery
+            async with power.session("a", options=OpenOptions(hook=die), tasks=False):
+                pass
+    async with power.session("a", tasks=False) as session:
+        last = session.link.txg
+        await session.flush()
+        for txg in range(before + 1, last + 1):
+            await PointKeeper(session).keep(f"at-{txg}", at(txg))
+        await forget(session)
+        for txg in range(before + 1, last + 1):
+            assert await files_at(power, f"at-{txg}") == state
 
 
 async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(

@@ -188,6 +188,16 @@ def die_anew(db: Database) -> None:
     db.run("UPDATE packs SET died_txg = ? WHERE died_txg IS NOT NULL", (db.counters.txg,))
 
 
+def outlive(db: Database, txg: Txg) -> None:
+    """Set died_txg of packs that died in a txg or later to at least the next txg. Inside a group.
+
+    Call this when a changelog from before the opening becomes the link of this database. It may be a
+    fence record, which has the number of the txg that was open while packs died: the state at the
+    fence record still needs these packs. If it contains the deaths, packs are kept a txg longer.
+    """
+    db.run("UPDATE packs SET died_txg = max(died_txg, ?1 + 1) WHERE died_txg >= ?1", (txg,))
+
+
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
     """Return whether a stored pack lost its last live block after *after*, up to txg *upto*."""
     row = db.one(

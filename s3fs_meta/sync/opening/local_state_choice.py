@@ -432,6 +432,7 @@ class Chooser:
         ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         db.begin_local()
         chain.record_own(db, ours)
+        packs.outlive(db, ours.txg)
         pending.clear_outbox(db)
         db.commit()
         return ours
@@ -459,6 +460,7 @@ class Chooser:
             self._note_lost_end(key_of(txg), why)
         db.begin_local()
         chain.record_own(db, ours)
+        packs.outlive(db, ours.txg)
         pending.clear_outbox(db)
         db.commit()
         return ours, newer[1:]

@@ -100,6 +100,16 @@ def test_dead_packs_get_the_present_txg_of_death(db: Database) -> None:
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
+def test_packs_that_died_in_the_txg_of_a_fence_record_die_after_it(db: Database) -> None:
+    """Earlier deaths do not change."""
+    made = [make_pack(db, number, 10) for number in range(4)]
+    for txg, pack in zip((4, 5, 6), made, strict=False):
+        db.counters.txg = txg
+        packs.drop_live_bytes(db, pack, 10)
+    packs.outlive(db, Txg(5))
+    assert [packs.get(db, pack).died_txg for pack in made] == [4, 6, 6, None]
+
+
 def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> None:
     """A dead pack keeps its first txg of death until it receives a block again."""
     pack = make_pack(db, 1, 10)

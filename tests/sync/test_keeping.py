@@ -25,13 +25,13 @@ from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync import keeping
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import STEPS
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
+from tests.sync.histories import fork, keep_theirs, publish, put_back
 from tests.sync.history.readers import bucket_of
 from tests.sync.kept import Files, empty, files_at, fill, forget, kept_files, keys_of
 from tests.sync.kills import KillAt, Killed
@@ -202,35 +202,16 @@ async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, ba
 async def test_kept_point_of_another_history_keeps_its_content(power: Power) -> None:
     """A pack that died earlier in this host's history than the point's txg is still needed."""
     files: Files = {}
-    async with power.session("a", tasks=False) as session:
-        fill(session, files, b"shared" * 500)
-        await session.make_image()
-        await session.flush_at_end()
-        await session.close()
-    older, [shared] = dict(power.store.objects), list(files)
-    async with power.session("a", tasks=False) as session:
-        remove_file(session, shared)
-        await session.flush()
-        died = session.link.txg
-        await session.close()
-    power.store.objects.clear()
-    power.store.objects.update(older)
-    async with power.session("b", tasks=False) as session:
-        while session.link.txg <= died:
-            fill(session, files, b"%d" % session.link.txg * 900)
-            await session.flush()
-        point = await PointKeeper(session).keep("theirs")
-        await session.flush_at_end()
-        await session.close()
+    older = await fork(power, files)
+    died = max(changelog.parse_key(key) or 0 for key in power.store.objects)
+    put_back(power, older)
+    point = await keep_theirs(power, files, died)
     await power.retain(0)
-    publish = OpenOptions(mend=Mend(publish_local=True))
-    async with power.session("a", options=publish, tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
+    await publish(power)
     async with power.session("a", tasks=False) as session:
         await forget(session)
         await forget(session)
-        assert session.link.floor > point.txg
+        assert session.link.floor > point
         assert await files_at(power, "theirs") == files
 
 

@@ -3,17 +3,14 @@
 import pytest
 
 from s3fs_meta.codec import changelog
-from s3fs_meta.errors import StoreUnavailableError
-from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import PointInTime
-from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check import rebuilding
-from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, write_file
+from tests.sync.histories import fork, keep_theirs, publish, put_back
 from tests.sync.history.readers import at, bucket_of
 from tests.sync.kept import (
     Files,
@@ -30,51 +27,12 @@ from tests.sync.rolling_back import roll_back
 pytestmark = pytest.mark.thorough
 
 DAY = 86_400
-PUBLISH = OpenOptions(mend=Mend(publish_local=True))
 
 
 async def require_files(session: Session, files: Files) -> None:
     """Require that all files have their content."""
     for ino, content in files.items():
         assert await read_file(session, ino) == content
-
-
-async def fork(power: Power, files: Files, *, fails_to_delete: bool = False) -> dict[str, bytes]:
-    """Write a file, then remove it on the same host; return the objects before the removal."""
-    async with power.session("a", tasks=False) as session:
-        fill(session, files, b"shared" * 500)
-        await session.make_image()
-        await session.flush_at_end()
-        await session.close()
-    older, [shared] = dict(power.store.objects), list(files)
-    store = FaultyStore(power.store)
-    async with power.session("a", tasks=False, store=store) as session:
-        remove_file(session, shared)
-        await session.flush()
-        if fails_to_delete:
-            for number in range(3):
-                write_file(session, b"later %d" % number)
-                await session.imager.make()
-            store.fail("delete", StoreUnavailableError("pack", 1, 0.0, "away"))
-            with pytest.raises(StoreUnavailableError):
-                await session.reclaimer.reclaim_all()
-            assert packs.condemned(session.db)
-        await session.flush_at_end()
-        await session.close()
-    return {str(key): data for key, data in older.items()}
-
-
-def put_back(power: Power, objects: dict[str, bytes]) -> None:
-    """Restore the bucket to an older copy."""
-    power.store.objects.clear()
-    power.store.objects.update(objects)  # type: ignore[arg-type]
-
-
-async def publish(power: Power) -> None:
-    """Publish the local state of the first host, as fsck -y --publish-local does."""
-    async with power.session("a", options=PUBLISH, tasks=False) as session:
-        await session.flush_at_end()
-        await session.close()
 
 
 async def test_rollback_to_another_history_uses_the_packs_of_that_history(power: Power) -> None:
@@ -87,19 +45,13 @@ async def test_rollback_to_another_history_uses_the_packs_of_that_history(power:
         last = session.link.txg
         await session.close()
     put_back(power, older)
-    async with power.session("b", tasks=False) as session:
-        while session.link.txg <= last:
-            fill(session, files, b"%d" % session.link.txg * 900)
-            await session.flush()
-        point = await PointKeeper(session).keep("theirs")
-        await session.flush_at_end()
-        await session.close()
+    point = await keep_theirs(power, files, last)
     await power.retain(0)
     await publish(power)
     async with power.session("a", tasks=False) as session:
         await forget(session)
         await forget(session)
-        assert session.link.floor > point.txg
+        assert session.link.floor > point
         await session.close()
 
     bucket = await bucket_of(power)
@@ -245,16 +197,10 @@ async def test_condemned_pack_of_another_history_stays_for_a_kept_point(power: P
     older = await fork(power, files, fails_to_delete=True)
     last = max(changelog.parse_key(key) or 0 for key in power.store.objects)
     put_back(power, older)
-    async with power.session("b", tasks=False) as session:
-        while session.link.txg <= last:
-            fill(session, files, b"%d" % session.link.txg * 900)
-            await session.flush()
-        point = await PointKeeper(session).keep("theirs")
-        await session.flush_at_end()
-        await session.close()
+    point = await keep_theirs(power, files, last)
     await publish(power)
     async with power.session("a", tasks=False) as session:
         await forget(session)
         await forget(session)
-        assert session.link.floor > point.txg
+        assert session.link.floor > point
         assert await files_at(power, "theirs") == files

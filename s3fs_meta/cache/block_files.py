@@ -12,19 +12,18 @@ import errno
 import itertools
 import logging
 import os
-import resource
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from s3fs_meta import sync_failures
 from s3fs_meta.cache.files_ahead import FilesAhead
 from s3fs_meta.cache.lost_pages import first_lost_byte
+from s3fs_meta.cache.open_blocks import OpenBlocks, WrittenBlocks
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again
-from s3fs_meta.limits import OPEN_BLOCKS_MAX, SYNCFS_FILES_MIN
+from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -34,117 +33,6 @@ _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class OpenBlocks:
-    """Open descriptors of recently used files, within a bound; the oldest is closed first.
-
-    Only the event loop uses and closes descriptors, so no descriptor is closed and reused by another
-    file while the event loop reads from it. Only ``forget`` may be called in any thread, because it
-    only makes a descriptor unreachable.
-    """
-
-    def __init__(self, closing: Callable[[BlockId], None] = lambda _block: None) -> None:
-        """Begin without open files.
-
-        Args:
-            closing: called with each block whose file is closed because of the bound.
-        """
-        self._count_max = _count_max()
-        self._closing = closing
-        self._fds: dict[BlockId, int] = {}
-        self._forgotten: deque[int] = deque()
-        self.get = self._fds.get
-        self._at_end = weakref.finalize(self, _close_all, self._fds, self._forgotten)
-
-    def put(self, block: BlockId, fd: int) -> None:
-        """Keep the open descriptor of a block, which replaces an earlier descriptor."""
-        fds = self._fds
-        if block in fds:
-            self.forget(block)
-        while len(fds) >= self._count_max:
-            # Check again if a thread removes an entry meanwhile.
-            with contextlib.suppress(RuntimeError, StopIteration):
-                oldest = next(iter(fds))
-                self._closing(oldest)
-                self.forget(oldest)
-        fds[block] = fd
-        if self._forgotten:
-            self.close_forgotten()
-
-    def rename(self, block: BlockId, new: BlockId) -> None:
-        """Use the open descriptor of *block*, if it has one, for block *new*."""
-        fd = self._fds.pop(block, None)
-        if fd is not None:
-            self.put(new, fd)
-
-    def forget(self, block: BlockId) -> None:
-        """Make the descriptor of a block unreachable; ``close_forgotten`` closes it."""
-        fd = self._fds.pop(block, None)
-        if fd is not None:
-            self._forgotten.append(fd)
-
-    def close_forgotten(self) -> None:
-        """Close forgotten descriptors, which frees the space of removed files."""
-        while self._forgotten:
-            os.close(self._forgotten.popleft())
-
-
-def _count_max() -> int:
-    """Return how many files may be kept open: at most a quarter of the process's limit."""
-    files_max, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files_max == resource.RLIM_INFINITY:
-        return OPEN_BLOCKS_MAX
-    return min(OPEN_BLOCKS_MAX, max(files_max // 4, 1))
-
-
-def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
-    while fds:
-        forgotten.append(fds.popitem()[1])
-    for fd in forgotten:
-        with contextlib.suppress(
-            OSError
-        ):  # no caller can handle an error at the interpreter's exit
-            os.close(fd)
-
-
-class WrittenBlocks:
-    """The blocks written since the last sync, whose files should stay open until the next sync.
-
-    The kernel reports a lost page to each open file. It may forget the error of a file that is not
-    open when it needs the inode's memory; only syncfs(2) still reports the error.
-    ``add``, after each write, and ``close`` run on the event loop; a sync's thread runs the others.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: set[BlockId] = set()
-        # during a sync: blocks that were written before the sync
-        self._before: set[BlockId] = set()
-        self._were_closed = False
-        self.add = self._blocks.add
-
-    def close(self, block: BlockId) -> None:
-        """Record that the descriptor of a block is about to be closed."""
-        if block in self._blocks or block in self._before:
-            self._were_closed = True
-
-    def distrust(self) -> None:
-        """Let the next sync call syncfs(2), because a killed daemon has written files and closed them."""
-        self._were_closed = True
-
-    def begin_sync(self) -> None:
-        """Record that a sync of all written blocks begins."""
-        self._before, self._blocks = self._blocks, set()
-        self.add = self._blocks.add
-
-    def need_syncfs(self) -> bool:
-        """Return whether this sync needs syncfs(2), because the file of a written block was closed.
-
-        Every sync must call this method before syncfs(2), after the files of the sync are open.
-        """
-        were_closed, self._were_closed = self._were_closed, False
-        self._before = set()
-        return were_closed
 
 
 class BlockFiles:

@@ -1,18 +1,13 @@
 """Block files: files on the local disk that contain cached blocks."""
 
-import gc
 import os
-import resource
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache import block_files
-from s3fs_meta.cache.block_files import BlockFiles, OpenBlocks
+from s3fs_meta.cache import open_blocks
+from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
@@ -215,21 +210,11 @@ def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
         files.write_within(ONE, 0, b"x", 3)
 
 
-def opened(tmp_path: Path) -> int:
-    """Return a descriptor of a file in *tmp_path*."""
-    return os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-
-
-def is_open(fd: int) -> bool:
-    """Return whether a descriptor is open."""
-    return os.path.exists(f"/proc/self/fd/{fd}")
-
-
 def test_closed_block_files_are_synced_with_the_complete_disk(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A closed file is synced with the disk, because the kernel may forget its write errors."""
-    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
+    monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 2)
     files = BlockFiles(tmp_path / "few", tmp_path / "tmp")
     synced = _count_syncfs(files, monkeypatch)
     files.create(ONE, 0, b"one")
@@ -252,7 +237,7 @@ def test_block_file_closed_during_a_sync_is_synced_with_the_complete_disk(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A sync covers a block file that is closed before the thread of the sync opens it."""
-    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 1)
+    monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 1)
     files = BlockFiles(tmp_path / "one", tmp_path / "tmp")
     synced = _count_syncfs(files, monkeypatch)
     files.create(ONE, 0, b"one")
@@ -279,112 +264,6 @@ def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[st
 
     monkeypatch.setattr(files, "_syncfs", note)
     return synced
-
-
-def test_oldest_open_block_file_is_closed_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most OPEN_BLOCKS_MAX block files are open; the file opened first is closed first."""
-    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
-    held = OpenBlocks()
-    fds = [opened(tmp_path) for _ in range(3)]
-    for block, fd in zip((ONE, TWO, THREE), fds, strict=True):
-        held.put(block, fd)
-
-    assert [held.get(block) for block in (ONE, TWO, THREE)] == [None, *fds[1:]]
-    assert [is_open(fd) for fd in fds] == [False, True, True]
-
-
-def test_forgotten_block_file_stays_open_until_the_event_loop_closes_it(tmp_path: Path) -> None:
-    """A thread may still read a block file that was removed from the table of open files."""
-    held = OpenBlocks()
-    fd = opened(tmp_path)
-    held.put(ONE, fd)
-
-    held.forget(ONE)
-    assert held.get(ONE) is None
-    assert is_open(fd)
-
-    held.close_forgotten()
-    assert not is_open(fd)
-
-
-def test_new_block_file_replaces_the_old_open_descriptor(tmp_path: Path) -> None:
-    """A block number of a rolled-back group is used again, but not its old open file."""
-    held = OpenBlocks()
-    old, new = opened(tmp_path), opened(tmp_path)
-    held.put(ONE, old)
-
-    held.put(ONE, new)
-
-    assert held.get(ONE) == new
-    assert not is_open(old)
-
-
-def test_deleting_the_table_of_open_block_files_closes_all_files(tmp_path: Path) -> None:
-    held = OpenBlocks()
-    fds = [opened(tmp_path), opened(tmp_path)]
-    held.put(ONE, fds[0])
-    held.put(TWO, fds[1])
-    held.forget(ONE)
-
-    del held
-    gc.collect()
-
-    assert not any(is_open(fd) for fd in fds)
-
-
-@pytest.fixture
-def _hasty_threads() -> Iterator[None]:
-    """Make the interpreter switch threads as often as possible."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval_s)
-
-
-@pytest.mark.usefixtures("_hasty_threads")
-@pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_threads_may_forget_block_files_while_the_event_loop_closes_others(
-    monkeypatch: pytest.MonkeyPatch, rounds: int
-) -> None:
-    """Threads remove entries from the table of open files while the loop closes old files."""
-    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 64)
-    held = OpenBlocks()
-    newest, ended = 0, threading.Event()
-
-    def forget() -> None:
-        while not ended.is_set():
-            held.forget(BlockId(newest - 32))
-
-    threads = [threading.Thread(target=forget) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for newest in range(rounds):
-            held.put(BlockId(newest), os.dup(0))
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
-def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Path) -> None:
-    """Block files use at most a quarter of RLIMIT_NOFILE."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
-    try:
-        held = OpenBlocks()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-    fds = [opened(tmp_path) for _ in range(150)]
-    for number, fd in enumerate(fds):
-        held.put(BlockId(number), fd)
-
-    assert sum(map(is_open, fds)) == 100
 
 
 def test_hard_linked_block_files_outlive_their_first_names(

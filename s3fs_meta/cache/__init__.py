@@ -2,6 +2,7 @@
 
 block_cache       the states of cached blocks: dirty, sealed, uploaded, clean
 block_files       the files in the cache directory, one for each block
+block_sync        makes block files durable, and records how much of each is synced
 open_blocks       descriptors of block files that stay open
 fetcher           downloads blocks
 read_coalescing   chooses blocks that one request downloads together

@@ -11,21 +11,20 @@ Design: docs/design/durability.md, "Life of a block".
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 import trio
 
 from s3fs_meta.cache import read_coalescing
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.block_sync import BlockSync
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.eviction import Evictor
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.files_ahead import Numbers
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
-from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.cache.suspects import Suspects
@@ -96,8 +95,7 @@ class BlockCache:
         self.misses = 0
         self.suspects = Suspects(db, files, keyring, self._forget)
         self._copies = KnownCopies(db)
-        self._syncing = trio.Lock()
-        self._sync_thread = QuickThread()
+        self.block_sync = BlockSync(db, self.index, files, self._copies)
         db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
@@ -476,42 +474,6 @@ class BlockCache:
     def blocks_in(self, state: BlockState) -> list[BlockId]:
         """Return the cached blocks in one state, according to their rows."""
         return cached_blocks.in_state(self._db, state)
-
-    async def sync_blocks(self, *, meanwhile: Callable[[], None] | None = None) -> None:
-        """Make the files of all unsynced blocks durable: content, names, directories.
-
-        Args:
-            meanwhile: called on the event loop while a thread syncs files; not called otherwise.
-
-        Raises:
-            OSError: the sync failed; the blocks stay marked as unsynced, as after a cancellation.
-
-        Schedule point: always.  Locks: waits for a running sync, which may include blocks written
-        before this call.  Transaction: outside a group.
-        """
-        async with self._syncing:
-            if not (unsynced := self.index.take_unsynced()):
-                return
-            lengths = self.index.lengths_to_note(unsynced)
-            named = {block for block in unsynced if self.index.was_synced(block)}
-            try:
-                sync = partial(self._files.sync, unsynced, named)
-                await self._sync_thread.run(sync, meanwhile=meanwhile)
-                await self._note_synced(lengths)
-            except BaseException:
-                for block in unsynced:
-                    self.index.note_write(block)
-                raise
-
-    async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
-        """Record in the rows of cached blocks how many bytes of each file are durable."""
-        for piece in slices(lengths):
-            self._db.begin_local()
-            cached_blocks.note_synced(self._db, piece)
-            self._copies.forget(block for block, _length in piece)
-            for block, length in piece:
-                self.index.note_synced(block, length)
-            await trio.lowlevel.checkpoint()
 
     # --- make room in the cache ----------------------------------------------------------------
 

@@ -214,7 +214,7 @@ class Durability:
             # With a WAL, the commit need not wait for the sync of the blocks.
             # A commit takes as long as syncing a small file.
             is_wal = self._db.pragmas.is_wal
-            await self._cache.sync_blocks(meanwhile=self._db.commit if is_wal else None)
+            await self._cache.block_sync.sync_files(meanwhile=self._db.commit if is_wal else None)
             self._require_sound()
             if self._is_synced(data_only=data_only):
                 return

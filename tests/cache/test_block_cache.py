@@ -1,9 +1,7 @@
 """The block cache: states of blocks, fetching, back-pressure, eviction."""
 
-import errno
 import os
 import threading
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -16,9 +14,9 @@ from s3fs_meta.errors import (
     NotLocalError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import KIB, LOOP_SLICE_ROWS
+from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks
-from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from s3fs_meta.model import BlockIndex, BlockState, Ino
 from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
 
@@ -187,84 +185,6 @@ async def test_write_after_the_end_of_a_torn_block_file_is_refused(bench: CacheB
     bench.cache.write_in_place(bench.located(0), 2, b"CDEF")
 
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abCDEF"
-
-
-async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench) -> None:
-    """The rows of cached blocks change only if the synced sizes of their files have changed."""
-    block = bench.write(0, b"abcdef")
-    assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
-    await bench.cache.sync_blocks()
-    assert cached_blocks.unsynced_tails(bench.db) == []
-
-    bench.cache.write_in_place(bench.located(0), 6, b"gh")
-    assert cached_blocks.unsynced_tails(bench.db) == [(block, 6, 8)]
-    await bench.cache.sync_blocks()
-    bench.db.commit()
-    bench.cache.write_in_place(bench.located(0), 0, b"A")
-    await bench.cache.sync_blocks()
-
-    assert not bench.db.in_group
-
-
-def _synced_lengths(bench: CacheBench) -> list[int]:
-    return [row[0] for row in bench.db.all("SELECT synced_bytes FROM cached_blocks")]
-
-
-async def test_failed_sync_leaves_its_blocks_unsynced(
-    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A later sync must not report success for blocks that the failed sync left unsynced."""
-    bench.write(0, b"content")
-
-    def fail(*_arguments: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.files, "sync", fail)
-        with pytest.raises(OSError, match="Input/output error"):
-            await bench.cache.sync_blocks()
-    assert _synced_lengths(bench) == [0]
-
-    await bench.cache.sync_blocks()
-
-    assert _synced_lengths(bench) == [7]
-
-
-async def test_sync_that_is_cancelled_while_it_records_lengths_is_repeated(
-    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A power cut truncates a block to its recorded length, so a cancelled sync is repeated."""
-    count = 2 * LOOP_SLICE_ROWS
-    for index in range(count):
-        bench.write(index, b"content")
-    sync, token = bench.files.sync, trio.lowlevel.current_trio_token()
-    with trio.CancelScope() as scope, monkeypatch.context() as patched:
-
-        def cancel(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-            sync(blocks, named)
-            trio.from_thread.run_sync(scope.cancel, trio_token=token)
-
-        patched.setattr(bench.files, "sync", cancel)
-        await bench.cache.sync_blocks()
-    assert scope.cancelled_caught
-    assert 0 in _synced_lengths(bench)
-
-    await bench.cache.sync_blocks()
-
-    assert _synced_lengths(bench) == [7] * count
-
-
-async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: CacheBench) -> None:
-    """Bytes that are written after a running sync has passed the file are not synced."""
-    bench.write(0, b"content")
-
-    await bench.cache.sync_blocks(
-        meanwhile=lambda: bench.cache.write_in_place(bench.located(0), 7, b" and more")
-    )
-
-    assert _synced_lengths(bench) == [7]
-    await bench.cache.sync_blocks()
-    assert _synced_lengths(bench) == [16]
 
 
 async def test_leading_hole_of_a_block_needs_no_sync(bench: CacheBench) -> None:

@@ -24,7 +24,7 @@ async def test_unsynced_content_raises_an_error_after_a_power_cut(bench: CacheBe
     """After a power cut a block file may have its full size without all its bytes."""
     block = bench.write(0, b"synced")
     bench.write(1, b"whole")
-    await bench.cache.sync_blocks()
+    await bench.cache.block_sync.sync_files()
     bench.cache.write_in_place(bench.located(0), 6, b" and not")
 
     recovery.distrust(bench.db, bench.files)
@@ -38,7 +38,7 @@ async def test_unsynced_content_raises_an_error_after_a_power_cut(bench: CacheBe
 
 async def test_block_files_shorter_than_their_synced_size_are_unchanged(bench: CacheBench) -> None:
     one, two = bench.write(0, b"short"), bench.write(1, b"gone")
-    await bench.cache.sync_blocks()
+    await bench.cache.block_sync.sync_files()
     bench.cache.write_in_place(bench.located(0), 5, b"er")
     bench.cache.write_in_place(bench.located(1), 4, b"!")
     bench.files.cut_after(one, 3)
@@ -176,7 +176,7 @@ async def test_stray_block_file_of_a_block_in_no_pack_is_kept_for_fsck(
     block = bench.write(0, b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
-    await bench.cache.sync_blocks()
+    await bench.cache.block_sync.sync_files()
 
     assert _let_go(bench, tmp_path) == 0
     assert sorted(bench.files.numbers()) == [block]
@@ -230,7 +230,7 @@ async def test_synced_copy_of_a_block_is_not_replaced_by_its_origin(bench: Cache
     await bench.upload_content(OLD)
     block = copy(bench, len(OLD))
     bench.cache.write_in_place(bench.located(0), 0, b"NEW")
-    await bench.cache.sync_blocks()
+    await bench.cache.block_sync.sync_files()
     assert block_origins.blocks(bench.db) == []
 
     await cut_power(bench)
@@ -273,7 +273,7 @@ async def test_removed_origin_of_a_copied_block_is_read_from_its_pack(bench: Cac
 async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: CacheBench) -> None:
     """The file of a dirty origin is kept until the copy of the block is synced."""
     bench.write(0, OLD)
-    await bench.cache.sync_blocks()
+    await bench.cache.block_sync.sync_files()
     bench.cache.write_in_place(bench.located(0), len(OLD), b" and more")
     new = copy(bench, 25)
 
@@ -285,7 +285,7 @@ async def test_copy_of_a_dirty_block_gets_the_synced_part_of_its_origin(bench: C
 async def test_truncated_bytes_do_not_reappear_after_a_power_cut(bench: CacheBench) -> None:
     """Bytes that a truncation removed stay removed after a later write and a power cut."""
     bench.write(0, OLD)
-    await bench.cache.sync_blocks()
+    await bench.cache.block_sync.sync_files()
     new = copy(bench, 6, cuts=True)
     bench.cache.write_in_place(bench.located(0), 10, b"later")
 

@@ -297,6 +297,12 @@ WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a 
 WAL_ROOM_BYTES: Final = 2 * MIB
 # Number of zeros appended at once on the event loop, in 0.1 ms.
 WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
+# Size of the intent log; 500 calls of fsync with 4 KiB each fill it between two syncs of the files.
+INTENT_LOG_BYTES: Final = 4 * MIB
+INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # a longer intent log is read only up to this size
+# Content of one entry. Syncing files is faster for more, because the log writes content twice.
+INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
+INTENT_PIECES_MAX: Final = 256  # ranges of one entry; the event loop reads each from a file
 WRITTEN_AGAIN_BYTES: Final = 1 * MIB  # number of bytes in memory while a file is rewritten
 COLLECT_S_MAX: Final = 5.0  # time limit of a sync or a cut for collecting the kernel's dirty data
 # Maximum number of passes that collect the kernel's dirty data.

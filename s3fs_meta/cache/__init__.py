@@ -2,7 +2,9 @@
 
 block_cache       the states of cached blocks: dirty, sealed, uploaded, clean
 block_files       the files in the cache directory, one for each block
-block_sync        makes block files durable, and records how much of each is synced
+block_sync        makes the content of blocks durable, by their files or by the intent log
+intent_log        content that fsync made durable before its block files are synced
+intent_replay     writes the content of the intent log into block files after a crash
 open_blocks       descriptors of block files that stay open
 fetcher           downloads blocks
 read_coalescing   chooses blocks that one request downloads together

@@ -111,6 +111,7 @@ class BlockCache:
             if state in _NOT_UPLOADED:
                 self.index.note_write(block)
                 self._files.distrust_closed()
+        self.block_sync.unlogged.give_up()
         self._copies.load()
 
     # --- read blocks ---------------------------------------------------------------------------
@@ -309,10 +310,11 @@ class BlockCache:
                 self._copies.note_hole(block, offset)
         else:
             blocks.create_dirty(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
-            self._copies.note(block, replaced, replaced.plain_bytes)
+            self._note_origin(block, replaced, replaced.plain_bytes)
             block_map.replace(self._db, ino, index, replaced.block, block)
             self.release(replaced.block)
         self.index.made(block, plain_bytes, trio.current_time(), is_named=is_named)
+        self.block_sync.unlogged.add(block, offset, plain_bytes)
         return block
 
     def copy_on_write(
@@ -349,9 +351,17 @@ class BlockCache:
         except LostBlockError as exc:
             self._lost_local(located, exc)
         blocks.create_dirty(self._db, block, ino, index, keep_bytes)
-        self._copies.note(block, located, keep_bytes if cuts else located.plain_bytes)
+        self._note_origin(block, located, keep_bytes if cuts else located.plain_bytes)
         self.index.made(block, keep_bytes, trio.current_time(), is_named=is_named)
         return block
+
+    def _note_origin(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
+        """Record the block that a new block replaces; only a sync of its file makes it durable.
+
+        With a logged copy, a power cut might need the origin from the bucket.
+        """
+        self._copies.note(block, origin, keep_bytes)
+        self.block_sync.unlogged.give_up()
 
     def write_in_place(self, located: Located, offset: int, data: bytes | memoryview) -> None:
         """Write into a dirty block; a gap after its content becomes zeros.
@@ -365,8 +375,11 @@ class BlockCache:
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
         self._files.write_within(located.block, offset, data, located.plain_bytes)
+        unlogged = self.block_sync.unlogged
         if offset > located.plain_bytes:
-            self._copies.note_gap(located.block, located.plain_bytes, offset)
+            is_logged = unlogged.covers(located.block)
+            self._copies.note_gap(located.block, located.plain_bytes, offset, is_logged=is_logged)
+        unlogged.add(located.block, min(offset, located.plain_bytes), offset + len(data))
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)

@@ -215,6 +215,18 @@ class BlockFiles:
         finally:
             os.close(fd)
 
+    def put(self, block: BlockId, offset: int, data: bytes) -> None:
+        """Write bytes into the file of a block, which is created if missing. In a thread.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT)
+        try:
+            write_all(fd, offset, data)
+        finally:
+            os.close(fd)
+
     def adopt(self, block: BlockId, data: bytes) -> None:
         """Store a fetched block: write a file in ``tmp``, then rename it. In a thread.
 

@@ -1,29 +1,43 @@
-"""Syncing the files of cached blocks, and recording how much of each file is durable.
+"""How the content of cached blocks becomes durable: by a sync of their files, or by the intent log.
 
-Owns: the order of a sync: files first, then the rows with the synced lengths. Does not know: when a
-sync is due, the write-ahead log.
-Keeps: a block counts as synced only after a sync that began after its last write has succeeded.
+Owns: the order of a sync: files first, then the rows with the synced lengths; which writes the intent
+log may contain. Does not know: when a sync is due, the write-ahead log.
+Keeps: a block counts as synced only after a sync that began after its last write has succeeded. The
+intent log contains all unsynced content or none, because an fsync makes the rows of all files durable.
 Tasks: any task on the event loop; a lock keeps syncs apart, and a thread runs the blocking calls.
-Design: docs/design/durability.md, "From write to fsync".
+Design: docs/design/durability.md, "From write to fsync" and "The intent log".
 """
 
+import errno
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import trio
 
+from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.intent_log import IntentLog, Piece
 from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
+from s3fs_meta.cache.unlogged import UnloggedRanges
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockId
+from s3fs_meta.model import BlockId, BlockState
+
+_log = logging.getLogger(__name__)
+
+_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
+_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class BlockSync:
-    """Makes the written files of cached blocks durable."""
+    """Makes the written content of cached blocks durable."""
 
     def __init__(
         self, db: Database, index: CacheIndex, files: BlockFiles, copies: KnownCopies
@@ -34,6 +48,14 @@ class BlockSync:
         self._copies = copies
         self._lock = trio.Lock()
         self._thread = QuickThread()
+        self.unlogged = UnloggedRanges()
+        self._intents: IntentLog | None = None
+        self._is_announced = False  # whether the rows name the log of this epoch
+        self._settled = 0  # the files contain all entries up to this one, according to the rows
+        self._settled_durably = 0  # the same, according to the rows on the disk
+        self.wants_log = False
+
+    # --- syncing files -------------------------------------------------------------------------
 
     async def sync_files(self, *, meanwhile: Callable[[], None] | None = None) -> None:
         """Make the files of all unsynced blocks durable: content, names, directories.
@@ -48,7 +70,9 @@ class BlockSync:
         before this call.  Transaction: outside a group.
         """
         async with self._lock:
-            if not (unsynced := self._index.take_unsynced()):
+            unsynced = self._index.take_unsynced()
+            self.unlogged.begin_sync()
+            if not unsynced:
                 return
             lengths = self._index.lengths_to_note(unsynced)
             named = {block for block in unsynced if self._index.was_synced(block)}
@@ -57,12 +81,13 @@ class BlockSync:
                 await self._thread.run(sync, meanwhile=meanwhile)
                 await self._note_synced(lengths)
             except BaseException:
+                self.unlogged.give_up()
                 for block in unsynced:
                     self._index.note_write(block)
                 raise
 
     async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
-        """Record in the rows of cached blocks how many bytes of each file are durable."""
+        """Record in the rows how many bytes of each file are durable, and which entries they contain."""
         for piece in slices(lengths):
             self._db.begin_local()
             cached_blocks.note_synced(self._db, piece)
@@ -70,3 +95,113 @@ class BlockSync:
             for block, length in piece:
                 self._index.note_synced(block, length)
             await trio.lowlevel.checkpoint()
+        log = self._intents
+        if log is not None and log.sequence > self._settled:
+            self._db.begin_local()
+            intent_replay.note_settled(self._db, log.epoch, log.sequence)
+            self._settled = log.sequence
+
+    # --- logging content -----------------------------------------------------------------------
+
+    async def log_writes(self, *, meanwhile: Callable[[], None]) -> bool:
+        """Make all unsynced content durable in the intent log; return False if it does not fit there.
+
+        The caller must then call ``sync_files``, or else make the rows of all blocks durable.
+
+        Args:
+            meanwhile: called on the event loop while a thread writes the log; commits the group.
+
+        Raises:
+            OSError: the disk failed.
+
+        Schedule point: always.  Locks: waits for a running sync.
+        """
+        if self._intents is None:
+            self.wants_log = True
+            return False
+        async with self._lock:
+            pieces = self._take_pieces(self._intents)
+            if not pieces:
+                return pieces is not None
+            self._announce(self._intents)
+            try:
+                append = partial(self._append, self._intents, pieces)
+                await self._thread.run(append, meanwhile=meanwhile)
+            except BaseException:
+                self.unlogged.give_up()
+                raise
+        return True
+
+    def _append(self, log: IntentLog, pieces: Sequence[Piece]) -> None:
+        with self._files.syncing():
+            log.append(pieces)
+
+    def _take_pieces(self, log: IntentLog) -> list[Piece] | None:
+        """Return the content to log, None if only a sync of the files can make it durable."""
+        if not self.unlogged.are_known:
+            return None
+        if log.sequence == self._settled_durably:
+            log.restart()
+        ranges = self.unlogged.take()
+        pieces: list[Piece] = []
+        try:
+            for block, start, stop in ranges:
+                held = self._index.get(block)
+                if held is not None and held.state in _ONLY_HERE:
+                    pieces.append(Piece(block, start, self._files.read_on_loop(block, start, stop)))
+        except LostBlockError:
+            self.unlogged.give_up()
+            return None
+        if not log.has_room(len(pieces), sum(len(piece.data) for piece in pieces)):
+            self.unlogged.give_up()
+            return None
+        return pieces
+
+    def _announce(self, log: IntentLog) -> None:
+        """Record that the log is in use, in the group that commits before its first entry counts."""
+        if not self._is_announced:
+            self._db.begin_local()
+            intent_replay.announce(self._db, log.epoch)
+            self._is_announced = True
+
+    def note_durable(self, settled: int) -> None:
+        """Record that the rows are durable which say that the files contain entries up to *settled*."""
+        self._settled_durably = max(self._settled_durably, settled)
+
+    @property
+    def settled(self) -> int:
+        """Return the number of the last entry that the files contain, according to the rows."""
+        return self._settled
+
+    async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:
+        """Create the log of this epoch, so that later calls of ``log_writes`` can use it.
+
+        Without room on the disk, or for a database that has no epoch, each fsync syncs files.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self.wants_log = False
+        epoch = intent_replay.epoch_of(self._db)
+        if self._intents is not None or epoch is None:
+            return
+        last = intent_replay.resumed(self._db, epoch)
+        log = IntentLog(self._files.root, epoch, last, size_bytes)
+        try:
+            await trio.to_thread.run_sync(self._prepare, log)
+        except OSError as exc:
+            if exc.errno not in _NO_SPACE_ERRNOS:
+                raise
+            _log.info("no intent log, so each fsync syncs block files: %s", exc.strerror)
+            return
+        self._settled = self._settled_durably = last
+        self._intents = log
+
+    def _prepare(self, log: IntentLog) -> None:
+        try:
+            log.prepare()
+        except OSError as exc:
+            if exc.errno in _NO_SPACE_ERRNOS:
+                raise
+            with self._files.syncing():
+                raise

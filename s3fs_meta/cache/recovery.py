@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -151,14 +152,22 @@ class KnownCopies:
         block_origins.note_hole(self._db, block, hole_bytes)
         self._known.add(block)
 
-    def note_gap(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
+    def note_gap(
+        self, block: BlockId, content_bytes: int, gap_end: int, *, is_logged: bool
+    ) -> None:
         """Record that a write leaves zeros between the content of a dirty block and *gap_end*.
 
         The file had these zeros before the write, so a power cut that undoes the write must keep them.
+
+        Args:
+            block: the dirty block.
+            content_bytes: the length of its content before the write.
+            gap_end: the end of the zeros.
+            is_logged: the intent log contains all unsynced content of the block.
         """
         if block in self._known:
             block_origins.extend(self._db, block, content_bytes, gap_end)
-        elif cached_blocks.synced_bytes(self._db, block) == content_bytes:
+        elif is_logged or cached_blocks.synced_bytes(self._db, block) == content_bytes:
             block_origins.note_gap(self._db, block, content_bytes, gap_end)
             self._known.add(block)
 
@@ -168,6 +177,32 @@ class KnownCopies:
         if known:
             block_origins.forget(self._db, known)
             self._known -= known
+
+
+async def restore_content(
+    db: Database, files: BlockFiles, keyring: Keyring, store: ObjectStore, *, power_lost: bool
+) -> None:
+    """Restore the content that the files of dirty and sealed blocks lack after a crash.
+
+    The log is replayed twice: a copied block may have an origin whose content only the log has, and
+    later writes into the copy may be in the log, too. A second call has no effect.
+
+    Args:
+        db: the database.
+        files: its block files.
+        keyring: the keys of the filesystem.
+        store: the bucket.
+        power_lost: the memory of the machine is lost; after a kill the files contain every write.
+
+    Raises:
+        StoreError: an origin exists only in the store, which is unavailable; nothing was lost.
+        OSError, DatabaseError: the disk failed.
+    """
+    if power_lost:
+        await intent_replay.replay(db, files)
+        await restore_copies(db, files, keyring, store)
+        await intent_replay.replay(db, files)
+    await intent_replay.settle(db, files)
 
 
 async def restore_copies(
@@ -182,8 +217,11 @@ async def restore_copies(
         OSError, DatabaseError: the disk failed.
     """
     beginning = partial(_beginning, files)
+    durable_bytes = partial(cached_blocks.synced_bytes, db)
     for copy in block_origins.not_uploaded(db):
-        data = await content_before(copy, db, beginning, keyring, store)
+        data = await content_before(
+            copy, db, beginning, keyring, store, durable_bytes=durable_bytes
+        )
         if copy.origin == copy.block:
             await trio.to_thread.run_sync(files.extend, copy.block, len(data))
         else:
@@ -216,12 +254,26 @@ def _stop(copy: Copy) -> int:
 
 
 async def content_before(
-    copy: Copy, db: Database, beginning: Beginning, keyring: Keyring, store: ObjectStore
+    copy: Copy,
+    db: Database,
+    beginning: Beginning,
+    keyring: Keyring,
+    store: ObjectStore,
+    *,
+    durable_bytes: Callable[[BlockId], int],
 ) -> bytes:
     """Return the leading bytes of a block's origin, as many as the block may contain.
 
     No file or row is changed. If the origin is a copied block, too, the bytes in its file are
     returned.
+
+    Args:
+        copy: the block and its origin.
+        db: the database.
+        beginning: reads the beginning of a block's file.
+        keyring: the keys of the filesystem.
+        store: the bucket.
+        durable_bytes: returns how many leading bytes of a block that function returns reliably.
 
     Raises:
         StoreError: the origin exists only in the store, which is unavailable.
@@ -230,7 +282,7 @@ async def content_before(
     if copy.origin == block_origins.HOLE:
         data = bytes(copy.keep_bytes)
     elif copy.hash is None:
-        length = min(copy.keep_bytes, cached_blocks.synced_bytes(db, copy.origin))
+        length = min(copy.keep_bytes, durable_bytes(copy.origin))
         data = await trio.to_thread.run_sync(beginning, copy.origin, length)
     else:
         found = await trio.to_thread.run_sync(_intact_content, copy, beginning, keyring)

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s3fs_meta import machine
+from s3fs_meta.cache.intent_log import Piece
+from s3fs_meta.cache.intent_replay import is_only_here, needed_pieces, overlaid
 from s3fs_meta.cache.recovery import content_before, through
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_origins, inodes, local_state
+from s3fs_meta.meta.tables import block_origins, cached_blocks, inodes, local_state
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.block_origins import Copy
 from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
@@ -56,9 +58,13 @@ class KeptContent:
         self._bucket = UncachedReader(db, store, keyring, find_elsewhere)
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
+        self._logged: dict[BlockId, list[Piece]] = {}
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
             self._copies = {row.block: row for row in block_origins.not_uploaded(db)}
+            for piece in needed_pieces(db, blocks):
+                if is_only_here(db, piece.block):
+                    self._logged.setdefault(piece.block, []).append(piece)
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.
@@ -80,13 +86,40 @@ class KeptContent:
             return content
         copy = self._copies.get(located.block)
         if copy is None:
-            return Content(data, self._synced_bytes.get(located.block, located.plain_bytes))
+            synced_bytes = self._synced_bytes.get(located.block, located.plain_bytes)
+            return Content(data, max(synced_bytes, self._logged_bytes(located.block)))
         copy = through(copy, self._copies)
-        kept = await content_before(copy, self._db, self._beginning, self._keyring, self._store)
-        return Content(kept + data[len(kept) :], len(kept))
+        kept = await content_before(
+            copy,
+            self._db,
+            self._beginning,
+            self._keyring,
+            self._store,
+            durable_bytes=self._durable_bytes,
+        )
+        durable_bytes = max(len(kept), self._logged_bytes(located.block))
+        data = self._with_logged(located.block, kept + data[len(kept) :])[: located.plain_bytes]
+        return Content(data, min(durable_bytes, located.plain_bytes))
+
+    def _durable_bytes(self, block: BlockId) -> int:
+        return max(cached_blocks.synced_bytes(self._db, block), self._logged_bytes(block))
+
+    def _logged_bytes(self, block: BlockId) -> int:
+        """Return the end of the content that the intent log has of a block."""
+        return max((piece.stop for piece in self._logged.get(block, ())), default=0)
+
+    def _with_logged(self, block: BlockId, data: bytes) -> bytes:
+        return overlaid(data, self._logged.get(block, ()))
 
     def _beginning(self, block: BlockId, length: int) -> bytes:
-        """Return the first *length* bytes of a cached block, or all bytes of a shorter file."""
+        """Return the first bytes of a cached block with the content of the intent log.
+
+        The result has *length* bytes, or fewer if the file and the log have fewer.
+        """
+        return self._with_logged(block, self._in_file(block, length))[:length]
+
+    def _in_file(self, block: BlockId, length: int) -> bytes:
+        """Return the first *length* bytes of a cached block's file, or all bytes of a shorter file."""
         try:
             fd = self._blocks.open(f"{block:x}", os.O_RDONLY)
         except OSError:

@@ -20,6 +20,7 @@ from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import (
     GROUP_AGE_S_MAX,
     GROUP_DELAY_S,
+    INTENT_LOG_BYTES,
     WAL_BYTES_MAX,
     WAL_ROOM_BYTES,
     WAL_ROOM_PIECE_BYTES,
@@ -146,28 +147,37 @@ class Durability:
         Raises:
             OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
         """
-        await self.sync(data_only=data_only)
+        await self.sync(data_only=data_only, may_log=True)
         wal = self._db.wal
-        if wal is not None and wal.lacks_room and self._db.pragmas.survives_power_loss:
+        if wal is None or not self._db.pragmas.survives_power_loss:
+            return
+        if wal.lacks_room or self._cache.block_sync.wants_log:
             self._room_wanted.set()
 
     async def run_log_room(self) -> None:
-        """Keep space allocated at the end of the WAL while programs call fsync, until cancelled.
+        """Keep space allocated for both logs while programs call fsync, until cancelled.
 
-        Without this space, each sync of the log also waits for the journal of the disk's
-        filesystem.
+        Both are the write-ahead log and the intent log. Without this space, each sync of a log also
+        waits for the journal of the disk's filesystem.
         """
         while True:
             await self._room_wanted.wait()
             self._room_wanted = trio.Event()
-            assert self._db.wal is not None, "only a write-ahead log has room"
-            if self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
-                self._db.wal.forgo_room()
-                continue
             try:
-                await self._make_room(self._db.wal)
+                await self.make_log_room()
             except (OSError, DatabaseError) as exc:
                 self._give_up(f"the local disk failed to sync: {exc}")
+
+    async def make_log_room(self) -> None:
+        """Allocate space for both logs, as far as the disk has it beyond the reserve of SQLite."""
+        wal, block_sync = self._db.wal, self._cache.block_sync
+        assert wal is not None, "only a write-ahead log has room"
+        if wal.lacks_room and self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
+            wal.forgo_room()
+        elif wal.lacks_room:
+            await self._make_room(wal)
+        if block_sync.wants_log and self._cache.disk.unheld_bytes() >= INTENT_LOG_BYTES:
+            await block_sync.prepare_log()
 
     async def _make_room(self, wal: Wal) -> None:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
@@ -195,7 +205,7 @@ class Durability:
                 finally:
                     self._notice_log()
 
-    async def sync(self, *, data_only: bool = False) -> None:
+    async def sync(self, *, data_only: bool = False, may_log: bool = False) -> None:
         """Make every operation before this call durable: first the content of files, then rows.
 
         Rows that an earlier sync made durable are not synced again, and calls that wait at the same
@@ -203,6 +213,7 @@ class Durability:
 
         Args:
             data_only: operations that change only timestamps need not be durable.
+            may_log: content may be in the intent log instead of its block files.
 
         Raises:
             OSError, DatabaseError: operations are not durable. The mount is read-only from now on,
@@ -211,22 +222,33 @@ class Durability:
         """
         self._require_sound()
         try:
-            # With a WAL, the commit need not wait for the sync of the blocks.
-            # A commit takes as long as syncing a small file.
-            is_wal = self._db.pragmas.is_wal
-            await self._cache.block_sync.sync_files(meanwhile=self._db.commit if is_wal else None)
+            await self._sync_content(may_log=may_log)
             self._require_sound()
             if self._is_synced(data_only=data_only):
                 return
             self._db.commit_durable()
             mark, begun = self._last_record(), (self._db.changes_begun, self._db.times_begun)
             self._committed = begun
+            settled = self._cache.block_sync.settled
             await self._sync_log(begun)
+            self._cache.block_sync.note_durable(settled)
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the local disk failed to sync: {exc}")
             raise
         self._require_sound()
         self.synced_mark = max(self.synced_mark, mark)
+
+    async def _sync_content(self, *, may_log: bool) -> None:
+        """Make the content of all blocks durable, and under WAL commit the group meanwhile.
+
+        With a WAL, the commit need not wait for the sync of the content. A commit takes as long as
+        syncing a small file.
+        """
+        block_sync = self._cache.block_sync
+        if not self._db.pragmas.is_wal:
+            await block_sync.sync_files()
+        elif not (may_log and await block_sync.log_writes(meanwhile=self._db.commit)):
+            await block_sync.sync_files(meanwhile=self._db.commit)
 
     async def _sync_log(self, begun: tuple[int, int]) -> None:
         """Sync the WAL, unless another call did so after these operations were committed."""

@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 import pytest
 import trio
 
-from s3fs_meta.limits import LOOP_SLICE_ROWS
-from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockId
-from tests.cache.conftest import CacheBench
+from s3fs_meta.cache.intent_log import NAME, IntentLog, Piece, read_entries
+from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, KIB, LOOP_SLICE_ROWS
+from s3fs_meta.meta.tables import cached_blocks, local_state
+from s3fs_meta.model import BlockId, BlockIndex
+from tests.cache.conftest import INO, CacheBench
 
 
 async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench) -> None:
@@ -88,3 +89,152 @@ async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: Cac
     assert _synced_lengths(bench) == [7]
     await bench.cache.block_sync.sync_files()
     assert _synced_lengths(bench) == [16]
+
+
+# --- the intent log ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def logged(bench: CacheBench) -> CacheBench:
+    """Return a cache whose intent log is ready: a sync of files has begun after it was prepared."""
+    bench.db.begin_local()
+    local_state.put(bench.db, "epoch", "3")
+    assert not await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
+    await bench.cache.block_sync.prepare_log(16 * KIB)
+    await bench.cache.block_sync.sync_files()
+    return bench
+
+
+async def _log(bench: CacheBench) -> bool:
+    return await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
+
+
+def _entries(bench: CacheBench) -> list[list[Piece]]:
+    return [list(entry.pieces) for entry in read_entries(bench.files.root, 3)]
+
+
+async def test_new_block_is_logged_without_a_sync_of_its_file(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged.files, "sync", None)
+    block = logged.write(0, b"new")
+
+    assert await _log(logged)
+    assert _entries(logged) == [[Piece(block, 0, b"new")]]
+    assert not logged.db.in_group
+    assert cached_blocks.unsynced_tails(logged.db) == [(block, 0, 3)]
+
+
+async def test_only_writes_since_the_last_entry_are_logged(logged: CacheBench) -> None:
+    block = logged.write(0, b"first")
+    await _log(logged)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 5, b" and second")
+    await _log(logged)
+
+    assert _entries(logged)[1:] == [[Piece(block, 5, b" and second")]]
+    assert await _log(logged)
+    assert len(_entries(logged)) == 2
+
+
+async def test_gap_before_a_write_is_logged_as_zeros(logged: CacheBench) -> None:
+    """Bytes that a killed daemon left after the end of a block must not appear in the gap."""
+    block = logged.write(0, b"ab")
+    await _log(logged)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 5, b"c")
+    await _log(logged)
+
+    assert _entries(logged)[1] == [Piece(block, 2, b"\0\0\0c")]
+
+
+async def test_copied_block_needs_a_sync_of_its_file(logged: CacheBench) -> None:
+    """After a power cut, a logged copy might need its origin from an unreachable bucket."""
+    logged.write(0, b"original")
+    located = logged.located(0)
+    logged.cache.seal([located.block])
+    logged.cache.copy_on_write(logged.located(0), INO, BlockIndex(1), 8)
+
+    assert not await _log(logged)
+    await logged.cache.block_sync.sync_files()
+    logged.write(2, b"new")
+    assert await _log(logged)
+
+
+async def test_removed_block_is_not_logged(logged: CacheBench) -> None:
+    removed = logged.write(0, b"removed")
+    kept = logged.write(1, b"kept")
+    logged.cache.release(removed)
+
+    assert await _log(logged)
+    assert _entries(logged) == [[Piece(kept, 0, b"kept")]]
+
+
+async def test_more_content_than_one_entry_may_have_needs_a_sync(logged: CacheBench) -> None:
+    logged.write(0, bytes(INTENT_CONTENT_BYTES_MAX + 1))
+    assert not await _log(logged)
+
+
+async def test_full_log_is_restarted_only_when_its_entries_are_durable_elsewhere(
+    logged: CacheBench,
+) -> None:
+    """Entries stay until block files contain them and durable rows say so."""
+    sync = logged.cache.block_sync
+    for index in range(4):
+        logged.write(index, b"content")
+        assert await _log(logged)
+    logged.write(4, b"content")
+    assert not await _log(logged)
+
+    await sync.sync_files()
+    logged.db.commit()
+    logged.write(5, b"content")
+    assert not await _log(logged)
+
+    await sync.sync_files()
+    logged.db.commit()
+    sync.note_durable(sync.settled)
+    logged.write(6, b"last")
+    assert await _log(logged)
+    [[piece]] = _entries(logged)
+    assert piece.data == b"last"
+
+
+async def test_failed_append_makes_every_later_sync_fail(
+    logged: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports a lost page only once, so no later sync may report success."""
+    logged.write(0, b"content")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IntentLog, "append", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            await _log(logged)
+    assert not await _log(logged)
+    with pytest.raises(OSError, match="an earlier sync failed"):
+        await logged.cache.block_sync.sync_files()
+
+
+async def test_full_disk_leaves_the_mount_without_an_intent_log(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.db.begin_local()
+    local_state.put(bench.db, "epoch", "3")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IntentLog, "prepare", fail)
+    await bench.cache.block_sync.prepare_log()
+
+    await bench.cache.block_sync.sync_files()
+    bench.write(0, b"content")
+    assert not await _log(bench)
+
+
+async def test_state_without_an_epoch_gets_no_intent_log(bench: CacheBench) -> None:
+    await bench.cache.block_sync.prepare_log()
+    assert not (bench.files.root / NAME).exists()

@@ -26,6 +26,7 @@ from s3fs_meta.meta.tables import (
     symlinks,
     xattrs,
 )
+from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from s3fs_meta.sync.history.newest_locations import newest_state
@@ -227,6 +228,59 @@ async def test_unsynced_sealed_block_is_reported_as_unsure_after_a_power_loss(
     (copied,) = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
 
     assert copied.unsure == [(0, 4)]
+
+
+async def _log_all(session: Session, ino: Ino) -> None:
+    """Let fsync make all content durable in the intent log, without a sync of block files."""
+    await session.durability.sync_file(ino)
+    await session.durability.make_log_room()
+    await session.durability.sync_all()
+    ino = _name(session, write_file(session, b"fsynced"), b"fsynced")
+    await session.durability.sync_file(ino)
+
+
+async def test_content_of_the_intent_log_is_reliable_after_a_power_loss(
+    power: Power, tmp_path: Path
+) -> None:
+    """The log is quarantined with the block files, which lack its content."""
+    async with power.session("a", tasks=False) as session:
+        await _log_all(session, _name(session, write_file(session, OLD), b"old"))
+        [tail] = unsynced_tails(session.db)
+        session.db.begin()
+        _cut_power(session, tail.block)
+        keyring = session.volume.keyring
+
+    copied = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
+
+    assert {one.path: (one.missing, one.unsure) for one in copied} == {
+        b"old": ([], []),
+        b"fsynced": ([], []),
+    }
+    assert (tmp_path / "out" / "fsynced").read_bytes() == b"fsynced"
+
+
+async def test_logged_origin_of_a_torn_copy_is_reliable_after_a_power_loss(
+    power: Power, tmp_path: Path
+) -> None:
+    """A copied block that has lost its bytes gets those that the log has of its origin."""
+    async with power.session("a", tasks=False) as session:
+        await _log_all(session, _name(session, write_file(session, OLD), b"old"))
+        [origin] = unsynced_tails(session.db)
+        session.db.begin()
+        session.cache.seal([origin.block])
+        [ino] = [
+            row[0]
+            for row in session.db.all("SELECT ino FROM dentries WHERE name = ?", (b"fsynced",))
+        ]
+        copy = _change(session, ino, 7, b" and more")
+        _cut_power(session, origin.block, copy)
+        keyring = session.volume.keyring
+
+    copied = await _copy(power, _quarantine_as(tmp_path), keyring, tmp_path / "out")
+
+    [found] = [one for one in copied if one.path == b"fsynced"]
+    assert (tmp_path / "out" / "fsynced").read_bytes()[:7] == b"fsynced"
+    assert found.missing == [(7, 15)]
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])

@@ -17,7 +17,7 @@ from s3fs_meta.errors import CorruptionError, LostBlockError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.limits import MIB
+from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, ObjectKey, Txg
@@ -164,6 +164,8 @@ class Run:
 
 # The log's room after each fsync: only a few frames, so that later frames exceed it.
 ROOM_BYTES: Final = 20_000
+# The size of the intent log: a few entries, so that it is full and restarted within a run.
+INTENT_LOG_BYTES: Final = 32 * KIB
 
 # Steps of a recorded program other than users' operations.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
@@ -278,9 +280,16 @@ class _Recorded:
         self._run.states.append(after)
         if operation.act is Act.FSYNC:
             self._recorder.note(Promised(number + 1))
-            if (wal := self.session.db.wal) is not None:
-                wal.append_room(ROOM_BYTES)
-                wal.sync()
+            await self._make_log_room()
+
+    async def _make_log_room(self) -> None:
+        """Allocate space for both logs, as the task for it does between two calls of fsync."""
+        if (wal := self.session.db.wal) is not None:
+            wal.append_room(ROOM_BYTES)
+            wal.sync()
+            block_sync = self.session.cache.block_sync
+            if block_sync.wants_log and self.session.db.pragmas.survives_power_loss:
+                await block_sync.prepare_log(INTENT_LOG_BYTES)
 
     async def _do_during_sync(self, operation: Operation, expected: Outcome) -> None:
         self._busy = False

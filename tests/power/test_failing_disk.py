@@ -17,10 +17,15 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.cache import block_files
+from s3fs_meta.cache import open_blocks
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
-from s3fs_meta.limits import SYNCFS_FILES_MIN, WAL_ROOM_BYTES
+from s3fs_meta.limits import (
+    INTENT_CONTENT_BYTES_MAX,
+    INTENT_LOG_BYTES,
+    SYNCFS_FILES_MIN,
+    WAL_ROOM_BYTES,
+)
 from s3fs_meta.model import BlockId
 from tests.cli.conftest import Place
 from tests.conftest import REQUIRED
@@ -33,6 +38,9 @@ pytestmark = pytest.mark.mount
 THIN_BYTES: Final = 64 << 20
 IMAGE_BYTES: Final = 300 << 20
 BLOCK: Final = os.urandom(64 << 10)
+LARGE: Final = BLOCK * (
+    INTENT_CONTENT_BYTES_MAX // len(BLOCK) + 1
+)  # does not fit into the intent log
 OPTIONS: Final = "commit=600,sync_interval=600"  # Nothing is uploaded during a test.
 
 
@@ -56,6 +64,10 @@ class ThinDisk:
     def mount(self) -> None:
         """Mount the disk."""
         subprocess.run(["mount", "-o", "loop", self._image, self.mountpoint], check=True)
+
+    def repair(self) -> None:
+        """Remove files whose inodes the disk has lost, as a check at boot does."""
+        subprocess.run(["e2fsck", "-fy", self._image], check=False, capture_output=True)
 
     def unmount(self) -> None:
         """Unmount the disk, which empties the page cache of its files."""
@@ -124,12 +136,16 @@ class Host:
         self._program.run("umount", self._place.mountpoint)
 
     def wait_for_room(self) -> None:
-        """Wait until the mount has extended the log of the database after an fsync."""
-        [log] = self._disk.mountpoint.glob("state/*/meta.db-wal")
+        """Wait until the mount has space in both logs after an fsync."""
+        wanted = {"meta.db-wal": WAL_ROOM_BYTES, "blocks/intent-log": INTENT_LOG_BYTES}
         deadline_s = time.monotonic() + PROCESS_S_MAX
-        while log.stat().st_size < WAL_ROOM_BYTES:
-            assert time.monotonic() < deadline_s, "the log got no room"
-            time.sleep(0.01)
+        for name, size_bytes in wanted.items():
+            while not any(
+                log.stat().st_size >= size_bytes
+                for log in self._disk.mountpoint.glob(f"state/*/{name}")
+            ):
+                assert time.monotonic() < deadline_s, f"{name} got no space"
+                time.sleep(0.01)
 
     def lose_power(self) -> None:
         """Kill the daemon, and drop the files of the disk from the page cache."""
@@ -182,8 +198,9 @@ def test_fsync_in_the_mount_after_a_failed_fsync_is_durable(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
+    host.wait_for_room()
     with thin_disk.full():
-        path.write_bytes(BLOCK)
+        path.write_bytes(LARGE)
         with pytest.raises(OSError, match="Input/output error"):
             _fsync(path)
     with pytest.raises(OSError, match="Input/output error"):
@@ -196,6 +213,31 @@ def test_fsync_in_the_mount_after_a_failed_fsync_is_durable(
     host.boot()
     host.mount()
 
+    assert path.read_bytes() == LARGE
+    assert earlier.read_bytes() == BLOCK[::-1]
+    host.unmount()
+
+
+def test_logged_content_survives_although_its_block_file_cannot_be_written(
+    empty: Place, thin_disk: ThinDisk, tmp_path: Path
+) -> None:
+    """The intent log has its space on the disk, and the next mount writes the block file again."""
+    host = Host(empty, thin_disk, tmp_path)
+    host.boot()
+    host.make()
+    host.mount()
+    earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
+    earlier.write_bytes(BLOCK[::-1])
+    _fsync(earlier)
+    host.wait_for_room()
+    with thin_disk.full():
+        path.write_bytes(BLOCK)
+        _fsync(path)
+        host.lose_power()
+
+    thin_disk.repair()
+    host.boot()
+    host.mount()
     assert path.read_bytes() == BLOCK
     assert earlier.read_bytes() == BLOCK[::-1]
     host.unmount()
@@ -212,8 +254,9 @@ def test_pages_dropped_after_a_failed_sync_are_not_read_as_zeros(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
+    host.wait_for_room()
     with thin_disk.full():
-        path.write_bytes(BLOCK)
+        path.write_bytes(LARGE)
         with pytest.raises(OSError, match="Input/output error"):
             _fsync(path)
         _drop_pages(thin_disk.mountpoint / "state")
@@ -259,7 +302,7 @@ def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
     thin_disk: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An evicted inode loses its error; only the error of the disk remains."""
-    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 1)
+    monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 1)
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
     first, second = BlockId(1), BlockId(2)

@@ -25,6 +25,7 @@ import trio
 
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
+from s3fs_meta.cache import intent_replay
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind, key_of
@@ -124,6 +125,8 @@ def _is_doubtful(db: Database) -> bool:
     volatile = local_state.get(db, "volatile")
     before = local_state.get(db, "boot_id")
     power_lost = machine.has_forgotten(before, machine.memory_of(db.path.parent))
+    if volatile == "power" and intent_replay.is_in_use(db):
+        return False  # the row only warns programs that do not know the intent log
     return volatile == "crash" or (volatile == "power" and power_lost)
 
 

@@ -16,7 +16,7 @@ import trio
 
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.recovery import restore_copies
+from s3fs_meta.cache.recovery import restore_content
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
@@ -104,8 +104,8 @@ async def open_offline(
             _require_mark(store.url, link, options.at_least)
         held = lease_proof.known(db, state_dir, keyring, doubtful=False)
         crashed, power_lost = note_start(db, keyring, held.holder, chain.own_txg(db))
-        if power_lost:
-            await _restore_copies(db, state_dir, keyring, store, why)
+        if crashed:
+            await _restore_content(db, state_dir, keyring, store, why, power_lost=power_lost)
         stamp, first = str(clock.now_ns()), BlockId(0 if crashed else db.counters.next_block)
         killed = crashed and not power_lost
         notices = await strays.settle(state_dir, db, keyring, stamp, first, killed=killed)
@@ -201,13 +201,19 @@ async def _open_remembered(
     return superblock, await secret.open(superblock)
 
 
-async def _restore_copies(
-    db: Database, state_dir: StateDir, keyring: Keyring, store: ObjectStore, why: str
+async def _restore_content(
+    db: Database,
+    state_dir: StateDir,
+    keyring: Keyring,
+    store: ObjectStore,
+    why: str,
+    *,
+    power_lost: bool,
 ) -> None:
-    """Restore earlier content of blocks that a power cut damaged, without the bucket."""
+    """Restore the content of blocks that a crash damaged, without the bucket."""
     try:
         files = BlockFiles(state_dir.blocks, state_dir.tmp)
-        await restore_copies(db, files, keyring, store)
+        await restore_content(db, files, keyring, store, power_lost=power_lost)
     except StoreError as exc:
         raise OfflineError(
             why, "blocks that a power loss damaged can be restored only from the bucket"

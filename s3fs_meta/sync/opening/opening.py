@@ -12,7 +12,7 @@ import trio
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.recovery import restore_copies
+from s3fs_meta.cache.recovery import restore_content
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
@@ -144,9 +144,9 @@ class _Opening:
         db = await self._choose_database(local, lease, held.holder)
         await self._require_at_least(db)
         crashed, power_lost = note_start(db, self._keyring, held.holder, own)
-        if power_lost and not (options.read_only and options.repairing):
+        if crashed and not (options.read_only and options.repairing):
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
-            await restore_copies(db, files, self._keyring, self._store)
+            await restore_content(db, files, self._keyring, self._store, power_lost=power_lost)
         if not options.read_only:
             db = await self._take_over(db, held)
             await self._require_at_least(db)

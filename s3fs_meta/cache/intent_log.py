@@ -1,0 +1,186 @@
+"""The intent log: content that fsync made durable before the block files themselves are synced.
+
+Owns: the format of the file, appending entries, reading them back. Does not know: rows, when content
+is logged, how entries are replayed (``intent_replay``).
+Why: an fsync of a new block file waits for a commit of the disk's journal. The log is a file whose
+space is on the disk already, so appending an entry only writes data.
+Keeps: an entry is complete or invalid, because its digest covers all of it. A page of the file that
+contains a durable entry is not written again while the entry is needed.
+Tasks: ``append`` and ``prepare`` block and belong in a thread; one call at a time.
+Source: the intent log of ZFS; the format is described in docs/design/format.md.
+"""
+
+import hashlib
+import os
+import struct
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from s3fs_meta.hashed_dir import FILE_MODE, sync_path
+from s3fs_meta.limits import INTENT_LOG_BYTES, INTENT_LOG_BYTES_MAX, INTENT_PIECES_MAX, KIB
+from s3fs_meta.model import BlockId
+
+# In the directory of block files, so that the log stays with them if they are quarantined.
+NAME: Final = "intent-log"
+
+_MAGIC: Final = b"s3fsil1\n"
+_HEADER: Final = struct.Struct(">8sQQII")  # magic, epoch, sequence, pieces, bytes of content
+_PIECE: Final = struct.Struct(">QII")  # block, offset in the block, length
+_DIGEST_BYTES: Final = 32
+_PAGE_BYTES: Final = 4 * KIB
+_ZEROS_BYTES: Final = 256 * KIB
+_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Piece(NamedTuple):
+    """Bytes of one block, from an offset on."""
+
+    block: BlockId
+    offset: int
+    data: bytes
+
+    @property
+    def stop(self) -> int:
+        """Return the offset after the last byte."""
+        return self.offset + len(self.data)
+
+
+class Entry(NamedTuple):
+    """The content that one fsync made durable."""
+
+    sequence: int
+    pieces: tuple[Piece, ...]
+
+
+class IntentLog:
+    """The writing end of the log, for one epoch of this host."""
+
+    def __init__(
+        self, directory: Path, epoch: int, last: int = 0, size_bytes: int = INTENT_LOG_BYTES
+    ) -> None:
+        """Describe the log in a directory of block files; ``prepare`` opens it.
+
+        Args:
+            directory: the directory of block files.
+            epoch: the epoch of this host, which each entry contains.
+            last: the number of the last entry of this epoch; block files contain it.
+            size_bytes: the length of the file.
+        """
+        self._path = directory / NAME
+        self._size_bytes = size_bytes
+        self._fd = -1
+        self._end = 0
+        self.epoch = epoch
+        self.sequence = last  # the number of the last entry
+
+    def prepare(self) -> None:
+        """Open the file with all its space on the disk. No entry in the file may be needed.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        fd = os.open(self._path, _OPEN, FILE_MODE)
+        weakref.finalize(self, os.close, fd)
+        position = os.fstat(fd).st_size
+        while position < self._size_bytes:
+            count = min(_ZEROS_BYTES, self._size_bytes - position)
+            position += os.pwrite(fd, bytes(count), position)
+        os.fsync(fd)
+        sync_path(self._path.parent)
+        self._fd = fd
+
+    def has_room(self, pieces: int, content_bytes: int) -> bool:
+        """Return whether an entry of this size fits after the last one."""
+        return self._end + _entry_bytes(pieces, content_bytes) <= self._size_bytes
+
+    def restart(self) -> None:
+        """Let the next entry overwrite the first. No earlier entry may be needed."""
+        self._end = 0
+
+    def append(self, pieces: Sequence[Piece]) -> None:
+        """Write an entry after the last one, and make it durable. Blocking: in a thread.
+
+        Raises:
+            OSError: the disk failed; the entry may be durable or not.
+        """
+        entry = _encode(self.epoch, self.sequence + 1, pieces)
+        assert self._end + len(entry) <= self._size_bytes, "the caller checks the room"
+        written = 0
+        while written < len(entry):
+            written += os.pwrite(self._fd, memoryview(entry)[written:], self._end + written)
+        os.fdatasync(self._fd)
+        self._end += _aligned(len(entry))
+        self.sequence += 1
+
+
+def read_entries(directory: Path, epoch: int, after: int = 0) -> list[Entry]:
+    """Return the entries of an epoch with later numbers than *after*, in order.
+
+    Reading ends at the first page that is no valid entry with the next number: after it are entries
+    of an earlier pass over the file, or a torn entry, whose fsync has not returned.
+
+    Raises:
+        OSError: the file exists but cannot be read.
+    """
+    try:
+        with (directory / NAME).open("rb") as file:
+            data = file.read(INTENT_LOG_BYTES_MAX)
+    except FileNotFoundError:
+        return []
+    return [entry for entry in _decoded(data, epoch) if entry.sequence > after]
+
+
+def _decoded(data: bytes, epoch: int) -> Iterator[Entry]:
+    position, sequence = 0, None
+    while (entry := _decode(data, position, epoch)) is not None:
+        if sequence is not None and entry.sequence != sequence + 1:
+            return
+        sequence = entry.sequence
+        yield entry
+        size = sum(len(piece.data) for piece in entry.pieces)
+        position += _entry_bytes(len(entry.pieces), size)
+
+
+def _encode(epoch: int, sequence: int, pieces: Sequence[Piece]) -> bytes:
+    size = sum(len(piece.data) for piece in pieces)
+    header = _HEADER.pack(_MAGIC, epoch, sequence, len(pieces), size)
+    table = [_PIECE.pack(piece.block, piece.offset, len(piece.data)) for piece in pieces]
+    body = b"".join([*table, *(piece.data for piece in pieces)])
+    return header + _digest(header, body) + body
+
+
+def _decode(data: bytes, position: int, epoch: int) -> Entry | None:
+    """Return the entry at a position, None if none of this epoch is there completely."""
+    body_at = position + _HEADER.size + _DIGEST_BYTES
+    if body_at > len(data):
+        return None
+    header = data[position : position + _HEADER.size]
+    magic, found_epoch, sequence, count, size = _HEADER.unpack(header)
+    if magic != _MAGIC or found_epoch != epoch or count > INTENT_PIECES_MAX:
+        return None
+    content_at = body_at + count * _PIECE.size
+    body = data[body_at : content_at + size]
+    if len(body) != content_at + size - body_at:
+        return None
+    if data[position + _HEADER.size : body_at] != _digest(header, body):
+        return None
+    pieces: list[Piece] = []
+    for block, offset, length in _PIECE.iter_unpack(bytes(data[body_at:content_at])):
+        pieces.append(Piece(BlockId(block), offset, data[content_at : content_at + length]))
+        content_at += length
+    return Entry(sequence, tuple(pieces))
+
+
+def _digest(header: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(header + body, digest_size=_DIGEST_BYTES).digest()
+
+
+def _entry_bytes(pieces: int, content_bytes: int) -> int:
+    """Return the room that an entry takes, a multiple of a page."""
+    return _aligned(_HEADER.size + _DIGEST_BYTES + pieces * _PIECE.size + content_bytes)
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES

@@ -1,0 +1,182 @@
+"""Replaying the intent log after a crash.
+
+Owns: the rows that say which log is in use and which entries the block files contain; restoring the
+content of entries to block files. Does not know: the format of the log, what is restored from copies.
+Keeps: an entry changes only the file of a block that is not in the bucket. An entry is applied only
+if the state was last written in the epoch of the entry, so an earlier program or another database
+that uses the same block numbers gets no old content.
+Tasks: at an opening, before any other task.
+Design: docs/design/durability.md, "The intent log".
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from s3fs_meta.cache import intent_log
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.intent_log import Entry, Piece
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
+from s3fs_meta.model import BlockId, BlockState
+
+# The name of the row: the epoch of the log, and the number of the last entry that the files contain.
+_ROW: Final = "intent_log"
+_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
+
+
+def epoch_of(db: Database) -> int | None:
+    """Return the epoch in which this host last wrote, None if it never wrote."""
+    epoch = local_state.get(db, "epoch")
+    return None if epoch is None else int(epoch)
+
+
+def announce(db: Database, epoch: int) -> None:
+    """Record that the log of an epoch is in use. Transaction: inside a group.
+
+    Programs that do not know the log read ``volatile``: after a power cut they quarantine the state,
+    together with the log, instead of losing its content.
+    """
+    local_state.put(db, "volatile", "power")
+    note_settled(db, epoch, 0)
+
+
+def note_settled(db: Database, epoch: int, sequence: int) -> None:
+    """Record that synced files contain all entries up to *sequence*. Transaction: inside a group."""
+    local_state.put(db, _ROW, f"{epoch} {sequence}")
+
+
+def resumed(db: Database, epoch: int) -> int:
+    """Return the number of the last entry in an epoch that this host continues, else 0."""
+    used = _in_use(db)
+    return 0 if used is None or used[0] != epoch else used[1]
+
+
+def is_in_use(db: Database) -> bool:
+    """Return whether the last mount used the log, so that ``volatile`` is about older programs only."""
+    return _in_use(db) is not None
+
+
+def _in_use(db: Database) -> tuple[int, int] | None:
+    """Return the epoch of the log in use and the last settled entry, None without a log in use."""
+    words = (local_state.get(db, _ROW) or "").split()
+    if len(words) != 2 or words[0] != local_state.get(db, "epoch"):  # noqa: PLR2004 - epoch, entry
+        return None
+    return int(words[0]), int(words[1])
+
+
+def needed_pieces(db: Database, directory: Path) -> list[Piece]:
+    """Return the content that block files in a directory may lack, in the order of its writes.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    return [piece for entry in _needed(db, directory) for piece in entry.pieces]
+
+
+def _needed(db: Database, directory: Path) -> list[Entry]:
+    used = _in_use(db)
+    return [] if used is None else intent_log.read_entries(directory, *used)
+
+
+def is_only_here(db: Database, block: BlockId) -> bool:
+    """Return whether a block is dirty or sealed and not in the bucket."""
+    held, row = cached_blocks.get(db, block), blocks.find(db, block)
+    return held is not None and held.state in _ONLY_HERE and row is not None and row.pack is None
+
+
+async def replay(db: Database, files: BlockFiles) -> None:
+    """Write the content of all needed entries into the block files, after a power cut.
+
+    A second call has no effect. The entries stay needed until ``settle``.
+
+    Raises:
+        OSError, DatabaseError: the disk failed.
+    """
+    pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
+    ends: dict[BlockId, int] = {}
+    for piece in pieces:
+        if piece.block in ends or is_only_here(db, piece.block):
+            synced_bytes = ends.get(piece.block, cached_blocks.synced_bytes(db, piece.block))
+            await trio.to_thread.run_sync(_put, files, piece)
+            ends[piece.block] = max(synced_bytes, piece.stop)
+    if not ends:
+        return
+    await trio.to_thread.run_sync(files.sync, sorted(ends))
+    _note(db, ends)
+    db.commit_durable()
+    await trio.to_thread.run_sync(db.sync_wal)
+
+
+def _put(files: BlockFiles, piece: Piece) -> None:
+    """Write logged content into its file. In a thread.
+
+    Raises:
+        DatabaseError: the disk is full, or cannot open or write the file.
+    """
+    try:
+        files.put(piece.block, piece.offset, piece.data)
+    except OSError as exc:
+        raise DatabaseError(
+            f"the cache file of block {piece.block} cannot be written ({exc.strerror or exc}); its"
+            f" content is in {files.root / intent_log.NAME}: free space on the disk or check it (fsck),"
+            " and mount again"
+        ) from exc
+
+
+async def settle(db: Database, files: BlockFiles) -> None:
+    """Make all entries unneeded: sync the files that contain their content, and record this.
+
+    After a kill the files contain the content of the entries, because the memory of this machine has
+    survived. A file whose end the disk has lost gets it back from the log.
+
+    Raises:
+        OSError, DatabaseError: the disk failed.
+    """
+    entries = await trio.to_thread.run_sync(_needed, db, files.root)
+    used = _in_use(db)
+    if not entries or used is None:
+        return
+    pieces = [piece for entry in entries for piece in entry.pieces if is_only_here(db, piece.block)]
+    ends = await trio.to_thread.run_sync(_sync_pieces, files, pieces)
+    for block in ends:
+        ends[block] = max(ends[block], cached_blocks.synced_bytes(db, block))
+    _note(db, ends)
+    block_origins.forget(db, ends)
+    note_settled(db, used[0], entries[-1].sequence)
+    db.commit_durable()
+    await trio.to_thread.run_sync(db.sync_wal)
+
+
+def _sync_pieces(files: BlockFiles, pieces: Sequence[Piece]) -> dict[BlockId, int]:
+    """Sync the files of logged blocks; return how many bytes of each the log and the file contain."""
+    ends: dict[BlockId, int] = {}
+    for piece in pieces:
+        size_bytes = files.size(piece.block) or 0
+        if piece.offset <= size_bytes < piece.stop:
+            tail = piece.data[size_bytes - piece.offset :]
+            _put(files, Piece(piece.block, size_bytes, tail))
+            size_bytes = piece.stop
+        ends[piece.block] = max(ends.get(piece.block, 0), min(piece.stop, size_bytes))
+    files.sync_everything()
+    return ends
+
+
+def _note(db: Database, ends: dict[BlockId, int]) -> None:
+    """Record the durable lengths of files, at most as long as their blocks."""
+    db.begin_local()
+    cached_blocks.note_synced(
+        db, [(block, min(end, blocks.get(db, block).plain_bytes)) for block, end in ends.items()]
+    )
+
+
+def overlaid(data: bytes, pieces: Iterable[Piece]) -> bytes:
+    """Return the content of a block with logged content written over it; gaps become zeros."""
+    content = bytearray(data)
+    for piece in pieces:
+        content.extend(bytes(max(piece.offset - len(content), 0)))
+        content[piece.offset : piece.stop] = piece.data
+    return bytes(content)

@@ -1,0 +1,65 @@
+"""The written parts of blocks that neither the intent log nor a sync of their files covers.
+
+Owns: the ranges, within a bound; beyond it they count as unknown until the next sync of the files.
+Does not know: files, rows, the log.
+Tasks: the event loop.
+"""
+
+from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, INTENT_PIECES_MAX
+from s3fs_meta.model import BlockId
+
+Range = tuple[BlockId, int, int]  # block, first byte, byte after the last
+
+
+class UnloggedRanges:
+    """The written ranges since the last entry of the log or sync of files."""
+
+    def __init__(self) -> None:
+        """Begin with unknown ranges, because a killed daemon may have written blocks."""
+        self._ranges: list[Range] = []
+        self._bytes = 0
+        # blocks that were logged since the last sync and not written since
+        self._logged: set[BlockId] = set()
+        self.are_known = False
+
+    def add(self, block: BlockId, start: int, stop: int) -> None:
+        """Record a write; a write that continues the last one extends its range."""
+        self._logged.discard(block)
+        if not self.are_known:
+            return
+        ranges = self._ranges
+        if ranges and ranges[-1][0] == block and ranges[-1][1] <= start <= ranges[-1][2]:
+            first, end = ranges[-1][1], max(ranges[-1][2], stop)
+            self._bytes += end - ranges[-1][2]
+            ranges[-1] = (block, first, end)
+        else:
+            ranges.append((block, start, stop))
+            self._bytes += stop - start
+        if self._bytes > INTENT_CONTENT_BYTES_MAX or len(ranges) > INTENT_PIECES_MAX:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Let only a sync of the files make the written ranges durable."""
+        self.are_known = False
+        self._clear()
+
+    def begin_sync(self) -> None:
+        """Forget all ranges, because a sync of all written files begins."""
+        self.are_known = True
+        self._logged.clear()
+        self._clear()
+
+    def take(self) -> list[Range]:
+        """Return the ranges in the order of their writes, and forget them: the log gets them."""
+        taken = self._ranges
+        self._logged.update(block for block, _start, _stop in taken)
+        self._clear()
+        return taken
+
+    def covers(self, block: BlockId) -> bool:
+        """Return whether the log contains all that was written to a block since the last sync."""
+        return block in self._logged
+
+    def _clear(self) -> None:
+        self._ranges = []
+        self._bytes = 0

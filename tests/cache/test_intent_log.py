@@ -1,0 +1,129 @@
+"""The intent log: which entries are read back, and what a torn or old entry means."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cache.intent_log import NAME, Entry, IntentLog, Piece, read_entries
+from s3fs_meta.limits import INTENT_PIECES_MAX, KIB
+from s3fs_meta.model import BlockId
+
+PAGE = 4 * KIB
+ONE, TWO = BlockId(1), BlockId(2)
+HELLO = Piece(ONE, 0, b"hello")
+
+
+def log_in(directory: Path, epoch: int = 7, last: int = 0) -> IntentLog:
+    """Return a log of four pages that is ready for entries."""
+    log = IntentLog(directory, epoch, last, 4 * PAGE)
+    log.prepare()
+    return log
+
+
+def numbers(entries: list[Entry]) -> list[int]:
+    """Return the numbers of entries."""
+    return [entry.sequence for entry in entries]
+
+
+def test_entries_are_read_in_the_order_of_their_appends(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    pieces = [HELLO, Piece(TWO, 9, b"x" * PAGE), Piece(ONE, 1, b"")]
+    log.append([HELLO])
+    log.append(pieces)
+
+    assert read_entries(tmp_path, 7) == [Entry(1, (HELLO,)), Entry(2, tuple(pieces))]
+    assert numbers(read_entries(tmp_path, 7, after=1)) == [2]
+
+
+def test_log_without_entries_and_missing_log_have_no_entries(tmp_path: Path) -> None:
+    assert read_entries(tmp_path, 7) == []
+    log_in(tmp_path)
+    assert read_entries(tmp_path, 7) == []
+
+
+def test_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
+    """Another mount gives the same numbers to other blocks."""
+    log_in(tmp_path, epoch=6).append([HELLO])
+
+    assert read_entries(tmp_path, 7) == []
+    log_in(tmp_path, epoch=7).append([Piece(TWO, 0, b"new")])
+    assert numbers(read_entries(tmp_path, 7)) == [1]
+
+
+def test_restarted_log_hides_the_entries_of_the_former_pass(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    for _ in range(4):
+        log.append([HELLO])
+    assert not log.has_room(1, 5)
+
+    log.restart()
+    log.append([HELLO])
+
+    assert numbers(read_entries(tmp_path, 7)) == [5]
+
+
+def test_sequence_continues_after_the_last_settled_entry(tmp_path: Path) -> None:
+    log_in(tmp_path, last=12).append([HELLO])
+
+    assert numbers(read_entries(tmp_path, 7, after=12)) == [13]
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 32, 64, 68, 80, PAGE + 20])
+def test_changed_byte_makes_an_entry_and_all_after_it_invalid(tmp_path: Path, at: int) -> None:
+    """A power cut may tear the entry that was being written; a valid one may follow by chance."""
+    log = log_in(tmp_path)
+    log.append([HELLO])
+    log.append([Piece(ONE, 0, b"y" * 2 * PAGE)])
+    data = bytearray((tmp_path / NAME).read_bytes())
+    data[PAGE + at] ^= 1
+    (tmp_path / NAME).write_bytes(data)
+
+    assert numbers(read_entries(tmp_path, 7)) == [1]
+    data[at] ^= 1
+    (tmp_path / NAME).write_bytes(data)
+    assert len(read_entries(tmp_path, 7)) == (at > PAGE)
+
+
+@pytest.mark.parametrize("size", [0, 20, PAGE - 1, PAGE, PAGE + 40, 2 * PAGE])
+def test_truncated_log_has_only_its_complete_entries(tmp_path: Path, size: int) -> None:
+    log = log_in(tmp_path)
+    log.append([Piece(ONE, 0, b"z" * (PAGE - 80))])
+    log.append([Piece(ONE, 0, b"z" * PAGE)])
+    with (tmp_path / NAME).open("r+b") as file:
+        file.truncate(size)
+
+    assert numbers(read_entries(tmp_path, 7)) == [1] * (size >= PAGE)
+
+
+def test_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Path) -> None:
+    pieces = [Piece(BlockId(number), 0, b"1") for number in range(1, INTENT_PIECES_MAX + 1)]
+    log = IntentLog(tmp_path, 7, size_bytes=64 * KIB)
+    log.prepare()
+    log.append(pieces)
+
+    [entry] = read_entries(tmp_path, 7)
+    assert list(entry.pieces) == pieces
+
+
+def test_entry_that_does_not_fit_has_no_room(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    assert log.has_room(1, 4 * PAGE - 80)
+    assert not log.has_room(1, 4 * PAGE - 79)
+
+
+def test_prepared_log_has_its_space_on_the_disk(tmp_path: Path) -> None:
+    """An append into a hole would need a commit of the disk's journal."""
+    log_in(tmp_path)
+
+    found = (tmp_path / NAME).stat()
+    assert found.st_size == 4 * PAGE
+    assert found.st_blocks * 512 >= found.st_size
+
+
+def test_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"foreign")
+    (tmp_path / NAME).symlink_to("target")
+
+    with pytest.raises(OSError, match="Too many levels"):
+        log_in(tmp_path)
+    assert (tmp_path / "target").read_bytes() == b"foreign"

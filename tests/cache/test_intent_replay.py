@@ -1,0 +1,245 @@
+"""Replaying the intent log: what a power cut and a kill leave, and which entries count."""
+
+import pytest
+
+from s3fs_meta.cache import intent_replay
+from s3fs_meta.cache.intent_log import read_entries
+from s3fs_meta.cache.recovery import distrust, restore_content
+from s3fs_meta.errors import DatabaseError, LostBlockError
+from s3fs_meta.limits import KIB
+from s3fs_meta.meta.tables import block_origins, cached_blocks, local_state
+from s3fs_meta.model import BlockId, BlockIndex, BlockState
+from tests.cache.conftest import INO, CacheBench
+
+EPOCH = 3
+
+
+@pytest.fixture
+async def logged(bench: CacheBench) -> CacheBench:
+    """Return a cache whose next sync can use the intent log."""
+    bench.db.begin_local()
+    local_state.put(bench.db, "epoch", str(EPOCH))
+    await bench.cache.block_sync.prepare_log(32 * KIB)
+    await bench.cache.block_sync.sync_files()
+    return bench
+
+
+async def fsync(bench: CacheBench) -> None:
+    """Make all content durable in the log."""
+    assert await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
+
+
+async def lose_power(bench: CacheBench) -> None:
+    """Recover as a mount does that finds the state after a power cut."""
+    bench.db.commit()
+    await restore_content(bench.db, bench.files, bench.keyring, bench.store, power_lost=True)
+    bench.db.begin_local()
+    distrust(bench.db, bench.files)
+    bench.new_cache()
+
+
+async def kill(bench: CacheBench) -> None:
+    """Recover as a mount does after the daemon was killed."""
+    bench.db.commit()
+    await restore_content(bench.db, bench.files, bench.keyring, bench.store, power_lost=False)
+    bench.new_cache()
+
+
+def content(bench: CacheBench, index: int) -> bytes:
+    """Return the content of a block of the file INO."""
+    located = bench.located(index)
+    return bench.cache.read_local(located, 0, located.plain_bytes)
+
+
+def lose_file(bench: CacheBench, block: BlockId) -> None:
+    """Let the disk lose a block file whose name was never synced."""
+    bench.files.remove(block)
+
+
+async def test_logged_block_survives_the_loss_of_its_file(logged: CacheBench) -> None:
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"fsynced"
+    assert cached_blocks.unsynced_tails(logged.db) == []
+
+
+async def test_bytes_written_after_the_last_fsync_are_lost_alone(logged: CacheBench) -> None:
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 7, b" and not")
+    logged.files.cut_after(block, 3)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 7) == b"fsynced"
+    with pytest.raises(LostBlockError, match="ends at byte 7"):
+        content(logged, 0)
+
+
+async def test_entries_are_applied_in_the_order_of_their_writes(logged: CacheBench) -> None:
+    block = logged.write(0, b"one one one")
+    await fsync(logged)
+    logged.cache.write_in_place(logged.located(0), 4, b"two")
+    await fsync(logged)
+    lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"one two one"
+
+
+async def test_hole_before_logged_content_stays_a_hole(logged: CacheBench) -> None:
+    logged.db.begin()
+    block = logged.cache.write_new(INO, BlockIndex(1), 5, b"after a hole")
+    await fsync(logged)
+    lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(1), 0, 17) == bytes(5) + b"after a hole"
+    assert block_origins.blocks(logged.db) == []
+
+
+async def test_zeros_after_logged_content_survive_a_lost_write(logged: CacheBench) -> None:
+    """The file had zeros there before the write, which was not fsynced."""
+    logged.write(0, b"ab")
+    await fsync(logged)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 5, b"lost")
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
+    with pytest.raises(LostBlockError, match="ends at byte 5"):
+        content(logged, 0)
+
+
+async def test_entry_older_than_a_sync_of_its_file_is_not_applied(logged: CacheBench) -> None:
+    """It would replace content that a later sync made durable."""
+    logged.write(0, b"old")
+    await fsync(logged)
+    logged.cache.write_in_place(logged.located(0), 0, b"new")
+    await logged.cache.block_sync.sync_files()
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"new"
+
+
+async def test_uploaded_and_removed_blocks_are_not_changed(logged: CacheBench) -> None:
+    """The file of a block in the bucket is compared with its hash instead."""
+    uploaded = logged.write(0, b"uploaded")
+    removed = logged.write(1, b"removed")
+    await fsync(logged)
+    await logged.upload(0)
+    logged.db.begin()
+    logged.cache.release(removed)
+    for block in (uploaded, removed):
+        lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert [logged.files.size(block) for block in (uploaded, removed)] == [None, None]
+
+
+async def test_second_power_cut_during_recovery_changes_nothing(logged: CacheBench) -> None:
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    logged.db.commit()
+    await intent_replay.replay(logged.db, logged.files)
+    lose_file(logged, block)
+
+    await lose_power(logged)
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"fsynced"
+    assert intent_replay.needed_pieces(logged.db, logged.files.root) == []
+
+
+async def test_entries_of_another_epoch_are_ignored(logged: CacheBench) -> None:
+    """Another program or database may have used the numbers of the blocks since."""
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    logged.db.begin_local()
+    local_state.put(logged.db, "epoch", str(EPOCH + 1))
+    lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert logged.files.size(block) is None
+    assert not intent_replay.is_in_use(logged.db)
+
+
+async def test_kill_keeps_later_writes_and_makes_them_durable(logged: CacheBench) -> None:
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    logged.cache.write_in_place(logged.located(0), 0, b"FS")
+
+    await kill(logged)
+
+    assert content(logged, 0) == b"FSynced"
+    assert cached_blocks.synced_bytes(logged.db, block) == 7
+    assert intent_replay.needed_pieces(logged.db, logged.files.root) == []
+
+
+async def test_end_of_a_file_that_the_disk_lost_is_taken_from_the_log(logged: CacheBench) -> None:
+    """After a failed sync the file is truncated before the first lost byte."""
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    logged.cache.write_in_place(logged.located(0), 0, b"FS")
+    logged.files.cut_after(block, 4)
+
+    await kill(logged)
+
+    assert content(logged, 0) == b"FSynced"
+
+
+async def test_log_of_a_resumed_epoch_continues_its_numbers(logged: CacheBench) -> None:
+    """Otherwise its new entries would count as older than the settled ones."""
+    logged.write(0, b"first")
+    await fsync(logged)
+    await kill(logged)
+    await logged.cache.block_sync.prepare_log(32 * KIB)
+    await logged.cache.block_sync.sync_files()
+
+    logged.write(1, b"second")
+    await fsync(logged)
+
+    assert [entry.sequence for entry in read_entries(logged.files.root, EPOCH)] == [2]
+    assert [piece.data for piece in intent_replay.needed_pieces(logged.db, logged.files.root)] == [
+        b"second"
+    ]
+
+
+async def test_first_entry_announces_the_log_to_older_programs(logged: CacheBench) -> None:
+    """Older programs quarantine such a state after a power cut, with the log in it."""
+    assert not intent_replay.is_in_use(logged.db)
+    logged.write(0, b"first")
+    await fsync(logged)
+
+    assert local_state.get(logged.db, "volatile") == "power"
+    assert intent_replay.is_in_use(logged.db)
+    assert cached_blocks.in_state(logged.db, BlockState.DIRTY)
+
+
+async def test_cache_file_that_cannot_be_written_keeps_its_content_in_the_log(
+    logged: CacheBench,
+) -> None:
+    """The mount is refused with advice, and succeeds after the repair of the disk."""
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    lose_file(logged, block)
+    in_the_way = logged.files.root / "xxx" / f"{block:x}"
+    in_the_way.mkdir(parents=True)
+
+    with pytest.raises(DatabaseError, match=r"Is a directory\); its content is in .*/intent-log"):
+        await lose_power(logged)
+    in_the_way.rmdir()
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"fsynced"

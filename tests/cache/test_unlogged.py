@@ -1,0 +1,91 @@
+"""Written ranges that the intent log must contain at the next fsync."""
+
+import pytest
+
+from s3fs_meta.cache.unlogged import UnloggedRanges
+from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, INTENT_PIECES_MAX
+from s3fs_meta.model import BlockId
+
+ONE, TWO = BlockId(1), BlockId(2)
+
+
+@pytest.fixture
+def ranges() -> UnloggedRanges:
+    """Return known, empty ranges, as after a sync of all files."""
+    ranges = UnloggedRanges()
+    ranges.begin_sync()
+    return ranges
+
+
+def test_ranges_are_unknown_until_the_first_sync_begins() -> None:
+    """A killed daemon may have written blocks that this mount knows nothing about."""
+    ranges = UnloggedRanges()
+    ranges.add(ONE, 0, 5)
+    known = [ranges.are_known]
+
+    ranges.begin_sync()
+
+    assert [*known, ranges.are_known] == [False, True]
+    assert ranges.take() == []
+
+
+def test_write_that_continues_the_last_write_extends_its_range(ranges: UnloggedRanges) -> None:
+    ranges.add(ONE, 0, 5)
+    ranges.add(ONE, 5, 9)
+    ranges.add(ONE, 2, 4)
+    ranges.add(TWO, 4, 6)
+    ranges.add(ONE, 9, 10)
+
+    assert ranges.take() == [(ONE, 0, 9), (TWO, 4, 6), (ONE, 9, 10)]
+
+
+def test_taken_ranges_are_not_returned_again(ranges: UnloggedRanges) -> None:
+    ranges.add(ONE, 0, 5)
+    ranges.take()
+    ranges.add(TWO, 0, 1)
+
+    assert ranges.take() == [(TWO, 0, 1)]
+
+
+def test_too_many_bytes_make_the_ranges_unknown(ranges: UnloggedRanges) -> None:
+    ranges.add(ONE, 0, INTENT_CONTENT_BYTES_MAX)
+    assert ranges.are_known
+    ranges.add(ONE, INTENT_CONTENT_BYTES_MAX, INTENT_CONTENT_BYTES_MAX + 1)
+    assert not ranges.are_known
+
+
+def test_too_many_ranges_make_the_ranges_unknown(ranges: UnloggedRanges) -> None:
+    for number in range(INTENT_PIECES_MAX):
+        ranges.add(BlockId(number % 2 + 1), 0, 1)
+    assert ranges.are_known
+    ranges.add(BlockId(3), 0, 1)
+    assert not ranges.are_known
+
+
+def test_bytes_of_taken_ranges_do_not_count_any_more(ranges: UnloggedRanges) -> None:
+    for _ in range(3):
+        ranges.add(ONE, 0, INTENT_CONTENT_BYTES_MAX)
+        ranges.take()
+
+    assert ranges.are_known
+
+
+def test_block_is_covered_from_its_entry_to_its_next_write(ranges: UnloggedRanges) -> None:
+    ranges.add(ONE, 0, 5)
+    assert not ranges.covers(ONE)
+    ranges.take()
+    assert ranges.covers(ONE)
+    ranges.add(ONE, 3, 4)
+    assert not ranges.covers(ONE)
+
+
+def test_write_while_the_ranges_are_unknown_ends_the_cover(ranges: UnloggedRanges) -> None:
+    ranges.add(ONE, 0, 5)
+    ranges.add(TWO, 0, 5)
+    ranges.take()
+    ranges.give_up()
+    ranges.add(ONE, 5, 6)
+
+    assert (ranges.covers(ONE), ranges.covers(TWO)) == (False, True)
+    ranges.begin_sync()
+    assert not ranges.covers(TWO)

@@ -1,0 +1,162 @@
+"""fsync by the intent log: no sync of block files, and what recovery makes of the log."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta import machine
+from s3fs_meta.cache.intent_log import NAME
+from s3fs_meta.limits import INTENT_LOG_BYTES
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import cached_blocks, local_state
+from s3fs_meta.model import BlockState
+from s3fs_meta.sync.opening.local_state_choice import volatility
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power, read_file, write_file
+
+FILES = 20
+
+
+async def make_log(session: Session) -> None:
+    """Call fsync once, so that the intent log is created, and sync all files."""
+    await session.durability.sync_file(write_file(session, b"first"))
+    await session.durability.make_log_room()
+    await session.durability.sync_all()
+
+
+def lose_unsynced_files(session: Session) -> list[int]:
+    """Remove the block files that were never synced, as a power cut may; return their numbers."""
+    lost = [tail.block for tail in cached_blocks.unsynced_tails(session.db)]
+    for block in lost:
+        session.files.remove(block)
+    return list(lost)
+
+
+async def test_small_fsynced_files_need_no_sync_of_block_files(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        monkeypatch.setattr(session.files, "sync", None)
+        for number in range(FILES):
+            await session.durability.sync_file(write_file(session, b"%d" % number))
+
+
+async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        files = {}
+        for number in range(FILES):
+            content = b"%d" % number * 100
+            files[write_file(session, content)] = content
+            await session.durability.sync_file(next(reversed(files)))
+        assert len(lose_unsynced_files(session)) == FILES
+    _reboot(tmp_path, monkeypatch)
+
+    async with power.session("a", tasks=False) as session:
+        assert {ino: await read_file(session, ino) for ino in files} == files
+        await session.flush()
+
+
+async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next mount makes the block files durable before it forgets the log."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        ino = write_file(session, b"fsynced")
+        await session.durability.sync_file(ino)
+    async with power.session("a", tasks=False) as session:
+        assert lose_unsynced_files(session) == []
+    _reboot(tmp_path, monkeypatch)
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == b"fsynced"
+
+
+async def test_log_of_an_earlier_mount_changes_no_block_of_a_later_one(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second mount has no log of its own; the old log names blocks that it has changed."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        ino = write_file(session, b"old")
+        await session.durability.sync_file(ino)
+        old = (session.files.root / NAME).read_bytes()
+    async with power.session("a", tasks=False) as session:
+        located = session.cache.located(ino, 0)  # type: ignore[arg-type]
+        assert located is not None
+        session.db.begin()
+        session.cache.write_in_place(located, 0, b"new")
+        await session.durability.sync_all()
+        assert (session.files.root / NAME).read_bytes() == old
+    _reboot(tmp_path, monkeypatch)
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == b"new"
+
+
+async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only older programs must not continue such a state: they do not know the log."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        ino = write_file(session, b"fsynced")
+        await session.durability.sync_file(ino)
+        assert local_state.get(session.db, "volatile") == "power"
+        assert volatility(session.db.pragmas) == "nothing"
+    _reboot(tmp_path, monkeypatch)
+
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.notices == ()
+        assert await read_file(session, ino) == b"fsynced"
+        assert local_state.get(session.db, "volatile") == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("journal_mode", "synchronous"), [("delete", "full"), ("wal", "off")], ids=str
+)
+async def test_settings_without_a_synced_log_of_rows_have_no_intent_log(
+    power: Power, journal_mode: str, synchronous: str
+) -> None:
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode, synchronous=synchronous))
+    async with power.session("a", tasks=True, options=options) as session:
+        for _ in range(3):
+            await session.durability.sync_file(write_file(session, b"content"))
+        assert not (session.files.root / NAME).exists()
+
+
+async def test_intent_log_does_not_use_the_disk_reserve(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: INTENT_LOG_BYTES - 1)
+        await make_log(session)
+        await session.durability.sync_file(write_file(session, b"content"))
+        assert not (session.files.root / NAME).exists()
+
+
+async def test_logged_blocks_are_synced_before_an_uploaded_block_becomes_clean(
+    power: Power,
+) -> None:
+    """A background sync syncs block files even if the log contains all their content."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        await session.durability.sync_file(write_file(session, b"content"))
+        assert cached_blocks.unsynced_tails(session.db)
+
+        await session.durability.sync_all()
+
+        assert not cached_blocks.unsynced_tails(session.db)
+        assert cached_blocks.in_state(session.db, BlockState.DIRTY)
+
+
+def _reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each later mount find another boot than the sessions before."""
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another boot")
+    monkeypatch.setattr(machine, "BOOT_ID", another_boot)

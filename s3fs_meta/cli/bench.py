@@ -38,7 +38,7 @@ HELP = CommandHelp(
     description=(
         "Writes and reads large files, writes and reads small files, reads their attributes, and "
         "creates and removes empty files. Every thread has its own files. They are in a new "
-        "directory in PATH, which the command removes at the end, also if it is interrupted. "
+        "directory in PATH, which the command removes at the end, even if it is interrupted. "
         "PATH may be on any filesystem; the default is the only s3fs-meta mount of this host.",
         "Writing a large file includes its fsync. Before reading, root drops the kernel's caches "
         "of the whole machine; for other users, reads may come from these caches. On a mount, "

@@ -24,10 +24,10 @@ HELP = CommandHelp(
     summary="Show the files of any retained point in time in the browser.",
     description=(
         "Prints the URL of a page on this host, and serves it until Ctrl-C. The page shows a time "
-        "line, the tree at each point in time, the versions of a file and their differences, what "
-        "takes the space, and on a mount its figures of the last hour. It downloads files, and "
-        "folders as tar or zip. Nothing is changed. Everything is read from the bucket, so changes "
-        "that are not uploaded yet are missing.",
+        "line, the tree at each point in time, the versions of a file and their differences, the "
+        "space that each folder uses, and the figures of a mount for the last hour. It offers "
+        "files for download, and folders as tar or zip. The page cannot change the filesystem. "
+        "Everything is read from the bucket, so changes that are not uploaded yet are missing.",
         "The page is for one browser: the URL has a token that works once. Only programs on this "
         "host can connect; from another host, use ssh -L. The pages need the package jinja2: pip "
         "install 's3fs-meta[browse]'.",

@@ -20,7 +20,7 @@ HELP = CommandHelp(
     summary="Remove files and whole trees of a mounted filesystem at once.",
     description=(
         "The paths are removed when the command ends, regardless of their size. Their space is "
-        "freed in the background, also after a new mount. A process can use a file that it has "
+        "freed in the background, even after a new mount. A process can use a file that it has "
         "open until it closes the file. A file in the tree keeps its hard links outside the tree.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "
         "permissions. Removed files can only be copied from an earlier point in time (s3fs-meta "

@@ -65,7 +65,7 @@ HELP = CommandHelp(
     ),
     examples=(
         Example("s3fs-meta umount /mnt/home", "upload, unmount, wait"),
-        Example("s3fs-meta umount --force /mnt/home", "also if a container uses the mount"),
+        Example("s3fs-meta umount --force /mnt/home", "even if a container uses the mount"),
         Example("fusermount3 -u /mnt/home; s3fs-meta umount /mnt/home", "wait for the upload"),
     ),
     exits=exits_of(

@@ -25,11 +25,11 @@ HELP = CommandHelp(
         "read it at the speed of the local disk, and without the bucket. On a terminal it shows "
         "progress and the time left. If the trees do not fit into the cache, it says so before it "
         "downloads anything. If the bucket cannot be reached, it lists what is not cached.",
-        "With --pin the trees stay in the cache: also across unmounts, kills and upgrades, and "
-        "with content that is written into them later, on this host or another one, which the "
-        "mount downloads in the background. Pins are a fact of this host and use at most seven "
+        "With --pin the trees stay in the cache, even across unmounts, kills and upgrades. The "
+        "mount also keeps content that is written into them later, on this host or another one, "
+        "which it downloads in the background. Pins apply only to this host, and use at most seven "
         "eighths of cachesize. A pin follows a renamed file or directory, and ends when it is "
-        "removed; of a mounted point in time it ends with the mount. Without --pin, content that "
+        "removed; a pin in a mounted point in time ends with the mount. Without --pin, content that "
         "is not used may be evicted when the cache is full.",
         "download_limit applies. Only root and the user who mounted the filesystem may use the "
         "command, for files that they may read.",

@@ -173,13 +173,13 @@ def _judge_killed(place: Target, front: Front) -> None:
     again = targets.mount_command(place)
     if found is not None and found.is_nothing:
         front.notice(
-            f"unmounted; its daemon was killed, and {found.described}. This host still holds the"
+            f"unmounted; its daemon had been killed, and {found.described}. This host still holds the"
             f" lease: mount and unmount the filesystem here before another host mounts it: {again}"
         )
         return
     rest = killed_state.described(place.state)
     raise StoreError(
-        f"unmounted; its daemon was killed ({rest}); the next mount uploads the changes: {again}"
+        f"unmounted; its daemon had been killed ({rest}); the next mount uploads the changes: {again}"
     )
 
 

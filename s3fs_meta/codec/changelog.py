@@ -328,7 +328,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version not in {VERSION, SPAN_VERSION}:
-        raise NewerFormatError(key, f"the newer changelog version {version}")
+        raise NewerFormatError(key, f"changelog version {version}")
     if version == SPAN_VERSION and not fields.boolean("begins_span"):
         raise FormatError(key, "the version of the changelog is higher than its fields require")
     changelog = Changelog(

@@ -241,7 +241,7 @@ def _parse(key: str, payload: bytes) -> HistoryIndex:
     fields = Fields.parse(key, payload[_COUNT.size : end])
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"the newer history index version {version}")
+        raise NewerFormatError(key, f"history index version {version}")
     inodes, names = fields.integer("inodes"), fields.integer("names")
     if inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX:
         raise FormatError(key, "the index object has more changes than the format allows")

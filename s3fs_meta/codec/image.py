@@ -242,7 +242,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
     fields = Fields.parse(key, payload, values_max=_VALUES_MAX)
     version = fields.integer("version", 1)
     if version > VERSION:
-        raise NewerFormatError(key, f"the newer manifest version {version}")
+        raise NewerFormatError(key, f"manifest version {version}")
     manifest = Manifest(
         txg=Txg(fields.integer("txg")),
         epoch=Epoch(fields.integer("epoch")),

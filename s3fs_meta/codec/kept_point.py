@@ -134,7 +134,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
     fields = Fields.parse(key, payload)
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"the newer kept point version {version}")
+        raise NewerFormatError(key, f"kept point version {version}")
     point = KeptPoint(
         key=key,
         name=fields.text("name", KEPT_NAME_CHARS_MAX),

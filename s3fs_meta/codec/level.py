@@ -139,7 +139,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:
-        raise NewerFormatError(key, f"the newer level version {version}")
+        raise NewerFormatError(key, f"level version {version}")
     level = Level(
         level=fields.integer("level", 1, LEVELS_MAX),
         last=Txg(fields.integer("last", 1, NUMBER_MAX)),

@@ -309,7 +309,7 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
         raise FormatError(
             key, f"the index has an impossible size: {entries} entries in {index_bytes} bytes"
         )
-    raise NewerFormatError(key, f"the newer pack version {version} with flags {flags}")
+    raise NewerFormatError(key, f"pack version {version} with flags {flags}")
 
 
 def _refuse_version(
@@ -326,9 +326,7 @@ def _refuse_version(
     fields = FIELDS.pack(trailer.index_bytes, trailer.entries, VERSION, flags)
     if trailer.checksum == trailer_checksum(keyring, key, record, fields):
         raise FormatError(key, "the version or the flags of the pack are damaged")
-    raise NewerFormatError(
-        key, f"the newer pack version {trailer.version} with flags {trailer.flags}"
-    )
+    raise NewerFormatError(key, f"pack version {trailer.version} with flags {trailer.flags}")
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:

@@ -239,7 +239,7 @@ def require_known(changelog: Changelog) -> None:
     """
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)
-        raise NewerFormatError(key, f"the newer schema version {changelog.schema_version}")
+        raise NewerFormatError(key, f"schema version {changelog.schema_version}")
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:

@@ -172,7 +172,7 @@ class Replayer:
         link = levels.link_of(level)
         self.last_level = level.key
         if level.schema_version > schema.SCHEMA_VERSION:
-            raise NewerFormatError(level.key, f"the newer schema version {level.schema_version}")
+            raise NewerFormatError(level.key, f"schema version {level.schema_version}")
         await trio.to_thread.run_sync(self._replica.begin)
         try:
             await trio.to_thread.run_sync(self._add, level.section, level.key)

@@ -229,7 +229,7 @@ class Salvager:
         if manifest.uuid != self._uuid:
             return None
         if manifest.schema_version > SCHEMA_VERSION:
-            raise NewerFormatError(key, f"the newer schema version {manifest.schema_version}")
+            raise NewerFormatError(key, f"schema version {manifest.schema_version}")
         return manifest
 
     async def _is_authentic(self, key: ObjectKey) -> bool:

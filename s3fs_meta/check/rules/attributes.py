@@ -92,7 +92,7 @@ ATTRIBUTES: Final = (
         source=_TARGETS,
         damaged=_BAD_TARGET,
         columns="s.ino, s.target",
-        text="symbolic link {0} has the invalid target {1!r}",
+        text="symbolic link {0} has an invalid target: {1!r}",
         repair=_mend_targets,
     ),
     Invariant(
@@ -101,7 +101,7 @@ ATTRIBUTES: Final = (
         source=_XATTRS,
         damaged=_BAD_XATTR,
         columns="x.ino, x.name, length(x.value)",
-        text="inode {0} has the invalid extended attribute {1!r} of {2} bytes",
+        text="inode {0} has an invalid extended attribute: {1!r}, {2} bytes",
         repair=_mend_xattrs,
     ),
 )

@@ -280,7 +280,7 @@ BLOCKS: Final = (
         source=EVERY_BLOCK,
         damaged=f"{NULLS} NOT IN (0, 4) OR length(b.hash) <> {HASH_BYTES}",
         columns="b.block, b.hash, b.pack, b.pack_offset, b.stored_bytes",
-        text="block {0} has the incomplete location hash {1!r}, pack {2}, offset {3}, {4} bytes",
+        text="block {0} has an incomplete location: hash {1!r}, pack {2}, offset {3}, {4} bytes",
         repair=_drop_partial,
         about_inode=False,
         advice=_ADVICE,
@@ -327,7 +327,7 @@ BLOCKS: Final = (
         damaged=f"b.plain_bytes NOT BETWEEN (b.hash IS NOT NULL) AND {BLOCK_BYTES}"
         " OR typeof(b.plain_bytes) <> 'integer'",
         columns="b.block, b.plain_bytes",
-        text="block {0} has the invalid length {1}",
+        text="block {0} has an invalid length: {1}",
         repair=_mend_lengths,
         about_inode=False,
         advice=_ADVICE,

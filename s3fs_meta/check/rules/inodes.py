@@ -256,7 +256,7 @@ INODES: Final = (
         source=EVERY_INODE,
         damaged=f"NOT {_TYPE_IS_KNOWN} OR i.mode > {_MODE_MAX}",
         columns="i.ino, i.mode",
-        text="inode {0} has the invalid mode {1}",
+        text="inode {0} has an invalid mode: {1}",
         repair=_retype,
     ),
     Invariant(

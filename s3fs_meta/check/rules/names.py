@@ -34,7 +34,7 @@ def _drop_names(exam: Examination, invariant: Invariant) -> None:
 
 
 def _rename(exam: Examination, invariant: Invariant) -> None:
-    """Replace an invalid name by a similar valid name in its directory."""
+    """Replace an invalid name with a similar valid name in its directory."""
     for parent, cookie, name, ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino")
     ):
@@ -172,7 +172,7 @@ NAMES: Final = (
         source=_ENTRIES,
         damaged=_BAD_NAME,
         columns="e.parent, e.name, e.ino",
-        text="inode {2} has the invalid name {1!r} in directory {0}",
+        text="inode {2} has an invalid name in directory {0}: {1!r}",
         repair=_rename,
     ),
     Invariant(
@@ -181,7 +181,7 @@ NAMES: Final = (
         source="",
         damaged="",
         columns="",
-        text="name {1!r} in directory {0} has the wrong cookie {2}, so no lookup finds it",
+        text="name {1!r} in directory {0} has a wrong cookie, {2}, so no lookup finds it",
         scan=_misplaced,
         repair=_put_in_place,
         safe=True,

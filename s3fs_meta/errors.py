@@ -452,7 +452,7 @@ class UnfinishedFilesystemError(SettingsError):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew, and s3fs-meta mount -o ro needs none;"
+            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes a new lease, and s3fs-meta mount -o ro needs none;"
             f" if mkfs was interrupted, s3fs-meta destroy removes the objects that it wrote"
         )
 

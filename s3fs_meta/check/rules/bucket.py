@@ -209,7 +209,7 @@ HISTORY: Final = (
         needs=Need.OBJECTS | Need.HISTORY,
         about_inode=False,
         advice="no file is affected, but versions and diff may miss changes: -p --deep deletes the"
-        " object, and the next mount that writes makes it anew",
+        " object, and the next mount for writing creates it again",
     ),
 )
 

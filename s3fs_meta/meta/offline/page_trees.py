@@ -62,7 +62,7 @@ class PageTrees:
         self._page_bytes = _PAGE_BYTES_MAX if page_bytes == 1 else page_bytes
         if self._page_bytes < _PAGE_BYTES_MIN or self._page_bytes & (self._page_bytes - 1):
             self.close()
-            raise FormatError(key, f"the file header has the invalid page size {page_bytes}")
+            raise FormatError(key, f"the file header has an invalid page size: {page_bytes}")
         self._pages = os.fstat(self._fd).st_size // self._page_bytes
         self._seen = bytearray(self._pages // 8 + 1)
 
@@ -74,7 +74,7 @@ class PageTrees:
         """Raise FormatError if a page occurs twice below the roots of this or of earlier calls.
 
         Raises:
-            FormatError: a page occurs twice, is outside the file, or is not a page of a tree.
+            FormatError: a page occurs twice, is outside the file, or is not a B-tree page.
         """
         waiting = list(roots)
         while waiting:
@@ -94,7 +94,7 @@ class PageTrees:
         if kind in _LEAVES:
             return
         if kind not in _INTERIORS:
-            raise FormatError(self._key, f"page {number} of the file is not a page of a tree")
+            raise FormatError(self._key, f"page {number} of the file is not a B-tree page")
         _, _, cells, _, _, last = _HEADER.unpack_from(page, at)
         if at + _HEADER.size + 2 * cells > self._page_bytes:
             text = f"page {number} of the file claims {cells} cells, more than fit into a page"

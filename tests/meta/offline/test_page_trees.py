@@ -109,8 +109,8 @@ def test_schema_with_a_repeated_page_is_refused(
         (_LAST_CHILD_AT, b"\0\0\0\0", "refers to page 0"),
         (103, b"\xff\xff", "65535 cells"),
         (_FIRST_CELL_AT, b"\xff\xff", "a cell at byte 65535"),
-        (100, b"\0", "page 1 of the file is not a page of a tree"),
-        (16, b"\0\7", "invalid page size 7"),
+        (100, b"\0", "page 1 of the file is not a B-tree page"),
+        (16, b"\0\7", "invalid page size: 7"),
         (0, b"?", "does not begin with the header of an SQLite database"),
     ],
 )

@@ -238,8 +238,8 @@ def unavailable(txg: Txg, key: str | None) -> PastUnavailableError:
         why = "a part of the content was lost before it reached the bucket"
     else:
         why = (
-            f"a part of the content is in {key}, which is damaged, or is being deleted because the"
-            " retention has passed"
+            f"a part of the content is in {key}, which is damaged, or is being deleted because it"
+            " is no longer retained"
         )
     return PastUnavailableError(
         txg, f"{why}; no copy was made; use s3fs-meta restore to copy all readable files"

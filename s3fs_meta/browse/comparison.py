@@ -1,4 +1,4 @@
-"""Comparisons of two points in time, and of two versions of a text.
+"""Comparisons of two points in time, and of two versions of a text file.
 
 Owns: the bounds of both comparisons, rows of texts side by side. Does not know: pages.
 """

@@ -95,7 +95,7 @@ class _Side(NamedTuple):
 
 
 async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
-    """Return the page with two versions of a text side by side."""
+    """Return the page with two versions of a text file side by side."""
     chosen = sorted((_version(wanted, "old"), _version(wanted, "new")))
     old, new = [await _side(site, wanted, *one) for one in chosen]
     rows = None

@@ -14,7 +14,7 @@ BROWSE_OUTAGE_S_MAX: Final = 10.0  # time that a page waits for a bucket that do
 BROWSE_ANSWER_S: Final = 0.2  # after this time a click gets a page that says to wait
 BROWSE_PENDING_S: Final = 10.0  # longest request of a browser that waits for a page
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page for which no request waits is cancelled
-BROWSE_PENDING_MAX: Final = 16  # pages that are made at the same time, each some 100 KB
+BROWSE_PENDING_MAX: Final = 16  # pages that are made at the same time, each about 100 KB
 BROWSE_FRESH_S: Final = 2.0  # the newest txg is cached for this time, so a click costs no request
 
 # --- directories, files and archives -----------------------------------------------------------
@@ -23,7 +23,7 @@ BROWSE_SORTED_NAMES_MAX: Final = 5000  # larger directories are sorted by hash, 
 BROWSE_FOUND_MAX: Final = 200  # maximum number of results of a search by name
 # Number of removed names that a search examines in a folder; each needs 150 bytes of memory.
 BROWSE_FORMER_NAMES_MAX: Final = 100_000
-BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # bytes of a text that are shown or compared
+BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # bytes of a text file that are shown or compared
 BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # a larger picture has no preview
 # Length of a path in an archive; the paths of all its parents are in memory.
 BROWSE_PATH_BYTES_MAX: Final = 16 * KIB
@@ -36,7 +36,7 @@ BROWSE_RUNS_MAX: Final = 128  # maximum number of rows of the time line
 BROWSE_VERSIONS_MAX: Final = 200  # maximum number of versions on the page of a file
 # Number of changelogs that a page reads for txgs without a history index.
 BROWSE_CHANGELOGS_MAX: Final = 256
-BROWSE_CHANGED_MAX: Final = 20_000  # changed inodes that a page compares in some 100 ms
+BROWSE_CHANGED_MAX: Final = 20_000  # changed inodes that a page compares in about 100 ms
 # Names in changed directories that a page compares; each needs 150 bytes of memory.
 BROWSE_COMPARED_NAMES_MAX: Final = 300_000
 BROWSE_CHANGES_SHOWN_MAX: Final = 1000  # maximum number of differences on one page
@@ -46,7 +46,7 @@ BROWSE_LINES_MAX: Final = 2000
 # --- space and plots ---------------------------------------------------------------------------
 BROWSE_FOLDERS_SHOWN: Final = 100  # number of folders on the page about used space
 BROWSE_FILES_SHOWN: Final = 20  # number of the largest files on the page about used space
-BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # names searched for large files in some 100 ms
+BROWSE_SEARCHED_NAMES_MAX: Final = 100_000  # names searched for large files in about 100 ms
 BROWSE_SIZES_MAX: Final = 2  # number of points in time whose folder sizes are in memory
 BROWSE_SAMPLE_S: Final = 5.0  # interval at which the figures of the mount are sampled
 BROWSE_SAMPLES_MAX: Final = 720  # number of samples in memory: one hour, 2 KB per sample

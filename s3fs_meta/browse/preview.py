@@ -1,6 +1,6 @@
-"""Previews of files: the beginning of a text, or the type of a picture.
+"""Previews of files: the beginning of a text file, or the type of a picture.
 
-Owns: recognising texts, and pictures that a browser may display. Does not know: pages.
+Owns: recognising text files, and pictures that a browser may display. Does not know: pages.
 Keeps: only raster pictures are shown, each with the content type that its first bytes determine. An
 SVG picture may contain scripts, so it is shown as text.
 """

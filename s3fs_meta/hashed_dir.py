@@ -373,7 +373,7 @@ def write_again(
     *,
     keep_bytes: int | None = None,
 ) -> None:
-    """Replace a file by a durable copy with the same holes; the caller syncs the name.
+    """Replace a file with a durable copy with the same holes; the caller syncs the name.
 
     A failed sync leaves pages in memory that differ from the disk but count as written. Writing to
     the same file does not help: ext4 then writes into blocks that still count as unwritten. The

@@ -414,7 +414,7 @@ class BlockFiles:
             raise
 
     def write_again(self, blocks: Sequence[BlockId], tails: Mapping[BlockId, int]) -> None:
-        """Replace block files by durable copies. In a thread, before any of the files is opened.
+        """Replace block files with durable copies. In a thread, before any of the files is opened.
 
         Args:
             blocks: the blocks.
@@ -429,7 +429,7 @@ class BlockFiles:
         self._directory.sync_parents(map(_name, blocks))
 
     def _write_again(self, block: BlockId, trusted_bytes: int | None) -> None:
-        """Replace one file by a copy; skip a missing or unreadable file, whose block is lost."""
+        """Replace one file with a copy; skip a missing or unreadable file, whose block is lost."""
         try:
             fd = self._directory.open(_name(block), os.O_RDONLY)
         except FileNotFoundError:

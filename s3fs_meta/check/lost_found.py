@@ -89,7 +89,7 @@ def _names(wanted: bytes) -> Iterator[bytes]:
 
 
 def renumber(exam: Examination, ino: Ino) -> None:
-    """Replace an invalid inode number by a new number in every table. Transaction: inside a group."""
+    """Replace an invalid inode number with a new one in every table. Transaction: inside a group."""
     new = _new_number(exam, ino, "everything")
     for table, column in _INODE_COLUMNS:
         exam.run(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, ino))

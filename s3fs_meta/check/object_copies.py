@@ -120,7 +120,7 @@ class ObjectCopies:
             return None
 
     async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
-        """Replace a missing or damaged object by a copy."""
+        """Replace a missing or damaged object with a copy."""
         kept = ""
         with contextlib.suppress(PreconditionError):  # another process wrote the same object first
             if found.data is None:

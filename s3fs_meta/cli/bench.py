@@ -109,7 +109,7 @@ class Workload:
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # run() replaces it by a temporary directory
+        self._folder = parent  # run() replaces it with a temporary directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""

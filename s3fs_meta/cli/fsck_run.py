@@ -320,7 +320,7 @@ async def _check_readable(
     report: Report,
     front: Front,
 ) -> None:
-    """Check the filesystem; with -y, replace an unreadable local database by a restored one.
+    """Check the filesystem; with -y, replace an unreadable local database with a restored one.
 
     If the database proves unreadable during the check, the check starts again.
     """

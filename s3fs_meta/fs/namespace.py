@@ -427,7 +427,7 @@ class Namespace:
             dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
-        # A rename can replace a directory only by a directory.
+        # A rename can replace a directory only with a directory.
         gone_directories = gone and is_directory
         if parent == new_parent:
             inodes.change_directory(

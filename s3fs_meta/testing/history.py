@@ -76,7 +76,7 @@ def _allow_bytes(expected: Tree, found: Tree, operation: Operation, after: Model
 
 
 def with_content(state: ModelFilesystem, tree: Tree) -> ModelFilesystem:
-    """Replace the contents of a state's files by the contents in *tree*; return the state."""
+    """Replace the contents of a state's files with the contents in *tree*; return the state."""
     for entry in tree.values():
         if entry.content is not None:
             state.set_content(entry.ino, entry.content)

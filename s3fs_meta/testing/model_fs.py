@@ -259,7 +259,7 @@ class ModelFilesystem:
             yield from self.all_below(child)
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
-        """Replace inode numbers by unused inode numbers."""
+        """Replace inode numbers with unused ones."""
         assert len(set(numbers.values())) == len(numbers), "each new number is different"
         assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "no number is used"
         self.nodes = {

@@ -200,7 +200,7 @@ def _let_go(
 
 
 def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
-    """Replace block 0 by a copy of its first bytes, and return the number of the copy."""
+    """Replace block 0 with a copy of its first bytes, and return the number of the copy."""
     bench.db.begin()
     located = bench.located(0)
     block = bench.cache.copy_on_write(located, INO, BlockIndex(0), keep_bytes, cuts=cuts)

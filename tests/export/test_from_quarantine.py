@@ -50,7 +50,7 @@ def _quarantine_as(home: Path) -> Kept:
 
 
 def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
-    """Replace the only block of a file by a copy of its first bytes, followed by *more*."""
+    """Replace the only block of a file with a copy of its first bytes, followed by *more*."""
     session.db.begin()
     old = session.cache.located(ino, BlockIndex(0))
     assert old is not None

@@ -101,7 +101,7 @@ def _clamp(exam: Examination, invariant: Invariant) -> None:
 
 
 def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
-    """Replace inode numbers below 1 by new numbers."""
+    """Replace inode numbers below 1 with new numbers."""
     for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} < 1"):
         lost_found.renumber(exam, ino)
 

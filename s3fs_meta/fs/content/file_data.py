@@ -348,7 +348,7 @@ class FileData:
         return block
 
     def _remap(self, ino: Ino, index: BlockIndex, before: Located, block: BlockId) -> None:
-        """Replace the block at one index of a file by another block."""
+        """Replace the block at one index of a file with another block."""
         block_map.replace(self._db, ino, index, before.block, block)
         self._cache.release(before.block)
 

@@ -457,7 +457,7 @@ class Database(Statements):
         self.remembers = True
 
     def exchange(self, other: Path, aside: Path) -> None:
-        """Replace the file of a follower's database by another database, and open the new file.
+        """Replace the file of a follower's database with another database, and open the new file.
 
         The rows of fetched blocks are lost, even after an error: they are outside the file. A kill
         during the replacement leaves a log without a database, or no file; the next mount then

@@ -1,4 +1,4 @@
-"""Replacing a database file by another database, and undoing the replacement.
+"""Replacing a database file with another database, and undoing the replacement.
 
 Owns: the order in which SQLite's files are renamed. Does not know: connections (none is open).
 Keeps: a kill never leaves a database next to the log of another database. At worst it leaves a log
@@ -13,7 +13,7 @@ _LOGS: Final = ("-wal", "-shm")
 
 
 class Exchange:
-    """Replaces a database file by another database file, and can undo the replacement."""
+    """Replaces a database file with another one, and can undo the replacement."""
 
     def __init__(self, path: Path, other: Path, aside: Path) -> None:
         """Prepare the replacement; no file is changed yet.

@@ -63,7 +63,7 @@ def create_dirty(
 def fill_hole(
     db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
 ) -> None:
-    """Insert a block like ``create_dirty``, and replace a hole by the block. Inside a group."""
+    """Insert a block like ``create_dirty``, and replace a hole with the block. Inside a group."""
     db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 

@@ -70,7 +70,7 @@ def delete(db: Database, block: BlockId) -> None:
 
 
 def replace_all(db: Database, clean: Iterable[BlockId]) -> None:
-    """Replace all rows by rows of clean blocks. Transaction: inside a group."""
+    """Replace all rows with rows of clean blocks. Transaction: inside a group."""
     db.run("DELETE FROM cached_blocks")
     db.run_many(
         f"INSERT INTO cached_blocks VALUES (?, {BlockState.CLEAN:d}, 0, 0, 0)",

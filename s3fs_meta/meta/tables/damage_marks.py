@@ -102,7 +102,7 @@ def forget_pack(db: Database, pack: PackId) -> None:
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Replace all damage marks by those of another database. Transaction: inside a group."""
+    """Replace all damage marks with those of another database. Transaction: inside a group."""
     db.run(f"DELETE FROM properties WHERE {_OURS}")
     db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
 

@@ -166,7 +166,7 @@ class ChangeRecorder:
         return (first, last) if count >= CONDENSED_RECORDS_MIN else None
 
     def replace_run(self, first: int, last: int, merged: bytes) -> None:
-        """Replace several consecutive records by one merged record. Transaction: inside a group."""
+        """Replace several consecutive records with one merged record. Transaction: inside a group."""
         self._db.run("DELETE FROM pending WHERE seq BETWEEN ? AND ?", (first, last))
         if merged:
             self._db.run("INSERT INTO pending VALUES (?, ?)", (last, merged))

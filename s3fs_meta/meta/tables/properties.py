@@ -58,7 +58,7 @@ def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
 
 
 def take_over_images(db: Database, other: Database) -> None:
-    """Replace the abandoned images by those of another database. Transaction: inside a group."""
+    """Replace the abandoned images with those of another database. Transaction: inside a group."""
     db.run(f"DELETE FROM properties WHERE {_IMAGES}")
     abandon_images(db, sorted(abandoned_images(other)))
 
@@ -92,7 +92,7 @@ def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
 
 
 def take_over_renumbered(db: Database, other: Database) -> None:
-    """Replace the record of renumbered packs by that of another database. Inside a group."""
+    """Replace the record of renumbered packs with another database's. Inside a group."""
     txg, next_pack = renumbered_packs(other)
     if txg:
         renumber_packs(db, txg, next_pack)
@@ -113,7 +113,7 @@ def replaced_history(db: Database) -> Txg:
 
 
 def take_over_replaced(db: Database, other: Database) -> None:
-    """Replace the record of the replaced history by that of another database. Inside a group."""
+    """Replace the record of the replaced history with another database's. Inside a group."""
     txg = replaced_history(other)
     if txg:
         note_replaced_history(db, txg)

@@ -1,4 +1,4 @@
-"""Replacing a lost or damaged lease by a lease derived from images and epochs in the bucket.
+"""Replacing a lost or damaged lease with a lease derived from images and epochs in the bucket.
 
 Owns: the choice of the image that the new lease names. Only ``fsck -y`` stores the new lease; a
 reader only uses the name of the image.

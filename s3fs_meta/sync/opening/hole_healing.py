@@ -1,7 +1,7 @@
 """Refilling holes that fsck made, from the cached blocks of quarantined states.
 
 Owns: the choice of the holes to refill, and the records of lost parts. Does not know: why a state
-was quarantined. ``fsck -y`` on one host replaces content that the bucket lost by holes. Another
+was quarantined. ``fsck -y`` on one host replaces content that the bucket lost with holes. Another
 host may have that content cached, and quarantines it at its next mount. The hole gets its content
 back under three conditions: an attribute of the file lists the lost part, the file has not changed
 since (same size, mtime and ctime), and the cached block has the hash in its row in the quarantined

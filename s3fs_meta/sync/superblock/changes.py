@@ -147,7 +147,7 @@ def _is_late(keys: Keys) -> bool:
 
 
 async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Clock) -> list[str]:
-    """Replace each faulty superblock object by the superblock in use; for ``fsck -y``.
+    """Replace each faulty superblock object with the superblock in use; for ``fsck -y``.
 
     Returns:
         One line for the user for each fault and its repair.

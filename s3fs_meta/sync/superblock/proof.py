@@ -3,7 +3,7 @@
 Owns: the choice and the number of objects on which the keys are tried. Does not know: the origin of
 the keys.
 Keeps: a command writes nothing under keys that decrypt or verify no object but the superblock. A
-superblock authenticates only its own fields, so any writer of the bucket can replace it by another
+superblock authenticates only its own fields, so any writer of the bucket can replace it with another
 filesystem's.
 """
 

@@ -39,7 +39,7 @@ async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
 
 
 def put_back(power: Power, older: Mapping[ObjectKey, bytes]) -> None:
-    """Replace the content of the bucket by an older copy of it."""
+    """Replace the content of the bucket with an older copy of it."""
     power.store.objects.clear()
     power.store.objects.update(older)
 

@@ -360,7 +360,7 @@ COMPACT_CANDIDATES_MAX: Final = 1000
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
 CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, also during cancellation
-# Maximum number of blocks of equal content that deduplication examines. Even two are rare.
+# Maximum number of blocks with equal content that deduplication examines. Even two are rare.
 EQUAL_BLOCKS_MAX: Final = 16
 # Maximum number of quarantined states searched for lost content.
 QUARANTINES_SEARCHED_MAX: Final = 16
@@ -556,7 +556,7 @@ UNMOUNT_GRACE_S: Final = 10.0  # time limit of an unmount by a signal while file
 
 # --- s3fs-meta browse ---------------------------------------------------------------------------
 FOLDER_SIZES_MAX: Final = 1_000_000  # maximum number of directories whose sizes are shown: 56 MB
-FOLDER_SIZES_SLICE: Final = 10_000  # rows read between two schedule points: some 10 ms
+FOLDER_SIZES_SLICE: Final = 10_000  # rows read between two schedule points: about 10 ms
 NAME_SEARCH_SLICE: Final = 10_000  # names searched between two schedule points: some 5 ms
 # Maximum number of directories that a search remembers: 10 MB.
 NAME_SEARCH_DIRECTORIES_MAX: Final = 100_000

@@ -288,7 +288,7 @@ def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print lines; of a long list print only the first ones."""
+    """Print lines, but only the first ones of a long list."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

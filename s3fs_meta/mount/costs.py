@@ -24,7 +24,7 @@ class Span(NamedTuple):
 
     first_day: int
     today: int  # last day that is summed; a wrong clock can have counted on later days
-    factor: float | None = 1.0  # multiplies the sums; None if the span is too short
+    factor: float | None = 1.0  # multiplies the sums, as from days to a month; None if too few days
     is_rate: bool = False  # charge a month of storage for the bytes that are stored now
 
 

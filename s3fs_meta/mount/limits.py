@@ -39,7 +39,7 @@ CHILD_END_S_MAX: Final = 5.0  # maximum wait for the daemon's end after an inter
 DEAD_MOUNT_S_MAX: Final = 5.0  # a slower statfs(2) shows that the daemon was not killed
 
 # --- prices -------------------------------------------------------------------------------------
-PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum file size of a price table of some lines
+PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which needs a few lines
 PRICE_MAX: Final = 1e6  # a larger price must be a mistake, in any currency
 
 # --- service manager ----------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def is_mounted_here(wanted: Mounted) -> bool:
 def find(wanted: Mounted) -> list[Holder]:
     """Return the first HOLDERS_SHOWN_MAX processes, by PID, that have a filesystem mounted.
 
-    Processes that the caller may not inspect are not found. The search takes some milliseconds per
+    Processes that the caller may not inspect are not found. The search takes a few milliseconds per
     hundred processes, so call it in a thread.
 
     Args:

@@ -153,7 +153,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
 
     The kernel answers lookups from its dentry cache until the mount has invalidated the entries,
     for which the mount waits only briefly. Invalidating a tree with 100,000 cached names blocks
-    every lookup in the tree for some tenths of a second.
+    every lookup in the tree for a few tenths of a second.
 
     Raises:
         ControlError: the change was made, but did not become visible within KERNEL_FORGET_S_MAX.

@@ -186,7 +186,7 @@ def _absolute(options: MountOptions) -> MountOptions:
 
 
 def _check_mountpoint(mountpoint: Path) -> None:
-    """Raise UsageError unless a mount is possible, also on a killed mount or an automounter.
+    """Raise UsageError unless a mount is possible, even on a killed mount or an automounter.
 
     An automounter's directory is not accessed, because the access would wait for this mount.
 

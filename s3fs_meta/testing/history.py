@@ -95,7 +95,7 @@ def differences(expected: Tree, found: Tree) -> list[str]:
 
 
 def _short(value: object) -> str:
-    """Return a value as short text; of long contents only the runs of zeros and other bytes."""
+    """Return a value as short text; long contents as runs of zeros and other bytes."""
     if not isinstance(value, bytes) or len(value) <= _SHORT_BYTES:
         return repr(value)
     runs = [

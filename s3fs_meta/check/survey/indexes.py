@@ -1,7 +1,7 @@
 """The search for blocks whose rows have a wrong location, in the indexes of all packs.
 
 A pack contains a block if its index lists the block's number, or a record with the hash in the
-block's row. Such records exist because compaction keeps the old pack until the retention has passed,
+block's row. Such records exist because compaction keeps the old pack until the end of the retention,
 and because equal content may be written again after its first block was freed.
 
 Owns: reading the indexes, and the proof that a block found under another number is readable.

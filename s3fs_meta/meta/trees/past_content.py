@@ -73,7 +73,7 @@ _LOST: Final = (
     f" AND p.object_key IS q.object_key AND {_IS_INTACT}) LIMIT 1"
 )
 # The order of the old numbers keeps blocks adjacent that were written together.
-# Blocks of equal content become one block: the past may precede their deduplication.
+# Blocks with equal content become one block: the past may precede their deduplication.
 _NUMBER: Final = (
     "UPDATE temp.past_blocks SET new = ?1 + s.place FROM (SELECT hash, plain_bytes,"
     " row_number() OVER (ORDER BY min(block)) - 1 AS place FROM temp.past_blocks"

@@ -58,7 +58,7 @@ class Difference(NamedTuple):
 def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
     """Yield inodes with different rows, and directories with different names, perhaps repeatedly.
 
-    All rows are compared; this takes some seconds for a million files.
+    All rows are compared; this takes a few seconds for a million files.
     """
     for table, key in _TABLES.items():
         count = len(key.split(", "))

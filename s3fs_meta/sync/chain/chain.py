@@ -391,7 +391,7 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
 
 
 def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
-    """Return the link of an encoded changelog. Blocks for some milliseconds."""
+    """Return the link of an encoded changelog. Blocks for a few milliseconds."""
     return _link(changelog_codec.decode(key_of(txg), data, keyring), data)
 
 

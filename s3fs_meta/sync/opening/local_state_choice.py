@@ -411,7 +411,7 @@ class Chooser:
         return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
 
     async def _is_passed(self, txg: Txg) -> bool:
-        """Return whether the retention has passed a txg, so that its changelog may be deleted."""
+        """Return whether a txg is older than the retention, so its changelog may be deleted."""
         uuid = self._superblock.uuid
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 

@@ -455,7 +455,7 @@ class Uploader:
             self._cut.resolve(place, record)
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
-        """Record the location of a block, also for damaged blocks with equal content."""
+        """Record the location of a block, and of damaged blocks with equal content."""
         is_new = self._moving(place.block) is None
         healed = healing.move_damaged(self._db, place)
         if healed is not None:

@@ -186,7 +186,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
 
 
 def _signalled(exc: BaseException) -> BaseException | None:
-    """Return the exception of a signal that preceded *exc*; None without a signal."""
+    """Return the exception that a signal raised before *exc*; None if no signal came."""
     found: BaseException | None = exc
     while found is not None and isinstance(found, Exception):
         found = found.__context__

@@ -3,7 +3,7 @@
 The filesystem has *many* empty files and *txgs* changelogs after them; each changelog creates a few
 files, and every hundredth changes one watched file. The bucket is a directory; ``far`` are the same
 commands with versitygw in front of this directory and *delay_ms* for each request. Each command is a
-process of its own: its start, some tenths of a second, is included. The copy of the past is one of
+process of its own: its start, a few tenths of a second, is included. The copy of the past is one of
 the root directory.
 """
 

@@ -1,6 +1,6 @@
 """The benchmarks, with their sizes in each plan.
 
-A plan is the set of sizes of a run. ``complete`` takes some hours. ``hour`` produces all figures in
+A plan is the set of sizes of a run. ``complete`` takes a few hours. ``hour`` produces all figures in
 about an hour on two idle processors. ``quick`` only shows that all benchmarks run.
 """
 

@@ -1,4 +1,4 @@
-"""stress-ng: filesystem jobs that verify their results, each run alone for some seconds."""
+"""stress-ng: filesystem jobs that verify their results, each run alone for a few seconds."""
 
 import os
 from collections.abc import Iterator

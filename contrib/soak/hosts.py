@@ -89,7 +89,7 @@ class Host:
     # --- the daemon ------------------------------------------------------------------------------
 
     def is_mounted(self) -> bool:
-        """Return whether the mount table has the mount, also if its daemon has ended."""
+        """Return whether the mount table has the mount, even if its daemon has ended."""
         return any(
             line.split()[4] == str(self.mnt)
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -159,7 +159,7 @@ class Host:
     # --- waiting and time ------------------------------------------------------------------------
 
     def set_clock(self, offset_s: float) -> None:
-        """Set the clock of this host, also for running processes."""
+        """Set the clock of this host, including that of running processes."""
         self._journal.note(f"{self.name}: the clock is {offset_s:+.0f} s off")
         with self._clock.open("r+b") as file:
             file.write(_OFFSET.pack(int(offset_s * 1e9)))

@@ -179,7 +179,7 @@ async def test_leftover_block_file_is_overwritten_beside_files_created_in_advanc
     assert blocks.files.size(leftover) == len(b"content of 39")
 
 
-async def test_full_disk_does_not_stop_blocks_without_files_created_in_advance(
+async def test_blocks_are_created_while_a_full_disk_prevents_files_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk each block creates its own file and reports its own error."""

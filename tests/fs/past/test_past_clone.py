@@ -239,7 +239,7 @@ async def test_database_error_during_a_copy_undoes_the_copy(
         assert_sound(fs)
 
 
-async def test_parallel_copies_of_the_past_are_made_one_after_the_other(volume: Volume) -> None:
+async def test_concurrent_copies_of_the_past_run_one_at_a_time(volume: Volume) -> None:
     """A copy releases its packs at its end, so a second copy waits for the first."""
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_rich_tree(fs))

@@ -154,7 +154,7 @@ def test_fsck_refuses_two_modes_together(
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
-    """Run fsck -y --verbose, send a signal after some lines, and return status and output."""
+    """Run fsck -y --verbose, send a signal after a few lines, and return status and output."""
     words = ["fsck", "-y", "--verbose", "--cachedir", str(program.cachedir), place.url]
     with subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],

@@ -86,7 +86,7 @@ def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, m
 @pytest.mark.mount
 def test_daemon_keeps_bucket_credentials_in_its_environment(place: Place, program: Program) -> None:
     """The daemon reads the credentials again when the store refuses them; see SECURITY.md."""
-    program.executes = True  # A forked process would show the environment of the tests.
+    program.executes = True  # After a fork, /proc/PID/environ would be that of the tests.
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
     try:

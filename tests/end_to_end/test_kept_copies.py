@@ -1,4 +1,4 @@
-"""Copies out of kept points that the retention has passed, on real mounts."""
+"""Copies out of kept points older than the retention, on real mounts."""
 
 import contextlib
 import os

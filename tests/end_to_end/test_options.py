@@ -246,7 +246,7 @@ def kill(place: Place, program: Program) -> None:
 def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Content is complete after an unmount, and synced content also after a kill."""
+    """Content is complete after an unmount, and synced content even after a kill."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)

@@ -266,7 +266,7 @@ def test_file_can_have_2001_hard_links(folder: Path) -> None:
 
 
 def test_link_count_of_a_directory_depends_on_its_subdirectories(folder: Path) -> None:
-    """The link count is 2 plus the number of subdirectories, also after renames."""
+    """The link count is 2 plus the number of subdirectories, even after renames."""
     for name in ("a", "b", "a/x", "a/y"):
         (folder / name).mkdir()
     (folder / "a" / "file").touch()

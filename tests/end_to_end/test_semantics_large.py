@@ -71,7 +71,7 @@ def assert_holds(folder: Path, names: set[str]) -> None:
 
 
 def test_directory_of_20000_entries_lists_each_name_once(folder: Path) -> None:
-    """A directory of 20,000 entries lists each name once, also after 1,000 removals."""
+    """A directory of 20,000 entries lists each name once, even after 1,000 removals."""
     names = fill(folder, 20_000)
     assert_holds(folder, names)
     gone = set(sorted(names)[::20])

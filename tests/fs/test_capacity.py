@@ -45,7 +45,7 @@ async def test_extended_attributes_count_against_the_capacity(fs: Filesystem) ->
 async def test_existing_extended_attributes_count_against_a_new_capacity(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Attributes that exist when a capacity is set count against it, also after a remount."""
+    """Attributes that exist when a capacity is set count against it, even after a remount."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
     assert fs.db.counters.xattr_bytes is None

@@ -1,4 +1,4 @@
-"""Lookup counts of inodes, stored in little memory."""
+"""Lookup counts of inodes, stored compactly."""
 
 import tracemalloc
 

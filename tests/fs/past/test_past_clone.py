@@ -160,7 +160,7 @@ async def test_copy_of_the_past_to_an_existing_name_is_refused(volume: Volume) -
 
 
 async def test_copied_names_with_equal_hashes_are_found(volume: Volume) -> None:
-    """After a copy with names of equal hash, lookups search all names of that hash."""
+    """After a copy of names with equal hashes, lookups search all names with that hash."""
     async with volume.mounted() as fs:
         fs.db.name_hash = lambda _name: 1 << 40
         top = make_directory(fs, b"tree")

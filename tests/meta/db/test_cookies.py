@@ -22,7 +22,7 @@ def test_name_hash_with_a_prepared_key_equals_the_plain_hash(key: bytes, name: b
 
 
 def test_name_hash_depends_on_the_key() -> None:
-    """Names of equal hash cannot be found without the secret key of the filesystem."""
+    """Names with equal hashes cannot be found without the secret key of the filesystem."""
     assert cookie_hash(b"a" * 16, b"name") != cookie_hash(b"b" * 16, b"name")
 
 

@@ -103,7 +103,7 @@ def test_changes_of_a_follower_are_not_recorded(follower: Database) -> None:
 
 
 def test_follower_detects_that_two_names_share_a_hash(follower: Database, other: Database) -> None:
-    """The flag for names of equal hash is updated together with the names."""
+    """The flag for names with equal hashes is updated together with the names."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()

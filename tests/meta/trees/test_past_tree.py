@@ -102,7 +102,7 @@ def test_moved_directory_takes_its_tree_out_of_the_old_parent(db: Database) -> N
 
 
 def test_end_of_a_top_directory_limits_all_inodes_below_it(db: Database) -> None:
-    """A top directory ends when another directory takes its path; of two, the later end counts."""
+    """A top directory ends when another directory takes its path; the later of two ends counts."""
     tree = PastTree(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
 
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]

@@ -34,6 +34,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
+    CorruptionError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
@@ -42,11 +43,12 @@ from s3fs_meta.errors import (
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
+from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending, properties
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import last_copies
 from s3fs_meta.sync.chain import abandoned_txgs, chain, names
+from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.lease import lease_proof
@@ -137,6 +139,7 @@ class Left(NamedTuple):
     why: str
     link: Link | None  # position of the state in the chain; None: unknown, or not in the chain
     keep: bool  # True if the state may contain the only copy of data
+    shipped: bool  # True if the bucket has got all changes of the state
 
 
 class Rules(NamedTuple):
@@ -200,7 +203,7 @@ class Chooser:
             return None
         if local.doubtful:
             why = "a crash with this journal mode or synchronous=off may have damaged them"
-            return self._leave(local.db, why, keep=True)
+            return self._leave(local.db, why, intact=False)
         link = chain.recorded(local.db)
         if link is None:
             return self._leave(
@@ -221,13 +224,11 @@ class Chooser:
         left, self.left = self.left, None
         if left is None:
             return
-        stamp, how = str(self._clock.now_ns()), ""
-        if not left.keep and await trio.to_thread.run_sync(_has_last_copies, left.db, restored):
-            why = (
-                f"{left.why}; it has cached copies of content that is lost or damaged in the bucket"
-            )
-            left = left._replace(why=why, keep=True)
-            how = "--everything "
+        stamp = str(self._clock.now_ns())
+        if not left.keep:
+            why = await trio.to_thread.run_sync(_why_kept, left, restored)
+            if why:
+                left = left._replace(why=f"{left.why}; {why}", keep=True)
         if not left.keep:
             try:
                 self.notices += await strays.settle(self._state_dir, left.db, self._keyring, stamp)
@@ -235,6 +236,7 @@ class Chooser:
                 left.db.close()
             self._state_dir.drop_contents()
             return
+        how = "--everything " if left.shipped else ""  # without the option, only changed files
         left.db.close()
         kept = self._state_dir.quarantine_as(stamp)
         self.notices.append(
@@ -248,6 +250,12 @@ class Chooser:
         if newer is None:
             return await self._leave_unknown(db, link)
         link, newer = await self._adopt_attempt(db, link, newer)
+        image = None if newer or self.lost_end else await self._later_image(link)
+        if image is not None:
+            why = f"the bucket has a later image, {image}, and no changelogs that lead to it"
+            if not self._publishes:
+                return self._leave(db, why, keep=True)
+            newer = self._replace(db, OlderBucketError(self._store.url, link.txg, why))
         if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
             why = "another host has written since, and the bucket has a history without them"
             return self._leave(db, why, keep=True)
@@ -324,6 +332,25 @@ class Chooser:
             return None  # other hosts have written later txgs, whose changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
         return newer
+
+    async def _later_image(self, link: Link) -> ObjectKey | None:
+        """Return the key of the head if it is an image of a txg after the last changelog.
+
+        Another host has rebuilt the filesystem, or wrote txgs whose changelogs are lost.
+        """
+        head = self._lease.head
+        if head is None or head.txg <= link.txg:
+            return None
+        try:
+            manifest = await image_head.load_manifest(
+                self._store, self._keyring, head.manifest_key, head.manifest_hash
+            )
+        except NewerFormatError:
+            raise
+        except (CorruptionError, ObjectMissingError):
+            return None
+        # The lease is not authentic, so the manifest decides.
+        return head.manifest_key if manifest.txg > link.txg else None
 
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:
         self.lost_end = f"{key}: {why}"
@@ -483,10 +510,17 @@ class Chooser:
             db.commit()
 
     def _leave(
-        self, db: Database, why: str, *, link: Link | None = None, keep: bool = False
+        self,
+        db: Database,
+        why: str,
+        *,
+        link: Link | None = None,
+        keep: bool = False,
+        intact: bool = True,
     ) -> Database | None:
         """Record that the local database cannot be continued, and why; return None."""
-        self.left = Left(db, why, link, keep or not _is_settled(db))
+        shipped = intact and _is_settled(db)
+        self.left = Left(db, why, link, keep or not shipped, shipped)
         return None
 
 
@@ -498,13 +532,29 @@ def _is_settled(db: Database) -> bool:
     return not waiting and pending.outbox(db) is None and not pending.has_news(db)
 
 
-def _has_last_copies(db: Database, restored: Path) -> bool:
-    """Return whether cached blocks may be the last copies of their content. Blocking."""
+def _why_kept(left: Left, restored: Path) -> str:
+    """Return why shipped local state is quarantined, "" if it can be dropped. Blocking."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
-        return last_copies.exist(db, newest)
+        if last_copies.exist(left.db, newest):
+            return "it has cached copies of content that is lost or damaged in the bucket"
+        if left.link is None and _is_of_replaced_history(left.db, newest):
+            return (
+                "a repair has replaced the history in the bucket since, perhaps without its files"
+            )
+        return ""
     finally:
         newest.close()
+
+
+def _is_of_replaced_history(db: Database, newest: Database) -> bool:
+    """Return whether a repair may have continued without the txg of a local database.
+
+    A rebuild may have lost names, and other repairs may have abandoned the txg.
+    """
+    link = chain.recorded(db)
+    rebuilt, _next_pack = properties.renumbered_packs(newest)
+    return link is None or link.txg < max(rebuilt, properties.replaced_history(newest))
 
 
 def is_exact(db: Database) -> bool:

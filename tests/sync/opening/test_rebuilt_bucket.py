@@ -1,0 +1,163 @@
+"""Complete local state of a host that was away while another host rebuilt the filesystem."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec import changelog
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.model import Txg
+from tests.check import rebuilding
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.histories import PUBLISH
+from tests.sync.history.readers import at
+from tests.sync.kept import Files, files_of, fill, forget, keys_of
+
+pytestmark = pytest.mark.thorough
+
+
+async def write_files(power: Power, host: str = "a") -> tuple[Files, Txg]:
+    """Write three files on a host, one in each txg; unmount; return the files and the last txg."""
+    files: Files = {}
+    async with power.session(host, tasks=False) as session:
+        for number in range(3):
+            fill(session, files, b"%d" % number * 900)
+            await session.flush()
+        await session.flush_at_end()
+        last = session.link.txg
+        await session.close()
+    return files, last
+
+
+async def rebuild(power: Power) -> None:
+    """Rebuild the filesystem after the loss of all images and of the start of the chain."""
+    for key in [*keys_of(power, "image/"), changelog.key_of(Txg(1))]:
+        del power.store.objects[key]
+    await rebuilding.run(power)
+
+
+def quarantined(power: Power, host: str = "a") -> list[Path]:
+    """Return the directories of quarantined state."""
+    return sorted((power.home / host).glob("kept-*"))
+
+
+def require_files_in(kept: Path, files: Files) -> None:
+    """Require that the quarantined database has all files."""
+    db = Database.open(kept / "meta.db", Pragmas())
+    assert {ino for (ino,) in db.all("SELECT ino FROM inodes")} >= set(files)
+    db.close()
+
+
+async def test_rebuilt_state_is_used_before_any_host_has_mounted_it(power: Power) -> None:
+    """The local state would give the number of the rebuilt image to another txg."""
+    files, _last = await write_files(power)
+    await rebuild(power)
+
+    async with power.session("a", tasks=False) as session:
+        [notice] = session.volume.notices
+        assert "recover-state --everything" in notice
+        written = {write_file(session, b"later"): b"later"}
+        await session.flush_at_end()
+        await session.close()
+
+    [kept] = quarantined(power)
+    require_files_in(kept, files)
+    async with power.session("c", tasks=False) as session:
+        assert await read_file(session, *written) == b"later"
+
+
+async def test_local_state_can_be_published_over_the_rebuilt_state(power: Power) -> None:
+    files, _last = await write_files(power)
+    await rebuild(power)
+    async with power.session("a", options=PUBLISH, tasks=False) as session:
+        assert session.volume.mended
+        await session.flush_at_end()
+        last = session.link.txg
+        await session.close()
+    assert not quarantined(power)
+    assert await files_of(power, at(last)) == files
+
+
+@pytest.mark.parametrize("reclaimed", [False, True])
+async def test_local_state_from_before_a_rebuild_is_never_dropped(
+    power: Power, reclaimed: bool
+) -> None:
+    """The rebuilt state may lack names, even after the retention has passed the rebuild."""
+    await power.retain(0)
+    files, last = await write_files(power)
+    await rebuild(power)
+    async with power.session("b", tasks=False) as session:
+        if reclaimed:
+            await forget(session)
+            await forget(session)
+            assert session.link.floor > last
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert any("recover-state --everything" in one for one in session.volume.notices)
+
+    [kept] = quarantined(power)
+    require_files_in(kept, files)
+
+
+async def test_local_state_of_a_replaced_history_is_never_dropped(power: Power) -> None:
+    """The host wrote txgs that fsck -y --publish-local on another host replaced."""
+    await power.retain(0)
+    await write_files(power)
+    older = dict(power.store.objects)
+    _files, last = await write_files(power)
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    theirs: Files = {}
+    async with power.session("b", tasks=False) as session:
+        while session.link.txg <= last:
+            fill(session, theirs, b"theirs %d" % session.link.txg)
+            await session.flush()
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("a", options=PUBLISH, tasks=False) as session:
+        await session.flush()
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > last + 3
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("b", tasks=False):
+        pass
+
+    [kept] = quarantined(power, "b")
+    require_files_in(kept, theirs)
+
+
+async def test_local_state_that_no_repair_replaced_is_dropped_after_the_retention(
+    power: Power,
+) -> None:
+    await power.retain(0)
+    _files, last = await write_files(power)
+    async with power.session("b", tasks=False) as session:
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > last
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.notices == ()
+    assert not quarantined(power)
+
+
+async def test_image_is_restored_if_all_later_changelogs_are_lost(power: Power) -> None:
+    """The local state is not continued under the numbers of the lost txgs."""
+    _files, last = await write_files(power)
+    async with power.session("b", tasks=False) as session:
+        written = {write_file(session, b"theirs"): b"theirs"}
+        await session.make_image()
+        await session.flush_at_end()
+        await session.close()
+    for key in keys_of(power, "changelog/"):
+        if (changelog.parse_key(key) or 0) > last:
+            del power.store.objects[key]
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, *written) == b"theirs"

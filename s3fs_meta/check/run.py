@@ -142,7 +142,7 @@ async def _delete_unknown(exam: Examination, store: ObjectStore, keyring: Keyrin
     report = exam.report
     spared = await kept_survey.spare_packs(exam, store, keyring)
     if spared:
-        report.remember(f"{spared} packs that nothing names stay: kept points may need them")
+        report.remember(spared)
     deleted = await bucket_survey.delete_unknown(exam, store)
     report.settle(UNKNOWN_NAME, 0)
     if deleted:

@@ -163,7 +163,8 @@ BUCKET: Final = (
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,
-        advice="it is harmless: garbage collection deletes it later, -y --delete-unknown now",
+        advice="it is harmless: garbage collection deletes it later; -y --delete-unknown deletes it"
+        " now, unless a point in time may need it",
     ),
 )
 

@@ -16,15 +16,17 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.changelog import NO_FLOOR
 from s3fs_meta.codec.image import Piece
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
 from s3fs_meta.limits import KEPT_FAULTS_MAX
 from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import Epoch, ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.pins import Pins
@@ -65,25 +67,43 @@ async def survey(
     exam.evidence.surveyed |= Need.KEPT
 
 
-async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -> int:
-    """Forget the packs without a row that kept points may need, so that they are not deleted.
+async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -> str:
+    """Forget the packs without a row that points in time may need, so that they are not deleted.
 
     Returns:
-        The number of these packs.
+        A note with the number of these packs, "" if there are none.
 
     Raises:
         StoreError: the kept points cannot be read.
 
     Schedule point: always.
     """
-    kept = await _kept(exam, store, keyring)
-    pins = Pins(kept, (), Txg(exam.db.counters.txg))
     rows = exam.db.all("SELECT object_key FROM temp.seen_unnamed")
-    keys = [ObjectKey(str(row[0])) for row in rows]
-    needed = [key for key in keys if pins.needs_stray_pack(pack_codec.parse_key(key) or Epoch(0))]
+    needed = [ObjectKey(str(row[0])) for row in rows]
+    why = "txgs of a history that a repair replaced may need them"
+    if _retains_one_history(exam):
+        kept = await _kept(exam, store, keyring)
+        pins = Pins(kept, (), Txg(exam.db.counters.txg))
+        needed = [key for key in needed if pins.needs_stray_pack(_epoch_of(key))]
+        why = "kept points may need them"
     for key in needed:
         exam.db.all("DELETE FROM temp.seen_unnamed WHERE object_key = ?", (key,))
-    return len(needed)
+    return f"{counted(len(needed), 'pack')} without a row stay: {why}" if needed else ""
+
+
+def _retains_one_history(exam: Examination) -> bool:
+    """Return whether the floor has passed the last history that a repair replaced.
+
+    Until then a retained txg may need any pack without a row.
+    """
+    link = chain.recorded(exam.db)
+    floor = NO_FLOOR if link is None else link.floor
+    is_replacing = abandoned_txgs.wanted(exam.db) is not None
+    return not is_replacing and floor >= properties.replaced_history(exam.db)
+
+
+def _epoch_of(pack: ObjectKey) -> Epoch:
+    return pack_codec.parse_key(pack) or Epoch(0)
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:

@@ -1,0 +1,70 @@
+"""Packs of a history that a repair replaced, and fsck --delete-unknown."""
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, power
+from tests.sync.histories import PUBLISH, fork, put_back
+from tests.sync.history.readers import at
+from tests.sync.kept import Files, files_of, fill, forget
+
+__all__ = ["power"]  # a fixture
+pytestmark = pytest.mark.thorough
+
+
+async def delete_unknown(session: Session) -> Report:
+    """Check the filesystem as fsck -y --delete-unknown does."""
+    session.durability.commit()
+    opened = session.volume
+    examined = Examined(opened.db, opened.store, opened.keyring, epoch=opened.keeper.epoch)
+    wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+    return await check_filesystem(examined, wanted, Report(), SystemClock())
+
+
+async def their_history(power: Power, files: Files) -> Txg:
+    """Let another host continue from an older copy of the bucket; return its last txg."""
+    put_back(power, await fork(power, files))
+    async with power.session("b", tasks=False) as session:
+        for number in range(8):
+            fill(session, files, b"theirs %d" % number * 300)
+            await session.flush()
+        await session.flush_at_end()
+        last = session.link.txg
+        await session.close()
+    return last
+
+
+@pytest.mark.parametrize("published", [False, True])
+async def test_packs_of_a_retained_replaced_history_are_not_deleted_as_unknown(
+    power: Power, published: bool
+) -> None:
+    """One command may also choose the local state and delete, before its image is in the bucket."""
+    files: Files = {}
+    last = await their_history(power, files)
+    async with power.session("a", options=PUBLISH, tasks=False) as session:
+        if published:
+            await session.flush()
+        report = await delete_unknown(session)
+        assert any("history that a repair replaced" in note for note in report.notes)
+        await session.flush_at_end()
+        await session.close()
+    assert await files_of(power, at(last)) == files
+
+
+async def test_packs_of_a_replaced_history_are_deleted_after_the_retention(power: Power) -> None:
+    last = await their_history(power, {})
+    async with power.session("a", options=PUBLISH, tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        await forget(session)
+        await forget(session)
+        assert session.link.floor > last
+        await delete_unknown(session)
+        keys = {key for (key,) in session.db.all("SELECT object_key FROM packs")}
+        assert {key for key in power.store.objects if key.startswith("pack/")} <= keys

@@ -20,12 +20,9 @@ import trio
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import kept_point as kept_codec
-from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import ManifestRef, content_hash
 from s3fs_meta.codec.kept_point import KeptPoint
-from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError, ReadOnlyStateError, SettingsError, UsageError
 from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_POINTS_MAX
 from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
@@ -39,9 +36,7 @@ from s3fs_meta.sync.history.retention import Image
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.superblock.changes import change
-from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.unlocking import HeldKeys
+from s3fs_meta.sync.superblock_watch import protect_kept_points
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +88,7 @@ class PointKeeper:
             kept = await self._reclaimer.kept_points()
             _require_free(name, kept)
             point = await self._described(name, wanted, kept, auto=auto)
-            await self._require_feature()
+            await protect_kept_points(self._volume)
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
@@ -231,17 +226,6 @@ class PointKeeper:
                 key = changelog_codec.key_of(Txg(number))
                 raise BrokenChainError(key, what, Txg(number - 1), txg)
 
-    async def _require_feature(self) -> None:
-        """Shut out older programs, because they would delete objects that kept points need."""
-        volume = self._volume
-        if superblock_codec.KEPT_POINTS in volume.superblock.features:
-            return
-        remembered = Remembered(volume.state_dir.path)
-        changed = await change(self._store, remembered, HeldKeys(volume.keyring), _with_feature)
-        volume.known.accept(changed.superblock)
-        for one in changed.unreached:
-            _log.warning("a copy of the superblock could not be changed: %s", one)
-
 
 def require_name(name: str) -> None:
     """Raise UsageError for a text that cannot be the name of a kept point.
@@ -268,10 +252,6 @@ def _require_free(name: str, kept: KeptPoints) -> None:
         raise SettingsError(
             f"{KEPT_POINTS_MAX} points in time are kept, which is the maximum; drop a point first"
         )
-
-
-def _with_feature(superblock: Superblock, keyring: Keyring) -> Superblock:
-    return superblock_codec.with_feature(superblock, keyring, superblock_codec.KEPT_POINTS)
 
 
 def _advice(kept: KeptPoints) -> str:

@@ -13,8 +13,9 @@ from contextlib import aclosing
 import trio
 
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.sync.superblock.changes import put_back
+from s3fs_meta.sync.superblock.changes import change, put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import HeldKeys
@@ -73,6 +74,26 @@ async def put_back_missing(volume: Volume) -> None:
             if not wanted:
                 return
     await tend(volume)
+
+
+async def protect_kept_points(volume: Volume) -> None:
+    """Shut out older programs, because they would delete objects that kept points need.
+
+    Raises:
+        PreconditionError: another process changed the superblock meanwhile; nothing was changed.
+        As ``open_keys``; nothing was changed.
+    """
+    if superblock_codec.KEPT_POINTS in volume.superblock.features:
+        return
+    remembered = Remembered(volume.state_dir.path)
+    changed = await change(volume.store, remembered, HeldKeys(volume.keyring), _with_feature)
+    volume.known.accept(changed.superblock)
+    for one in changed.unreached:
+        _log.warning("a copy of the superblock could not be changed: %s", one)
+
+
+def _with_feature(superblock: Superblock, keyring: Keyring) -> Superblock:
+    return superblock_codec.with_feature(superblock, keyring, superblock_codec.KEPT_POINTS)
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:

@@ -14,6 +14,7 @@ from s3fs_meta.sync.superblock_watch import retained_s, tend
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power
+from tests.sync.kept import files_at, forget, kept_files
 
 
 def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
@@ -122,3 +123,27 @@ async def test_forged_plain_superblock_cannot_shorten_the_retention(plain: Power
     await plain.retain(3600)  # A change by any host may choose a shorter retention.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 3600
+
+
+async def test_reclaim_marks_a_superblock_from_before_the_first_kept_point(power: Power) -> None:
+    """Both objects of the superblock were lost, and another host put its older copy back."""
+    await power.retain(0)
+    async with power.session("b", tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        files = await kept_files(session)
+        await session.flush_at_end()
+        await session.close()
+    for key in (KEY, COPY_KEY):
+        del power.store.objects[key]
+    async with power.session("b", tasks=False) as session:
+        assert superblock_codec.KEPT_POINTS not in session.volume.superblock.features
+        await forget(session)
+        assert superblock_codec.KEPT_POINTS in session.volume.superblock.features
+        await session.flush_at_end()
+        await session.close()
+    assert (await power.keys()).superblock.features == (superblock_codec.KEPT_POINTS,)
+    assert await files_at(power, "a") == files
+    async with power.session("a", tasks=False):
+        pass

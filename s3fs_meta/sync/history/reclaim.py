@@ -40,7 +40,7 @@ from s3fs_meta.sync.history.pins import Pins, Renumbered
 from s3fs_meta.sync.history.retention import Image, TxgTimes
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.superblock_watch import retained_s, tend
+from s3fs_meta.sync.superblock_watch import protect_kept_points, retained_s, tend
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
@@ -237,6 +237,8 @@ class Reclaimer:
                 # The chain must reach the local state first, so ship a complete image.
                 await self._shipper.ship()
             found = await self.plan(limit)
+            if self.kept_names:  # an older copy of the superblock lacks the feature
+                await protect_kept_points(self._volume)
             if found.total:
                 await self._condemn(found)
                 # the txg that condemns the packs was abandoned

@@ -54,7 +54,8 @@ from s3fs_meta.meta.offline.image_rows import ImageRows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
-from s3fs_meta.sync.chain import names
+from s3fs_meta.sync.chain import chain, names
+from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.lease.keeper import released
@@ -204,26 +205,52 @@ async def _make_from_metadata(
     uuid = new.superblock.uuid
     reader = ChainReader(store, keyring, uuid, partial(_create_empty, new), new.progress)
     chain_txg = await reader.lay_out(chain_path)
-    chain = (
+    replayed = (
         None if chain_txg is None else Remains(changelog_codec.key_of(chain_txg), chain_txg, 0, 0)
     )
-    salvager = Salvager(store, keyring, uuid, new.progress)
+    old = await _images_of_old_points(store, keyring, uuid, new.traces.txg)
+    salvager = Salvager(store, keyring, uuid, new.progress, old)
     async with aclosing(salvager.lay_out(old_path)) as images:
         async for remains in images:
-            if chain is not None and (chain.txg >= remains.txg or remains.lacks_much):
-                made = await _try_to_make(store, keyring, new, chain, chain_path)
+            if replayed is not None and (replayed.txg >= remains.txg or remains.lacks_much):
+                made = await _try_to_make(store, keyring, new, replayed, chain_path)
                 if made is not None:
                     return made
-                chain = None
+                replayed = None
             made = await _try_to_make(store, keyring, new, remains, old_path)
             if made is not None:
                 return made
     made = None
-    if chain is not None:
-        made = await _try_to_make(store, keyring, new, chain, chain_path)
+    if replayed is not None:
+        made = await _try_to_make(store, keyring, new, replayed, chain_path)
     if made is None and salvager.newer is not None:
         raise salvager.newer
     return made
+
+
+async def _images_of_old_points(
+    store: ObjectStore, keyring: Keyring, uuid: str, next_txg: Txg
+) -> set[ObjectKey]:
+    """Return the manifests of images that only kept points need, as changelogs after them are gone.
+
+    These points can be restored after the rebuild, too, so names of any later image come first.
+    """
+    points = (await KeptPointReader(store, keyring, uuid).all()).points
+    if not points:
+        return set()
+    first = min(point.image_txg for point in points)
+    numbers = await chain.numbers_from(store, keyring, first)
+    floor = await chain.floor_after(store, keyring, uuid, first)
+    missing_after: dict[int, int] = {}  # the first missing number after each listed one
+    for number in reversed(numbers):
+        missing_after[number] = missing_after.get(number + 1, number + 1)
+    found: set[ObjectKey] = set()
+    for point in points:
+        missing = missing_after.get(point.image_txg + 1, point.image_txg + 1)
+        no_more = missing > max(numbers, default=0)
+        if missing < (next_txg if no_more else floor):
+            found.add(point.image.key)
+    return found
 
 
 async def _try_to_make(

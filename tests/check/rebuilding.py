@@ -1,6 +1,6 @@
 """Rebuild of a filesystem in a memory store."""
 
-from s3fs_meta.check.from_packs import rebuild
+from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync.progress import no_progress
@@ -9,10 +9,16 @@ from tests.sync.conftest import Power
 
 async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
     """Rebuild the filesystem; return the numbers of files and packs, and the unreadable packs."""
+    made = await rebuilt(power)
+    return made.files, made.packs, made.unreadable
+
+
+async def rebuilt(power: Power) -> Rebuilt:
+    """Rebuild the filesystem; return the result."""
     keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)
-    made = await rebuild(
+    return await rebuild(
         power.store,
         keys.keyring,
         keys.superblock,
@@ -21,4 +27,3 @@ async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
         no_progress,
         lambda: None,
     )
-    return made.files, made.packs, made.unreadable

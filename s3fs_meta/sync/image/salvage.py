@@ -13,7 +13,7 @@ checks that the database is consistent.
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -70,7 +70,16 @@ class Remains(NamedTuple):
 class Salvager:
     """Writes the intact pieces of a filesystem's images to a file, one image after another."""
 
-    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        progress: Progress,
+        last: Collection[ObjectKey] = (),
+    ) -> None:
+        """Prepare to read images; the images of the manifests *last* are used after all others."""
+        self._last = last
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -82,8 +91,8 @@ class Salvager:
 
         The first images have at least nine tenths of their pieces, the newest first. Then follow
         all other images of which pieces of every number exist, in them or in earlier images; their
-        manifests are ignored. The last images have fewer pieces, and are ordered by the share of
-        missing pieces.
+        manifests are ignored. The next images have fewer pieces, and are ordered by the share of
+        missing pieces. The last images are those that the caller named.
 
         Args:
             path: the path of the file; each image replaces the image before it.
@@ -94,9 +103,10 @@ class Salvager:
             OSError: for example, the disk has no room for the file.
         """
         keys = await self._manifests()
-        good: set[str] = set()
+        last = [key for key in keys if key in self._last]
+        good = {image_codec.image_of(key) for key in last}
         poor = []
-        for key in keys:
+        for key in (key for key in keys if key not in self._last):
             remains = await self._lay_out(path, key, keys)
             if remains is not None and not remains.lacks_much:
                 good.add(image_codec.image_of(key))
@@ -107,8 +117,9 @@ class Salvager:
             remains = await self._lay_out_unlisted(path, name)
             if remains is not None:
                 yield remains
-        for one in sorted(poor, key=lambda remains: remains.missing / remains.pieces):
-            remains = await self._lay_out(path, one.key, keys)
+        poor.sort(key=lambda remains: remains.missing / remains.pieces)
+        for key in (*(one.key for one in poor), *last):
+            remains = await self._lay_out(path, key, keys)
             if remains is not None:
                 yield remains
 

@@ -1,0 +1,91 @@
+"""A rebuild beside intact images that only kept points need."""
+
+import pytest
+
+from s3fs_meta.codec import changelog
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.chain.head import load_manifest
+from s3fs_meta.sync.image import pieces, restore
+from s3fs_meta.sync.keeping import PointKeeper
+from tests.check.rebuilding import rebuilt
+from tests.sync.conftest import Power, power, write_file
+from tests.sync.kept import Files, files_at, fill, forget, keys_of
+
+pytestmark = pytest.mark.thorough
+
+__all__ = ["power"]  # a fixture
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut images into pieces of 8 KiB, which are two pages of the database."""
+    for module in (image_codec, pieces, restore):
+        monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", 8192)
+
+
+async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
+    """Keep a point, write many files after it, unmount; return the files of the kept point.
+
+    Args:
+        passed: the retention has passed the kept point, so changelogs after it are deleted.
+    """
+    files: Files = {}
+    if passed:
+        await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        fill(session, files, *(b"kept %d" % number for number in range(50)))
+        await session.make_image()
+        await PointKeeper(session).keep("old")
+        for number in range(900):
+            write_file(session, b"later %d" % number)
+        await (forget(session) if passed else session.make_image())
+        await session.flush_at_end()
+        await session.close()
+    return files
+
+
+async def damage_images(power: Power) -> None:
+    """Delete every other piece that the image of the kept point lacks."""
+    keys = await power.keys()
+    oldest, *later = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
+    manifest = await load_manifest(power.store, keys.keyring, oldest, "")
+    needed = {piece.key for piece in manifest.pieces}
+    newer = [
+        piece.key
+        for key in later
+        for piece in (await load_manifest(power.store, keys.keyring, key, "")).pieces[1:]
+        if piece.key not in needed
+    ]
+    for key in sorted(set(newer))[::2]:
+        del power.store.objects[key]
+
+
+@pytest.mark.parametrize("chain", ["readable", "lost"])
+async def test_rebuild_prefers_a_damaged_image_to_the_image_of_an_old_kept_point(
+    power: Power, chain: str
+) -> None:
+    """The kept point can be restored anyway, so its image would only cost newer names."""
+    files = await fill_around_a_kept_point(power, passed=True)
+    [*_, newest] = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
+    await damage_images(power)
+    if chain == "lost":
+        for key in keys_of(power, "changelog/"):
+            txg = changelog.parse_key(key)
+            if txg is not None and txg > 4:
+                del power.store.objects[key]
+    made = await rebuilt(power)
+    assert made.source == newest
+    assert made.missing_pieces
+    assert await files_at(power, "old") == files
+
+
+async def test_rebuild_uses_the_image_of_a_kept_point_that_leads_to_the_present(
+    power: Power,
+) -> None:
+    """The image is one of the retained images, too."""
+    await fill_around_a_kept_point(power, passed=False)
+    del power.store.objects[changelog.key_of(Txg(1))]
+    await damage_images(power)
+    made = await rebuilt(power)
+    assert not made.missing_pieces

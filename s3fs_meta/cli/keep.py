@@ -367,6 +367,7 @@ class _Listed(NamedTuple):
     """A kept point in a list, with its facts."""
 
     key: str
+    txg: int
     created_ns: int
     kept_ns: int
     auto: bool
@@ -376,7 +377,7 @@ class _Listed(NamedTuple):
 def _expired(listed: dict[str, Any], policy: Policy) -> dict[str, Any]:
     """Return the points that may expire, each with the periods that keep it."""
     points = [
-        _Listed(one["key"], one["created_ns"], one["kept_ns"], one["auto"], one)
+        _Listed(one["key"], one["txg"], one["created_ns"], one["kept_ns"], one["auto"], one)
         for one in listed["points"]
     ]
     rows = [{**point.facts, "reasons": list(why)} for point, why in judge(points, policy)]

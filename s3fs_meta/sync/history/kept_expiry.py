@@ -3,7 +3,8 @@
 Owns: the rules, which equal those of ``restic forget``: the latest point of each period stays. Does
 not know: the bucket, the caller that drops the points.
 Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand
-stays until the user drops it.
+stays until the user drops it. A wrong clock never makes a new point count as older than the points
+before it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,11 @@ class Expiring(Protocol):
     @property
     def key(self) -> str:
         """Return the key of the kept point's object."""
+        ...
+
+    @property
+    def txg(self) -> int:
+        """Return the number of the kept point's txg, which orders the points."""
         ...
 
     @property
@@ -79,7 +85,7 @@ def judge(
     assert not policy.is_empty, "an empty policy drops everything"
     ordered = sorted(
         (point for point in points if point.auto),
-        key=lambda point: (point.created_ns, point.kept_ns, point.key),
+        key=lambda point: (point.txg, point.kept_ns, point.key),
         reverse=True,
     )
     times = [

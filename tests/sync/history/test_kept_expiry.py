@@ -8,6 +8,7 @@ import pytest
 from s3fs_meta.sync.history.kept_expiry import Policy, judge
 
 UTC = timezone.utc
+DAY = timedelta(days=1)
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
@@ -15,14 +16,16 @@ class Made(NamedTuple):
     """The properties of a kept point that decide about its expiry."""
 
     key: str
+    txg: int
     created_ns: int
     auto: bool = True
     kept_ns: int = 0
 
 
-def at(when: datetime, *, auto: bool = True) -> Made:
-    """Return a point that was kept at a given time."""
-    return Made(when.isoformat(), int(when.timestamp()) * 10**9, auto)
+def at(when: datetime, *, auto: bool = True, ahead: timedelta = timedelta(0)) -> Made:
+    """Return a point that was kept at a given time, by a clock that was ahead by *ahead*."""
+    created_ns = int((when + ahead).timestamp()) * 10**9
+    return Made(when.isoformat(), int(when.timestamp()), created_ns, auto)
 
 
 def nights(count: int) -> list[Made]:
@@ -72,6 +75,16 @@ def test_nightly_expiry_keeps_the_same_points_as_one_run() -> None:
     assert days <= newest
     assert len({key[:7] for key in newest}) >= 12
     assert len(newest) <= 7 + 5 + 12
+
+
+@pytest.mark.parametrize("policy", [Policy(last=3), Policy(daily=3), Policy(yearly=1)])
+def test_points_of_a_clock_that_was_ahead_do_not_displace_new_points(policy: Policy) -> None:
+    """The points are dated ten years ahead, and a later time span has the right times again."""
+    kept = [at(one, ahead=timedelta(days=3650)) for one in (FIRST + i * DAY for i in range(5))]
+    for number in range(5, 30):
+        point = at(FIRST + number * DAY)
+        kept = [one for one, why in judge([*kept, point], policy, UTC) if why]
+        assert point in kept
 
 
 def test_expiry_ignores_points_that_were_kept_by_hand() -> None:

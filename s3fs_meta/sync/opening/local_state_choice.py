@@ -43,6 +43,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import histories
 from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending, properties
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -520,7 +521,8 @@ class Chooser:
     ) -> Database | None:
         """Record that the local database cannot be continued, and why; return None."""
         shipped = intact and _is_settled(db)
-        self.left = Left(db, why, link, keep or not shipped, shipped)
+        # The user who wanted to publish the state must be able to copy files out of it.
+        self.left = Left(db, why, link, keep or not shipped or self._publishes, shipped)
         return None
 
 
@@ -542,9 +544,11 @@ def _why_kept(left: Left, restored: Path) -> str:
             return (
                 "a repair has replaced the history in the bucket since, perhaps without its files"
             )
-        return ""
     finally:
         newest.close()
+    if left.link is None and histories.contradict(left.db, restored):
+        return "it has changes that the bucket lacks, because an older copy of it was restored"
+    return ""
 
 
 def _is_of_replaced_history(db: Database, newest: Database) -> bool:

@@ -22,7 +22,7 @@ async def write_files(power: Power, host: str = "a") -> tuple[Files, Txg]:
     files: Files = {}
     async with power.session(host, tasks=False) as session:
         for number in range(3):
-            fill(session, files, b"%d" % number * 900)
+            fill(session, files, b"%d after %d" % (number, session.link.txg) * 90)
             await session.flush()
         await session.flush_at_end()
         last = session.link.txg
@@ -130,6 +130,35 @@ async def test_local_state_of_a_replaced_history_is_never_dropped(power: Power) 
 
     [kept] = quarantined(power, "b")
     require_files_in(kept, theirs)
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+@pytest.mark.parametrize("writes", ["files", "nothing"])
+async def test_changes_that_an_older_copy_of_the_bucket_lacks_are_never_dropped(
+    power: Power, writes: str, publishes: bool
+) -> None:
+    """The retention of the other history has passed the txgs of the local state."""
+    await power.retain(0)
+    await write_files(power)
+    older = dict(power.store.objects)
+    files, last = await write_files(power)
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    async with power.session("b", tasks=False) as session:
+        while session.link.txg <= last + 5:
+            if writes == "files":
+                write_file(session, b"theirs %d" % session.link.txg)
+            await session.make_image()
+        await session.reclaimer.reclaim_all()
+        assert session.link.floor > last
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a", options=PUBLISH if publishes else None, tasks=False) as session:
+        assert any("recover-state --everything" in one for one in session.volume.notices)
+
+    [kept] = quarantined(power)
+    require_files_in(kept, files)
 
 
 async def test_local_state_that_no_repair_replaced_is_dropped_after_the_retention(

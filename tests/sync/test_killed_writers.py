@@ -112,7 +112,8 @@ class _Writers:
         )
         for txg, needed in self._needed.items():
             for key in needed:
-                assert died[key] is None or died[key] > txg
+                end = died[key]
+                assert end is None or end > txg
 
 
 def _is_kill(exc: BaseException) -> bool:

@@ -1,21 +1,26 @@
 """Revived packs: a file restored from the past refers to a pack that had no live block."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.export.from_quarantine import KeptContent
+from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.db.attached import attached
 from s3fs_meta.meta.tables import block_map, inodes, packs, pending
 from s3fs_meta.meta.trees import past_content
 from s3fs_meta.model import BlockIndex, Ino, Txg
+from s3fs_meta.sync.keeping import PointKeeper
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.fs.past.copying import points_of
-from tests.sync.conftest import Power, plain, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, plain, read_file, remove_file, write_file
+from tests.sync.kept import forget
 from tests.sync.kills import KillAt, Killed
 
 __all__ = ["plain"]
@@ -198,3 +203,36 @@ async def test_kill_while_a_revival_is_shipped_loses_neither_pack_nor_news(
     assert live == 0
     assert known is not None
     assert known >= died
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["retained", "kept"])
+async def test_unshipped_copy_of_a_fenced_host_can_be_recovered(
+    plain: Power, is_kept: bool
+) -> None:
+    """The pack is dead for the new writer, but it stays as long as the point in time."""
+    async with plain.session("a", tasks=False) as session:
+        old = write_file(session, CONTENT)
+        past = await ship(session)
+        if is_kept:
+            await plain.retain(0)
+            await PointKeeper(session).keep("a")
+        remove_file(session, old)
+        await ship(session)
+        copied = await revive(session, past, old)
+        session.durability.commit()
+    async with plain.session("b", options=TAKEOVER, tasks=False) as session:
+        await forget(session)
+        assert (session.link.floor > past) == is_kept
+        await session.flush_at_end()
+        await session.close()
+    async with plain.session("a", tasks=False):
+        pass
+    [path] = (plain.home / "a").glob("kept-*")
+    keys = await plain.keys()
+    with closing(quarantine_list.open_database(Kept(path, 1))) as db:
+        assert quarantine_list.changed(db, None) == [copied]
+        located = block_map.locate(db, copied, BlockIndex(0))
+        assert located is not None
+        reader = KeptContent(db, path / "blocks", plain.store, keys.keyring)
+        [content] = await reader.read([located])
+    assert content.data == CONTENT

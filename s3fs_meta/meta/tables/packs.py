@@ -100,13 +100,18 @@ def stored(db: Database, pack: PackId) -> None:
 
 
 def condemn(db: Database, pack: PackId) -> None:
-    """Condemn a pack without live blocks, so that no block refers to it again. Inside a group."""
+    """Condemn a pack without live blocks, so that no block refers to it again. Inside a group.
+
+    A pack that never had a live block here dies now: another history may have put blocks into it
+    (``die_anew``).
+    """
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
     assert pack not in db.held_packs, "a pack that a running copy needs cannot be condemned"
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     _set_state(db, pack, PackState.CONDEMNED)
+    note_if_dead(db, pack)
     _report(db, pack)
 
 

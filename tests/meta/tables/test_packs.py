@@ -100,6 +100,21 @@ def test_dead_packs_get_the_present_txg_of_death(db: Database) -> None:
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
+def test_condemned_pack_without_blocks_dies_again_when_another_history_may_need_it(
+    db: Database,
+) -> None:
+    """Its writer may have shipped it in txgs that a repair leaves out of the chain."""
+    orphan = packs.create(db, key(1), 100)
+    db.counters.txg = Txg(4)
+    packs.condemn(db, orphan)
+    assert packs.get(db, orphan).died_txg == 4
+
+    db.counters.txg = Txg(9)
+    packs.die_anew(db)
+
+    assert packs.get(db, orphan).died_txg == 9
+
+
 def test_packs_that_died_in_the_txg_of_a_fence_record_die_after_it(db: Database) -> None:
     """Earlier deaths do not change."""
     made = [make_pack(db, number, 10) for number in range(4)]

@@ -5,7 +5,8 @@ the table.
 Does not know: the meaning of a change (``tables.inodes``), the begin and end of groups
 (``database``).
 Keeps: a row that the open group created or changed stays in memory until it is written. It is written
-before any other statement on the table, and before the group commits.
+before any other statement on the table, and before the group commits. At most INODE_ROWS_MAX rows
+stay in memory, and in addition the rows that the open group created or changed.
 
 Use the methods of ``Database.inodes`` for every statement that reads or changes the table: the
 methods of ``Database`` ignore the rows in memory. Exceptions are ``tables.inodes`` and
@@ -114,6 +115,8 @@ class InodeTable:
             self._db.rollback()  # otherwise a commit would keep names without inodes
             raise
         self.unwritten_changes -= written
+        if len(self._rows) >= INODE_ROWS_MAX:
+            self._make_room()
 
     def settle(self) -> None:
         """Write all changes and empty the cache. Call this before a statement changes the table."""
@@ -167,6 +170,7 @@ class InodeTable:
         return made, changed
 
     def _make_room(self) -> None:
+        """Drop all rows from memory that do not differ from the table."""
         kept = {ino: self._rows[ino] for ino in self._changed}
         self._rows.clear()
         self._rows.update(kept)

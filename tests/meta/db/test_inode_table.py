@@ -114,6 +114,17 @@ def test_unchanged_inode_rows_in_memory_are_bounded(db: Database) -> None:
     assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
 
 
+def test_written_inode_rows_in_memory_are_bounded(db: Database) -> None:
+    """Making many files in several groups keeps a bounded number of rows in memory."""
+    for number in range(INODE_ROWS_MAX + 1000):
+        db.begin()
+        inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
+        if number % 1000 == 0:
+            db.commit()
+    db.commit()
+    assert len(db.inodes) <= INODE_ROWS_MAX
+
+
 def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     make_database: MakeDatabase,
 ) -> None:

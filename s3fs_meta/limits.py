@@ -417,6 +417,14 @@ RATE_BURST_S: Final = 1.0  # after a pause, a transfer may send the bytes of thi
 # Interval at which a waiting transfer reads the wall clock, to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
+# --- memory ------------------------------------------------------------------------------------
+# Number of memory arenas of the C library, which all threads share.
+ALLOCATOR_ARENAS: Final = 2
+# Smallest buffer with a memory mapping of its own, which is returned to the system when it is freed.
+ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
+# Maximum free memory at the end of an arena; more is returned to the system.
+ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
+
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 600  # with this many waiting handlers, pyfuse3 stops reading requests
 # Maximum number of descriptors of a process that are searched for an open file, in a thread.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
+from s3fs_meta import memory_allocator
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import text_of
@@ -116,6 +117,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     Raises:
         S3fsError: the filesystem could not be mounted.
     """
+    memory_allocator.bound_free_memory()
     process.raise_open_files()
     process.explain_aborts()
     front = supervised(front)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta import memory_allocator
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
@@ -53,6 +54,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     Raises:
         As ``read_bucket``.
     """
+    memory_allocator.bound_free_memory()
     secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
     remembered = Remembered(reading.place.state)
     async with opened_store(

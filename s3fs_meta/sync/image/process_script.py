@@ -29,8 +29,10 @@ def main(parent: str, *path: str) -> None:
     if os.getppid() != int(parent):
         return  # the daemon ended before PR_SET_PDEATHSIG took effect
     sys.path[:] = path
+    from s3fs_meta import memory_allocator
     from s3fs_meta.sync.image import process_worker
 
+    memory_allocator.bound_free_memory()
     process_worker.main(requests)
 
 

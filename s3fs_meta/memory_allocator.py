@@ -1,0 +1,47 @@
+"""Settings of the C library's memory allocator, so that freed memory returns to the system.
+
+Owns: the call, and the check for the C library. Does not know: what a process allocates.
+
+By default, glibc gives each thread an arena of its own, up to eight for each processor, and memory
+that is freed in one arena is not reused in another. It also raises the size from which a buffer gets
+a mapping of its own, up to 32 MiB, once such a buffer was freed. The daemon's threads allocate and
+free packs and ranges of 8 to 16 MiB, so their arenas keep several times the memory in use. A limit
+of two arenas costs nothing here, because most allocations hold the interpreter lock anyway.
+
+Buffers of less than 4 MiB stay in the arenas: with mappings for each block of 1 MiB, an upload took
+a third more processor time.
+Figures: docs/design/performance.md, "Memory". Source: mallopt(3).
+"""
+
+import ctypes
+from typing import Final
+
+from s3fs_meta.limits import (
+    ALLOCATOR_ARENAS,
+    ALLOCATOR_MAPPED_BYTES_MIN,
+    ALLOCATOR_UNUSED_BYTES_MAX,
+)
+
+# Parameters of mallopt(3), from malloc.h of glibc.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+
+
+def bound_free_memory() -> bool:
+    """Bound the freed memory that the C library keeps.
+
+    Call this before threads start, because arenas that exist are kept.
+
+    Returns:
+        False if the C library is not glibc, which has other parameters; nothing is changed then.
+    """
+    libc = ctypes.CDLL(None)
+    # Only glibc has gnu_get_libc_version(3). Another allocator may be loaded instead of glibc's;
+    # then the call has no effect.
+    if not hasattr(libc, "gnu_get_libc_version") or not hasattr(libc, "mallopt"):
+        return False
+    libc.mallopt(_M_ARENA_MAX, ALLOCATOR_ARENAS)
+    libc.mallopt(_M_MMAP_THRESHOLD, ALLOCATOR_MAPPED_BYTES_MIN)
+    libc.mallopt(_M_TRIM_THRESHOLD, ALLOCATOR_UNUSED_BYTES_MAX)
+    return True

@@ -6,9 +6,9 @@ By default, glibc gives each thread an arena of its own, up to eight for each pr
 that is freed in one arena is not reused in another. It also raises the size from which a buffer gets
 a mapping of its own, up to 32 MiB, once such a buffer was freed. The daemon's threads allocate and
 free packs and ranges of 8 to 16 MiB, so their arenas keep several times the memory in use. A limit
-of two arenas costs nothing here, because most allocations hold the interpreter lock anyway.
+of two arenas should cost little here, because most allocations hold the interpreter lock anyway.
 
-Buffers of less than 4 MiB stay in the arenas: with mappings for each block of 1 MiB, an upload took
+Buffers of less than 4 MiB stay in the arenas: in a trial with mappings from 1 MiB on, an upload took
 a third more processor time.
 Figures: docs/design/performance.md, "Memory". Source: mallopt(3).
 """

@@ -41,8 +41,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         OneOf("wal", "delete", "truncate", "persist", "memory", "off"),
         "wal",
         "How SQLite protects the metadata database against crashes.",
-        "Under `wal`, reads, checkpoints and images run beside writes. Under the other modes an "
-        "image stops the mount while the database is copied, and a commit costs one or two fsyncs.",
+        "Under `wal`, reads, checkpoints and images run concurrently with writes. Under the other "
+        "modes an image stops the mount while the database is copied, and a commit costs one or "
+        "two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "
         "`off`: after any crash the local state is quarantined and the state in the bucket "
         "restored; under `off` any error of SQLite turns the mount read-only.",
@@ -57,7 +58,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "durable.",
         "`full` and `extra` sync at every group commit, 20 to 200 times per second on a disk that "
         "needs 5 ms for a sync; `normal` and `off` do not.",
-        "`normal` and above: power loss costs at most `commit=` seconds of changes that were not "
+        "`normal` and above: power loss loses at most `commit=` seconds of changes that were not "
         "fsynced. `off`: after power loss the local state is quarantined and the state in the "
         "bucket restored; even fsynced changes may be lost.",
     ),
@@ -151,8 +152,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         text_value,
         "zstd-1",
         "How new blocks are compressed: `none`, or `zstd-1` (fast) to `zstd-19` (small).",
-        "Higher levels need more processor time for uploads; the speed of reads is about the same "
-        "at every level. Blocks that do not shrink are stored uncompressed.",
+        "Higher levels need more CPU time for uploads; the speed of reads is about the same at "
+        "every level. Blocks that do not shrink are stored uncompressed.",
         NO_EFFECT,
     ),
     Option(
@@ -173,7 +174,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(value=True),
         "",
-        "Mount read-only: the mount accepts no changes and leaves the lease alone.",
+        "Mount read-only: the mount accepts no changes and does not take the lease.",
         "Changes by another host appear at the next mount, or after seconds with `follow`.",
         NO_EFFECT,
     ),
@@ -351,7 +352,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         point_of_txg,
         "",
         "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
-        "As `at`.",
+        "The same as for `at`.",
         NO_EFFECT,
     ),
     Option(

@@ -21,20 +21,22 @@ from s3fs_meta.mount.snapshot_source import Reading
 
 HELP = CommandHelp(
     name="browse",
-    summary="Show the files of any retained point in time in the browser.",
+    summary="Show the files of any retained point in time in a browser.",
     description=(
         "Prints the URL of a page on this host, and serves it until Ctrl-C. The page shows a time "
         "line, the tree at each point in time, the versions of a file and their differences, the "
         "space that each folder uses, and the figures of a mount for the last hour. It offers "
         "files for download, and folders as tar or zip. The page cannot change the filesystem. "
         "Everything is read from the bucket, so changes that are not uploaded yet are missing.",
-        "The page is for one browser: the URL has a token that works once. Only programs on this "
-        "host can connect; from another host, use ssh -L. The pages need the package jinja2: pip "
-        "install 's3fs-meta[browse]'.",
+        "Only one browser can open the page, because the URL contains a token that works once. "
+        "Only programs on this host can connect; from another host, use ssh -L. The pages need "
+        "the package jinja2: pip install 's3fs-meta[browse]'.",
     ),
     examples=(
         Example("s3fs-meta browse s3://bucket/home", "the files in a bucket, without a mount"),
-        Example("s3fs-meta browse --open /mnt/home", "those of a mount, in the default browser"),
+        Example(
+            "s3fs-meta browse --open /mnt/home", "the files of a mount, in the default browser"
+        ),
         Example("s3fs-meta browse --listen 8080 s3://bucket/home", "on a port for ssh -L"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.SETTINGS, ExitStatus.LOCAL),

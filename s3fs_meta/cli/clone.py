@@ -28,20 +28,20 @@ HELP = CommandHelp(
     name="clone",
     summary="Copy a file or a whole tree within a mounted filesystem, as it is or as it was.",
     description=(
-        "The copy shares the content of its source until either is written to, so it takes "
-        "little time and nearly no space. It has the same owners, modes, times, extended "
-        "attributes, ACLs, holes, and hard links within the tree. The copy appears only when it "
-        "is complete, even if the command was interrupted. If the filesystem is unmounted "
-        "before, no part of it appears.",
-        "With --at the source is copied as it was at that time: SOURCE is its path then, even if "
-        "the file or directory was removed or renamed since. A path below .snapshots means "
-        "the same without --at. No content is downloaded. If a part of the content is no longer "
-        "retained, no copy is made.",
+        "The copy shares the content of its source until either is written to, so it takes little "
+        "time and nearly no space. It has the same owners, modes, times, extended attributes, "
+        "ACLs, holes, and hard links within the tree. The copy appears only when it is complete, "
+        "even if the command was interrupted. If the filesystem is unmounted before that, no part "
+        "of it appears.",
+        "With --at the source is copied as it was at that time: SOURCE is its path at that time, "
+        "even if the file or directory was removed or renamed since. A path below .snapshots "
+        "means the same without --at. No content is downloaded. If a part of the content is no "
+        "longer retained, no copy is made.",
         "Without --at a source in use is copied directory by directory, each at a different time; "
         "an entry that is moved during the copy may appear in it twice, or not at all. --at=now "
-        "first uploads everything that was written before the command began, and copies the tree at "
-        "one point in time, as a power cut at that time would leave it: concurrent writes appear in "
-        "the order of fsync and close. No process waits.",
+        "first uploads everything that was written before the command began, and copies the tree "
+        "at one point in time, as a power cut at that time would leave it: concurrent writes "
+        "appear in the order of fsync and close. No other process is blocked.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "
         "permissions.",
     ),

@@ -49,11 +49,11 @@ HELP = CommandHelp(
     description=(
         "Removes the objects that the filesystem wrote, and the local state of this host. First "
         "the user must type the filesystem's label, or its URL if it has no label. The command "
-        "needs the passphrase: it reads every object, and removes those that open with the keys "
-        "of the filesystem. Foreign objects below the same prefix stay, whatever their keys are, "
-        "and so do damaged objects.",
-        "With --by-name the command reads no objects. It removes every object whose key has the "
-        "form of s3fs-meta. This is for a filesystem whose passphrase or superblock is lost.",
+        "needs the passphrase: it reads every object, and removes those that it can authenticate "
+        "with the encryption keys of the filesystem. Foreign objects below the same prefix stay, "
+        "even if their names look like those of s3fs-meta, and so do damaged objects.",
+        "With --by-name the command reads no objects. It removes every object whose name looks "
+        "like one of s3fs-meta. This is for a filesystem whose passphrase or superblock is lost.",
     ),
     examples=(
         Example("s3fs-meta destroy s3://bucket/home", "asks before it removes objects"),
@@ -100,7 +100,7 @@ def destroy(
         bool,
         typer.Option(
             "--by-name",
-            help="Remove every object whose key looks like a key of s3fs-meta, without reading the "
+            help="Remove every object whose name looks like one of s3fs-meta, without reading the "
             "objects and without a passphrase.",
         ),
     ] = False,
@@ -229,8 +229,8 @@ async def _find(
         opened = await removal.keys_of_removed(store, remembered, secret)
     except LostSuperblockError:
         front.notice(
-            "destroy --by-name removes every object whose key has the form of s3fs-meta, without"
-            " the keys of the filesystem"
+            "destroy --by-name removes every object whose name looks like one of s3fs-meta, without"
+            " the encryption keys of the filesystem"
         )
         raise
     else:

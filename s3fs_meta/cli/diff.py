@@ -40,10 +40,11 @@ HELP = CommandHelp(
     description=(
         "Lists the files and directories that were added (+), removed (-), changed in content (M) "
         "or only in owner, permissions or xattrs (A), and renamed (R), sorted by path. A renamed "
-        "directory is one line; a file that another one replaced under its name is changed.",
+        "directory is one line; a file that was replaced by another file of the same name counts "
+        "as changed.",
         "A point in time is a time in ISO 8601 (local unless it has a zone), an age (10m, 1h30m), "
-        "txg=N or the name of a kept point. The later one is the newest by default. Everything is "
-        "read from the bucket, so changes that are not uploaded yet are missing.",
+        "txg=N or the name of a kept point. AFTER defaults to the newest. Everything is read from "
+        "the bucket, so changes that are not uploaded yet are missing.",
     ),
     examples=(
         Example("s3fs-meta diff s3://bucket/home '1d ago'", "what changed since yesterday"),

@@ -19,11 +19,12 @@ HELP = CommandHelp(
     name="dropcache",
     summary="Remove cached content of a mount or a tree from this host if the bucket has it.",
     description=(
-        "Removes all clean blocks of the given files and trees from the cache, or of a mountpoint "
-        "the whole cache, for measurements with a cold cache, or to free disk space. Later reads "
-        "download the content again. Content that the bucket does not have yet is kept, and so "
-        "are cached blocks whose location in the bucket is marked as damaged, because they may be "
-        "the last copies. Content that a file outside the tree shares is removed, too.",
+        "Removes all clean blocks of the given files and trees from the cache; for a mountpoint, "
+        "it empties the whole cache. Use it to measure with a cold cache, or to free disk space. "
+        "Later reads download the content again. Content that the bucket does not have yet is "
+        "kept, and so are cached blocks whose location in the bucket is marked as damaged, "
+        "because they may be the last copies. Content that a file outside the tree shares is "
+        "removed, too.",
         "Pinned content is kept unless --pinned is given. Its pins stay, and the mount downloads "
         "it again in the background; run s3fs-meta unpin first to keep it out of the cache.",
         "The kernel's page cache is not dropped: echo 3 > /proc/sys/vm/drop_caches does that.",

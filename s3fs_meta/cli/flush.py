@@ -22,8 +22,8 @@ HELP = CommandHelp(
     summary="Upload all changes of a mount to the bucket, and wait for the uploads.",
     description=(
         "Uploads the dirty blocks of the local cache and the changes of the metadata. After the "
-        "command, the bucket has everything that was written before the command began, so a loss "
-        "of this machine costs none of it. The filesystem stays mounted and usable meanwhile.",
+        "command, the bucket has everything that was written before the command began, so none of "
+        "it is lost if this host is lost. The filesystem stays mounted and usable meanwhile.",
     ),
     examples=(
         Example("s3fs-meta flush /mnt/home", "after an important copy"),

@@ -37,10 +37,11 @@ from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
     name="keep",
-    summary="Keep a point in time under a name until it is dropped, however long the retention is.",
+    summary="Keep a point in time under a name until it is dropped, regardless of the retention.",
     description=(
-        "NAME can be used wherever a command takes a time, in at=NAME, and in .snapshots/NAME. "
-        "A kept point costs the space of what only it needs; keep --list on a mount shows it.",
+        "NAME can be used wherever a command takes a time, in at=NAME, and in .snapshots/NAME. A "
+        "kept point occupies the space of the data that only it needs; keep --list on a mount "
+        "shows the size.",
         "--expire drops points of each day, week, month and year as restic forget does, by local "
         "time. It drops only points that were kept with --auto.",
         "If the filesystem is mounted on this host, the command sends a request to the mount; "
@@ -54,7 +55,7 @@ HELP = CommandHelp(
         ),
         Example("s3fs-meta keep /mnt/home --auto", "keep the present state, named by its time"),
         Example("s3fs-meta keep /mnt/home --list", "list the kept points and what they cost"),
-        Example("s3fs-meta keep /mnt/home --drop before-upgrade", "give a point up"),
+        Example("s3fs-meta keep /mnt/home --drop before-upgrade", "drop a kept point"),
         Example(
             "s3fs-meta keep /mnt/home --expire --keep-daily 7 --keep-weekly 5 --dry-run",
             "show which points kept with --auto would be dropped",
@@ -137,7 +138,7 @@ _At = Annotated[
     ),
 ]
 _Auto = Annotated[
-    bool, typer.Option("--auto", help="Let --expire drop this point later; NAME may be left out.")
+    bool, typer.Option("--auto", help="Let --expire drop this point later; NAME may be omitted.")
 ]
 _Drop = Annotated[
     list[str] | None,

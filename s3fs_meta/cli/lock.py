@@ -23,7 +23,7 @@ HELP = CommandHelp(
         "s3fs-meta rm --locked removes the whole tree, and a copy made by s3fs-meta clone is not "
         "locked.",
         "A file with a hard link outside the tree is locked under that name, too. If the "
-        "filesystem is unmounted before the command ends, only part of the tree is locked; run "
+        "filesystem is unmounted before the command returns, only part of the tree is locked; run "
         "the command again.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "
         "permissions.",

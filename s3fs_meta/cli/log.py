@@ -39,21 +39,21 @@ HELP = CommandHelp(
     name="log",
     summary="List the transaction groups of a filesystem with the changes in each.",
     description=(
-        "Lists transaction groups, the last one first: number, time, epoch of the writer, size of "
-        "the uploaded objects, and the number of inodes created, changed and removed. mount -o "
+        "Lists transaction groups, the newest one first: number, time, epoch of the writer, size "
+        "of the uploaded objects, and the number of inodes created, changed and removed. mount -o "
         "at=, restore and rollback accept the number or the time as shown. Everything is read "
         "from the bucket, so changes that are not uploaded yet are missing; the filesystem may be "
         "mounted on any host.",
-        "With PATH only the groups are listed that changed the file at PATH, or the directory at "
-        "PATH or anything below it; their numbers are those of the complete group. PATH is where "
-        "it was at any retained point in time up to --until. A file that was moved into the "
-        "directory is listed with its earlier changes, one that was moved out until then. Reading "
-        "a file is no change. Two kinds of groups are always listed: a group of kind image (made "
-        "by fsck or rollback), which may have changed anything, and a group whose changelog is "
-        "missing or damaged, with the reason. The history index in the bucket lists the "
-        "changelogs to read; where it is missing, all are read.",
-        "s3fs-meta versions lists the contents of one file: its size and what happened to it in "
-        "each group. This command shows when a directory changed; s3fs-meta diff shows what "
+        "With PATH, the command lists only groups that changed the file or directory at PATH, or "
+        "anything below the directory; the counts are those of the complete group. PATH may be "
+        "its path at any retained point in time up to --until. For a file that was moved into the "
+        "directory, its earlier changes are listed, too; for a file that was moved out, its "
+        "changes until then. A read is not a change. Two kinds of groups are always listed: a "
+        "group of kind image (made by fsck or rollback), which may have changed anything, and a "
+        "group whose changelog is missing or damaged, with the reason. The history index in the "
+        "bucket lists the changelogs to read; where it is missing, all are read.",
+        "s3fs-meta versions lists the versions of one file, with its size and the kind of change "
+        "in each group. This command shows when a directory changed; s3fs-meta diff shows what "
         "changed in it.",
     ),
     examples=(

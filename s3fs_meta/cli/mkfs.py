@@ -30,9 +30,9 @@ HELP = CommandHelp(
     summary="Make a filesystem.",
     description=(
         "The bucket, prefix or directory must be empty, and must not be inside another "
-        "filesystem. All objects are encrypted, unless --plain is given. The command asks for "
-        "the passphrase. It prints the recovery key, which opens the filesystem if the "
-        "passphrase is lost, only once, and does not store it.",
+        "filesystem. All objects are encrypted, unless --plain is given. The command asks for the "
+        "passphrase. It prints the recovery key only once and does not store it; this key opens "
+        "the filesystem if the passphrase is lost.",
     ),
     examples=(
         Example("s3fs-meta mkfs s3://bucket/home", "encrypted, on AWS; asks for the passphrase"),

@@ -37,9 +37,9 @@ HELP = CommandHelp(
     description=(
         "The command returns when the filesystem is usable; its daemon continues in the "
         "background and logs to mount.log in the state directory. A mount after a crash recovers "
-        "by itself. -o takes the options of fstab(5), separated by commas: "
-        "mount --list-options lists them, and docs/reference/settings.md has the effect, the cost "
-        "and the loss in a crash of each.",
+        "by itself. -o takes the options of fstab(5), separated by commas: mount --list-options "
+        "lists them, and docs/reference/settings.md describes the effect, the cost and the crash "
+        "behaviour of each option.",
     ),
     examples=(
         Example("s3fs-meta mount s3://bucket/home ~/home", "asks for the passphrase"),

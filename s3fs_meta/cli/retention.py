@@ -24,7 +24,7 @@ from s3fs_meta.sync.superblock.selection import peek
 
 HELP = CommandHelp(
     name="retention",
-    summary="Show or change how far back every point in time of a filesystem is available.",
+    summary="Show or change how long a filesystem retains its past points in time.",
     description=(
         "The writer deletes objects that only older points in time need, in the background; "
         "s3fs-meta reclaim deletes them at once. A mount applies a change of the retention "

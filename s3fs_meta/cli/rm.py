@@ -19,7 +19,7 @@ HELP = CommandHelp(
     name="rm",
     summary="Remove files and whole trees of a mounted filesystem at once.",
     description=(
-        "The paths are removed when the command ends, regardless of their size. Their space is "
+        "The paths are removed when the command returns, regardless of their size. Their space is "
         "freed in the background, even after a new mount. A process can use a file that it has "
         "open until it closes the file. A file in the tree keeps its hard links outside the tree.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "

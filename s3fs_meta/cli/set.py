@@ -19,8 +19,8 @@ HELP = CommandHelp(
     description=(
         "Changes cachesize, upload_limit and download_limit, with the syntax of the mount "
         "options, while programs use the filesystem. Without values, or after a change, it lists "
-        "them. Changes apply at once and end with the mount; for the next mount give the option to "
-        "mount, or write it in /etc/fstab.",
+        "them. Changes apply at once and last until the unmount. To set a value for later mounts, "
+        "pass the option to mount, or write it in /etc/fstab.",
         "A smaller cachesize evicts the least recently used blocks at once. Blocks that are not "
         "in the bucket yet are kept until they are uploaded. If a name or value is wrong, nothing "
         "is changed.",

@@ -25,14 +25,14 @@ HELP = CommandHelp(
     description=(
         "For a mountpoint: sizes, counts, ratios, cache, changes that are not uploaded yet, the "
         "last image. For a URL that is mounted on this host: the same. Without an argument: every "
-        "mount of this host.",
+        "mount on this host.",
         "For another URL the answer comes from the bucket alone, with about ten requests; nothing "
-        "is written, and no lease is taken: the newest state with its time, the host that held the "
-        "lease and whether it released it, the last image, the changelogs after it, and the "
-        "command to run next. The exit status is 12 if an object of these is missing or damaged; "
-        "fsck -n examines the rest. Contents of an encrypted filesystem are examined only if "
-        "--passphrase-file or the environment has the passphrase; the command does not ask. "
-        "Without it, names and times of objects are shown.",
+        "is written, and no lease is taken: the newest state with its time, the host that held "
+        "the lease and whether it released it, the last image, the changelogs after it, and the "
+        "command to run next. The exit status is 12 if one of these objects is missing or "
+        "damaged; fsck -n examines the rest. Contents of an encrypted filesystem are examined "
+        "only if --passphrase-file or the environment provides the passphrase; the command does "
+        "not prompt for it. Without the passphrase, only names and times of objects are shown.",
     ),
     examples=(
         Example("s3fs-meta status", "every mount of this host"),
@@ -43,7 +43,7 @@ HELP = CommandHelp(
         Example("s3fs-meta status --watch", "rates and times of the only mount, every 2 s"),
         Example("s3fs-meta status --prometheus", "for Prometheus, through node_exporter"),
         Example("s3fs-meta status --unshipped /mnt/home", "files with changes not yet uploaded"),
-        Example("s3fs-meta status s3://bucket/home", "what a lost machine has left in the bucket"),
+        Example("s3fs-meta status s3://bucket/home", "what a lost host left in the bucket"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
@@ -106,7 +106,7 @@ _Watch = Annotated[
     typer.Option(
         "--watch",
         help="Show the activity of a mount until Ctrl-C: rates, times, uploads, and the processes "
-        "with most requests. The target may be left out if there is only one mount.",
+        "with most requests. The target may be omitted if there is only one mount.",
     ),
 ]
 _Interval = Annotated[

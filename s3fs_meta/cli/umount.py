@@ -53,14 +53,14 @@ HELP = CommandHelp(
     name="umount",
     summary="Unmount, and return when all changes are in the bucket.",
     description=(
-        "Uploads first, with a progress bar, then unmounts and waits for the daemon to end. "
+        "Uploads first, with a progress bar, then unmounts and waits for the daemon to exit. "
         "fusermount3 -u and umount(8) return at once, and the daemon uploads in the background; "
         "this command then waits for the upload. If the command is interrupted while it uploads, "
         "the filesystem stays mounted. Changes that could not be uploaded stay in the local "
         "state, and the next mount on this host uploads them.",
         "If another mount namespace (a container, a unit with private mounts) has the filesystem "
-        "mounted, the command lists the processes and ends, and the daemon continues for them. "
-        "With --force the daemon accepts no more changes, uploads and ends; programs that use "
+        "mounted, the command lists the processes and exits, and the daemon continues for them. "
+        "With --force the daemon accepts no more changes, uploads and exits; programs that use "
         "the filesystem get errors.",
     ),
     examples=(

@@ -13,9 +13,9 @@ HELP = CommandHelp(
     name="unpin",
     summary="End the pins of trees, so that the cache may evict their content.",
     description=(
-        "The content stays cached until the cache needs room; s3fs-meta dropcache PATH removes it "
-        "at once. Only pinned paths themselves can be unpinned, as s3fs-meta pins lists them. If "
-        "one of several paths is not pinned, no pin ends.",
+        "The content stays cached until the cache needs space; s3fs-meta dropcache PATH removes "
+        "it at once. Only the paths that s3fs-meta pins lists can be unpinned. If one of several "
+        "paths is not pinned, no pin ends.",
     ),
     examples=(Example("s3fs-meta unpin /mnt/home/work", "after the trip"),),
     exits=exits_of(*OF_MOUNT, ExitStatus.SETTINGS),

@@ -28,16 +28,16 @@ _TIME_CHARS: Final = len(format_time(0))
 
 HELP = CommandHelp(
     name="versions",
-    summary="List the versions of a file that the bucket has.",
+    summary="List the retained versions of a file.",
     description=(
-        "Lists the transaction groups in which the file at PATH changed, the last one first: "
+        "Lists the transaction groups in which the file at PATH changed, the newest one first: "
         "number, time, size, and what changed. The file may have been renamed, replaced by "
-        "another one, or removed; PATH is where it was at any retained point in time. mount -o "
-        "at= and restore accept the number or the time as shown, and give the file as it was "
+        "another one, or removed; PATH may be its path at any retained point in time. mount -o "
+        "at= and restore accept the number or the time as shown; the file then has its state "
         "after that change.",
-        "With a path in a mounted filesystem the mount is asked, so changes that are not uploaded "
-        "yet are listed, too. With a URL everything is read from the bucket, and PATH begins at "
-        "the root; the filesystem may be mounted on any host.",
+        "With a path in a mounted filesystem the command queries the mount, so changes that are "
+        "not uploaded yet are listed, too. With a URL everything is read from the bucket, and "
+        "PATH is relative to the root; the filesystem may be mounted on any host.",
         "The history index in the bucket lists the changelogs to read; where it is missing, all "
         "are read.",
     ),
@@ -46,11 +46,11 @@ HELP = CommandHelp(
         Example("s3fs-meta versions s3://bucket/home thesis/draft.txt", "the same without a mount"),
         Example(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home thesis/draft.txt",
-            "the file as one of these versions",
+            "one of these versions",
         ),
         Example(
             "s3fs-meta versions --pattern /mnt/home/reports/'*.pdf'",
-            "all reports, also removed ones",
+            "all reports, even removed ones",
         ),
         Example("s3fs-meta versions --json s3://bucket/home report.pdf", "as JSON, for a program"),
     ),

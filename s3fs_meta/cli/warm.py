@@ -21,10 +21,11 @@ HELP = CommandHelp(
     name="warm",
     summary="Download files and trees of a mount into the cache, and optionally keep them there.",
     description=(
-        "Downloads the content that is not cached yet, in few large requests, so that programs "
+        "Downloads the content that is not cached yet, in a few large requests, so that programs "
         "read it at the speed of the local disk, and without the bucket. On a terminal it shows "
-        "progress and the time left. If the trees do not fit into the cache, it says so before it "
-        "downloads anything. If the bucket cannot be reached, it lists what is not cached.",
+        "progress and the time left. If the trees do not fit into the cache, it reports this "
+        "before it downloads anything. If the bucket cannot be reached, it lists what is not "
+        "cached.",
         "With --pin the trees stay in the cache, even across unmounts, kills and upgrades. The "
         "mount also keeps content that is written into them later, on this host or another one, "
         "which it downloads in the background. Pins apply only to this host, and use at most seven "

@@ -143,7 +143,7 @@ REMOVAL_FETCHES_MAX: Final = 16
 WATCHED_DIRECTORIES_MAX: Final = 100_000
 FORMER_NAMES_MAX: Final = 2_000_000  # number of former names in a temporary table: 50 bytes each
 MARK_HASH_DIGITS: Final = 32  # number of digits of a changelog's hash that a mount prints
-# Minimum number of digits of a changelog's hash in the option at_least=.
+# Minimum number of digits of a changelog's hash in the at_least= option.
 MARK_HASH_DIGITS_MIN: Final = 16
 
 # --- levels ------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ COMPACT_CANDIDATES_MAX: Final = 1000
 # Number of unreadable packs after which a pass of compaction ends. Each is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
-CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, also during cancellation
+CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even during cancellation
 # Maximum number of blocks with equal content that deduplication examines. Even two are rare.
 EQUAL_BLOCKS_MAX: Final = 16
 # Maximum number of quarantined states searched for lost content.

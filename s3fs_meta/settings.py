@@ -255,12 +255,10 @@ def _check_together(options: MountOptions) -> None:
     if options.read_only and options.force_takeover:
         raise UsageError("ro and takeover cannot be combined: a read-only mount needs no lease")
     if options.follow and not options.read_only:
-        raise UsageError("follow needs the option ro, because a follower does not write")
+        raise UsageError("follow needs ro, because a follower does not write")
     if options.follow and options.journal_mode != "wal":
-        raise UsageError(f"the option follow needs journal_mode=wal, not {options.journal_mode}")
+        raise UsageError(f"follow needs journal_mode=wal, not {options.journal_mode}")
     if options.read_only and options.page_size is not None:
         raise UsageError("ro and page_size cannot be combined: a conversion writes to the database")
     if options.wal_autocheckpoint and options.journal_mode != "wal":
-        raise UsageError(
-            f"the option wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}"
-        )
+        raise UsageError(f"wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}")

@@ -23,7 +23,7 @@ from s3fs_meta.mount.http_server import Reply, Send
 _ANY: Final = "application/octet-stream"
 _MAGIC_BYTES: Final = 1 * KIB
 _INODE: Final = re.compile(rb"[0-9]{1,18}")
-# The sandbox disables scripts, even if a browser takes a file for a page.
+# The sandbox disables scripts, even if a browser mistakes a file for a page.
 _SANDBOX: Final = "default-src 'none'; sandbox"
 
 

@@ -14,7 +14,7 @@ BROWSE_OUTAGE_S_MAX: Final = 10.0  # time that a page waits for a bucket that do
 BROWSE_ANSWER_S: Final = 0.2  # after this time a click gets a page that says to wait
 BROWSE_PENDING_S: Final = 10.0  # longest request of a browser that waits for a page
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page for which no request waits is cancelled
-BROWSE_PENDING_MAX: Final = 16  # pages that are made at the same time, each about 100 KB
+BROWSE_PENDING_MAX: Final = 16  # pages generated concurrently, each about 100 KB
 BROWSE_FRESH_S: Final = 2.0  # the newest txg is cached for this time, so a click costs no request
 
 # --- directories, files and archives -----------------------------------------------------------

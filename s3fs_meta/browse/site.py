@@ -125,7 +125,7 @@ class Site:
             return refused
         root = self._access.root
         target = request.target[len(root) :]
-        # A program such as curl would take the page that says to wait for the wanted one.
+        # A program such as curl would mistake the waiting page for the requested page.
         is_browser = b"text/html" in request.headers.get(b"accept", b"")
         reply = await (self._promptly(target) if is_browser else self._answer(target))
         location = reply.headers.get("location")

@@ -118,7 +118,7 @@ class IntentLog:
 def read_entries(directory: Path, epoch: int, after: int = 0) -> list[Entry]:
     """Return the entries of an epoch with later numbers than *after*, in order.
 
-    Reading ends at the first page that is no valid entry with the next number: after it are entries
+    Reading ends at the first page that is not a valid entry with the next number: after it are entries
     of an earlier pass over the file, or a torn entry, whose fsync has not returned.
 
     Raises:

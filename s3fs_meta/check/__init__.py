@@ -2,7 +2,7 @@
 
 invariant      a sentence that always holds, a query for the rows that break it, and the repair
 rules/         the invariants, grouped by subject
-observations   the results of surveys, as temporary rows beside the database
+observations   the results of surveys, in temporary tables
 survey/        reading the bucket, packs, the cache and the chain of changelogs
 lost_found     the directory for inodes without a name
 lost_data      the record of lost bytes, in an extended attribute of each file

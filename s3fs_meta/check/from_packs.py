@@ -200,7 +200,7 @@ async def _make_from_metadata(
     Return None if neither has usable rows.
 
     Raises:
-        NewerFormatError: no rows are usable, and an image claims to be of a newer program.
+        NewerFormatError: no rows are usable, and an image claims a newer version.
     """
     uuid = new.superblock.uuid
     reader = ChainReader(store, keyring, uuid, partial(_create_empty, new), new.progress)

@@ -45,7 +45,7 @@ _PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII
 _HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 PIECE_ENCODED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
-_PIECE_JSON_BYTES: Final = 200  # maximum JSON bytes of one piece in a manifest
+_PIECE_JSON_BYTES: Final = 200  # maximum size of one piece entry in a manifest
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
 assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "a piece number has at most PIECE_DIGITS digits"

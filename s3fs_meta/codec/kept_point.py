@@ -124,7 +124,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
 
     Raises:
         NewerFormatError: a newer program wrote the object.
-        FormatError: the object is corrupt, not of this filesystem, or has another name.
+        FormatError: the object is corrupt, belongs to another filesystem, or has another name.
     """
     if len(data) > ENCODED_BYTES_MAX:
         raise FormatError(key, f"the object is too large for a kept point: {len(data)} bytes")

@@ -160,7 +160,8 @@ def _parse(key: ObjectKey, payload: bytes) -> Level:
         raise FormatError(key, "the level or the last txg in the object does not match its name")
     if level.floor > level.last or level.first_ns >= level.created_ns:
         raise FormatError(
-            key, "the retention floor or the time of the first txg is later than the last txg"
+            key,
+            "the retention floor is above the last txg, or the first txg is not older than the last",
         )
     check_packs(key, level.packs, level.forgotten, level.epoch)
     return level

@@ -150,7 +150,7 @@ NOTICES: Final = KernelNotices(changed, forget_name)
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
     """Invalidate names, attributes and contents. Call this in a thread.
 
-    A name or inode that the kernel has not cached is no error. With a name, the cached listing of its
+    A name or inode that the kernel has not cached is not an error. With a name, the cached listing of its
     directory is invalidated: the kernel detects changes of a directory only by its mtime, and two
     changes within one clock tick may have the same mtime.
     """

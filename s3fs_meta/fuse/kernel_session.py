@@ -91,7 +91,7 @@ async def serve(
     on_ready: Callable[[], None],
     on_signal: Callable[[], None] = _ignore,
 ) -> None:
-    """Mount the filesystem, serve requests until it is unmounted, and always end the mount.
+    """Mount the filesystem and serve requests; unmount it on every exit.
 
     Args:
         operations: the handlers.

@@ -371,7 +371,7 @@ class Operations(pyfuse3.Operations):
         """Write all given bytes to a file.
 
         With a write-back cache the kernel keeps mtime and ctime of regular files, and sends them
-        before fsync and close, also for direct and mapped writes. If this handler set the times, a
+        before fsync and close, even for direct and mapped writes. If this handler set the times, a
         later write-back would overwrite a time that utimensat(2) has set.
         """
         if not data:

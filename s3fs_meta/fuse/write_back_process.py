@@ -77,7 +77,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
 
 
 def _candidates(place: bytes, device: int) -> Iterator[bytes]:
-    """Yield paths at which a filesystem may be mounted, also in other mount namespaces."""
+    """Yield paths at which a filesystem may be mounted, including other mount namespaces."""
     yield place
     found = _mountpoints(b"self", device)
     yield from found

@@ -108,7 +108,7 @@ class Sides(NamedTuple):
     kernel: KernelSide
     watchers: Watchers
     throttles: Throttles
-    metrics: "MetricsServer | None"  # None without the mount option metrics=
+    metrics: "MetricsServer | None"  # None without the metrics= mount option
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:

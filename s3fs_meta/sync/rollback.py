@@ -1,6 +1,6 @@
 """Rollback: publishing a past txg as a new txg, so that a second rollback can undo it.
 
-Owns: the order *ship changes, restore the past txg beside the current database, publish the past
+Owns: the order *ship changes, restore the past txg next to the current database, publish the past
 txg, exchange the databases*.
 Does not know: which point in time the user wants, its callers.
 Keeps: creating one object, the changelog of the new txg, makes the rollback effective on this and all

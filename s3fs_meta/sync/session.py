@@ -409,7 +409,7 @@ class Session:
             _log.warning("cannot check the superblock now, will try again: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
-        """Make a file and its names durable, as the option ``fsync`` requires.
+        """Make a file and its names durable, as the ``fsync`` option requires.
 
         Args:
             data_only: timestamps need not be durable, as for fdatasync(2).

@@ -72,7 +72,7 @@ class KnownSuperblock:
 
     def accept(self, newer: Superblock) -> None:
         """Use a newer superblock of the same filesystem from this call on."""
-        assert newer.uuid == self._present.uuid, "the superblock must be of the same filesystem"
+        assert newer.uuid == self._present.uuid, "the superblock must belong to the same filesystem"
         self._present = newer
 
 

@@ -225,7 +225,7 @@ KEPT: Final = (
         needs=Need.OBJECTS | Need.KEPT,
         about_inode=False,
         advice="the current state is complete; --objects-from restores objects from a copy of the"
-        " bucket, s3fs-meta keep --drop gives the point up",
+        " bucket, s3fs-meta keep --drop drops the point",
     ),
 )
 

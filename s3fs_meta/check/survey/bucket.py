@@ -317,13 +317,14 @@ async def _name_damaged_images(
 def _report_damaged_image(exam: Examination, exc: FormatError) -> None:
     if isinstance(exc, NewerFormatError):
         exam.report.remember(
-            f"an older image is not of this filesystem, or was written by a newer program: {exc}"
+            "an older image belongs to another filesystem, or was written by a newer program:"
+            f" {exc}"
         )
     else:
         exam.report.remember(
-            f"an older image is damaged, or not of this filesystem: {exc}; no repair needs it."
-            " If it is of this filesystem, garbage collection deletes it when a later image is as"
-            " old as the retention"
+            f"an older image is damaged, or belongs to another filesystem: {exc}; no repair needs"
+            " it. If it belongs to this filesystem, garbage collection deletes it when a later image"
+            " is as old as the retention"
         )
 
 

@@ -151,7 +151,7 @@ class OpenPoints:
 
     @contextlib.asynccontextmanager
     async def kept_open(self, txg: Txg) -> AsyncIterator[OpenPoint]:
-        """Keep the point in time of a txg open for a long operation, which is no waiting request.
+        """Keep the point in time of a txg open for a long operation that is not a waiting request.
 
         Raises as ``used``, except BusyError; errors of the block are raised unchanged.
         """

@@ -7,7 +7,7 @@ changes. A pack that the copy needs is never condemned during the copy: it is *h
 check until the copy has its name, or is a removed tree. If garbage collection condemned the pack
 earlier, the check fails. Later, garbage collection finds live blocks in the pack. Held packs are in
 memory only, because a crash also ends the copy.
-Tasks: one copy at a time, also of the present.
+Tasks: one copy at a time, including copies of the present.
 Design: docs/design/durability.md, "Copies of the past".
 """
 

@@ -37,7 +37,7 @@ def read(state: Path) -> list[Pin]:
     """Return the pins of this host, or [] if the file is missing. Blocking.
 
     Raises:
-        SettingsError: the file is damaged, of a newer version, or cannot be read.
+        SettingsError: the file is damaged, has a newer version, or cannot be read.
     """
     path = state / NAME
     try:

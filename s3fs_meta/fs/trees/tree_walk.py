@@ -79,7 +79,7 @@ def _next_names(
     A directory that is already kept, because it is a root too, keeps its position: it is read once.
 
     Returns:
-        The inodes that are no directories, each once, and the number of names.
+        The inodes that are not directories, each once, and the number of names.
     """
     taken = list(islice(reversed(directories.items()), slices.directories))
     found = removed_trees.children(db, taken, slices.names)

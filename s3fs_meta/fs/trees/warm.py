@@ -153,7 +153,7 @@ def require_room(content: TreeContent, cache: BlockCache) -> None:
     """Raise NoSpaceLeftError if the blocks of trees do not fit into the cache.
 
     Raises:
-        NoSpaceLeftError: the cache or the disk has too little room beside blocks in use.
+        NoSpaceLeftError: the cache or the disk has too little space besides the blocks in use.
     """
     others_bytes = cache.index.evictable_bytes - content.evictable_bytes
     room_bytes = max(cache.bytes_max - (cache.index.total_bytes - others_bytes), 0)

@@ -1,4 +1,4 @@
-"""A second, read-only database beside the open one: an earlier state of the same filesystem.
+"""A second, read-only database next to the open one: an earlier state of the same filesystem.
 
 Owns: attaching and detaching its file. Does not know: tables.
 Keeps: the file is opened read-only and without locks; its owner may have it open, too, but does not

@@ -434,7 +434,7 @@ class Database(Statements):
         Until ``lead``, groups change only rows of fetched blocks, in temporary tables outside the
         file.
         """
-        assert self.pragmas.is_wal, "only WAL allows consistent reads beside a writer"
+        assert self.pragmas.is_wal, "only WAL allows consistent reads during writes"
         assert not self.in_group, "the open group must be committed to the file first"
         self.remembers = False
         self._forget_recent()
@@ -575,7 +575,7 @@ class Database(Statements):
         """Open a snapshot of the last commit; a thread can copy it while groups continue.
 
         Under WAL this takes less than a millisecond. In the other journal modes it copies the
-        complete database to a file beside it, which stalls the event loop.
+        complete database to a file next to it, which stalls the event loop.
 
         Raises:
             DatabaseError: the snapshot cannot be opened.

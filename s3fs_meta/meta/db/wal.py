@@ -11,7 +11,7 @@ Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thr
 *Room* is a range of zeros after the end of the log that the file already has on disk. A sync of
 frames that fill room writes only these frames. Any other sync also writes the new size and the new
 blocks of the file, for which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4.
-SQLite's search for frames ends at the zeros, because they are no frame of this log.
+SQLite's search for frames ends at the zeros, because they are not a frame of this log.
 
 The log stays bounded as follows. A checkpoint in a thread copies frames into the database while the
 writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
@@ -255,7 +255,7 @@ class Wal:
 def last_change_ns(database: Path) -> int | None:
     """Return the newest ctime in ns of a database, which no process has open, and of its log.
 
-    The caller compares it with the time of a file beside the database. Restoring a file from a
+    The caller compares it with the time of a file next to the database. Restoring a file from a
     backup gives it a new ctime, even if its mtime is old (inode(7)).
 
     Returns:

@@ -130,6 +130,6 @@ def describe(path: Path) -> ImageFacts:
 
 
 def remove(path: Path) -> None:
-    """Remove a database copy and SQLite's files beside it, if they exist."""
+    """Remove a database copy and SQLite's files next to it, if they exist."""
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Changing the page size of a database that no process has open.
 
 Owns: the procedure. Under WAL SQLite ignores the pragma page_size, and a VACUUM in place needs
-temporary space in another directory. So a new file is written beside the database and renamed over
+temporary space in another directory. So a new file is written next to the database and renamed over
 it. A crash leaves the complete old or new database, and perhaps an unused file.
 Source: https://www.sqlite.org/lang_vacuum.html, "VACUUM INTO".
 """

@@ -20,7 +20,7 @@ from s3fs_meta.model import Attributes, Ino
 
 
 def _time(delta: str) -> str:
-    """Return an SQL expression for a time, which is NULL if the stored difference is no number.
+    """Return an SQL expression for a time, which is NULL if the stored difference is not a number.
 
     Without the condition SQLite would add text and blobs as 0.
     """

@@ -112,7 +112,7 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A restored database, or a database of an earlier program, lacks this record. This host may have
+    A restored database, or a database from an earlier program, lacks this record. This host may have
     written all txgs in such a database, so the last of them is returned.
     """
     noted = noted_own(db)
@@ -232,7 +232,7 @@ async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def require_known(changelog: Changelog) -> None:
-    """Raise NewerFormatError if a newer program wrote a changelog, which is no damage.
+    """Raise NewerFormatError if a newer program wrote a changelog; this is not damage.
 
     Raises:
         NewerFormatError: a newer program wrote the changelog.

@@ -291,7 +291,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
     """Merge consecutive pieces into one level object. Blocking.
 
     Raises:
-        NotMergedError: the level object would be too large, or a piece is of a newer program.
+        NotMergedError: the level object would be too large, or a piece has a newer version.
         FormatError: a piece is damaged, or does not follow the piece before it.
     """
     for one, other in itertools.pairwise(pieces):

@@ -205,7 +205,7 @@ class Shipper:
         the upload of blocks that were written meanwhile takes too long, no image is made.
 
         Raises:
-            As ``ship``; StoreUnavailableError also if the WAL grew too much.
+            As ``ship``; also StoreUnavailableError if the WAL grew too much.
         """
         async with self._lock:
             with self._fencing():

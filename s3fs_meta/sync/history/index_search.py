@@ -79,7 +79,7 @@ class HistorySearch:
         self._stored: set[ObjectKey] | None = None
         # Hashes of changelogs that were read; index objects that contradict them are not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}
-        self._used: set[ObjectKey] = set()  # index objects that are of this chain
+        self._used: set[ObjectKey] = set()  # index objects that belong to this chain
         self._cached: OrderedDict[ObjectKey, HistoryIndex | None] = OrderedDict()
 
     def walk(self, match: Match, first: Txg, last: Txg | None = None) -> "Walk":

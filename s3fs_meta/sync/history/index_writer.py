@@ -120,7 +120,7 @@ class Indexer:
             self.older = Txg(first - 1)
 
     async def _list(self, end: Txg) -> set[ObjectKey]:
-        """Return the index objects of runs up to a txg; later ones are of another history."""
+        """Return the index objects of runs up to a txg; later ones belong to another history."""
         found: set[ObjectKey] = set()
         async with aclosing(self._store.list(history_index.PREFIX)) as listing:
             async for info in listing:

@@ -1,6 +1,6 @@
 """Writing the intact pieces of an image that cannot be restored to a database file.
 
-Owns: the search for intact pieces, also in other images, and for pieces without a manifest.
+Owns: the search for intact pieces, including those of other images, and for pieces without a manifest.
 Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version counts

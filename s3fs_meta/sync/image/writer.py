@@ -129,7 +129,7 @@ class Imager:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
             ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
-            NoSpaceLeftError: the disk has no room for a copy of the database beside the reserve.
+            NoSpaceLeftError: the disk has no space for a copy of the database besides the reserve.
         """
         if abandoned_txgs.wanted(self._db) is not None:
             await self._shipper.publish_anew(progress)

@@ -1,6 +1,6 @@
 """Taking the lease with a new epoch, then appending a fence record, to become the writer.
 
-Owns: the order of both steps, for a mount for writing and for a promoted follower.
+Owns: the order of these two steps, for a mount for writing and for a promoted follower.
 Does not know: how the txgs of the chain are applied to a database.
 Keeps: this host's holder name and nonce are on its disk before the lease has them. The fence record
 is on this disk before it is sent. The former writer's next append then fails, because its key

@@ -176,11 +176,11 @@ async def _newest_complete(
 ) -> Head | None:
     """Return the first complete image of *keys* as a head, None if no image is complete.
 
-    An image that claims to be of a newer program is ignored if another image is complete, because
+    An image that claims a newer version is ignored if another image is complete, because
     no object names it and this program can read the last changelog.
 
     Raises:
-        NewerFormatError: no image is complete, and one claims to be of a newer program.
+        NewerFormatError: no image is complete, and one claims a newer version.
     """
     newer: NewerFormatError | None = None
     for key in keys:

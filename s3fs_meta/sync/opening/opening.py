@@ -242,7 +242,7 @@ class _Opening:
     async def _require_keys(self, local: Local) -> Local:
         """Refuse local state with other keys than the bucket's, under which it would be uploaded.
 
-        State of an earlier program has no record of its keys. It is accepted if the keys of the
+        State from an earlier program has no record of its keys. It is accepted if the keys of the
         bucket's superblock decrypt an image.
 
         Raises:

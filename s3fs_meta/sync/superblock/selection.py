@@ -329,7 +329,7 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE
         return "" if copy.key == COPY_KEY and copy.missing and never_made else copy.fault
     if copy.found.uuid != best.found.uuid:
-        return f"the superblock is of another filesystem, {copy.found.uuid}"
+        return f"the superblock belongs to another filesystem, {copy.found.uuid}"
     if best.found.encrypted and not copy.found.encrypted:
         return "the superblock is not encrypted, although the filesystem is"
     if copy not in authentic:
@@ -430,7 +430,7 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
     same = [one for one in in_bucket if one.found is not None and one.found.uuid == uuid]
     if same and not any(map(_encrypted, same)):
         raise ExchangedSuperblockError(
-            store.url, "is not encrypted, although this host knows it as encrypted"
+            store.url, "is not encrypted, although this host recorded it as encrypted"
         )
 
 

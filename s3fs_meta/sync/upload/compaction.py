@@ -90,7 +90,7 @@ class Compactor:
 
         Raises:
             StoreError: the store is unavailable.
-            NoSpaceLeftError: the disk has no space beside its reserve.
+            NoSpaceLeftError: the disk has no space besides the reserve.
         """
         self.last_error = ""
         moved = emptied = failed = 0

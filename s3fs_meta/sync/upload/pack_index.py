@@ -1,7 +1,7 @@
 """Reading the index of a pack in the bucket, and recognising packs of this filesystem by it.
 
 Owns: reading an index with at most two requests. Does not know: rows, the purpose of a read.
-Keeps: a pack is of this filesystem only if its index and trailer are authentic, under its own name,
+Keeps: a pack belongs to this filesystem only if its index and trailer are authentic, under its own name,
 with the keys of this filesystem; the form of the name alone proves nothing.
 """
 

@@ -1,1 +1,1 @@
-"""Tools beside the program: benchmarks, conformance runs, lint rules, releases."""
+"""Tools that are not part of the program: benchmarks, conformance runs, lint rules, releases."""

@@ -1,6 +1,6 @@
-"""Processor time of compressing, encrypting and hashing blocks and images.
+"""CPU time of compressing, encrypting and hashing blocks and images.
 
-The benchmark calls the functions of the package. A figure is the minimum processor time of several
+The benchmark calls the functions of the package. A figure is the minimum CPU time of several
 rounds. The inputs are the Python sources of this interpreter, shared libraries, random bytes, and
 a metadata database. If the module ``lz4`` is installed, it is compared with zstd.
 """
@@ -33,7 +33,7 @@ LEVELS: Final = ("none", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-6", "zstd
 
 
 def best_s(action: Callable[..., object], *arguments: object) -> float:
-    """Return the minimum processor time of one call of *action*."""
+    """Return the minimum CPU time of one call of *action*."""
     times = []
     for _ in range(ROUNDS):
         before = time.thread_time()

@@ -1,7 +1,7 @@
 """The cost of collecting dirty data of open files from the kernel.
 
 A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
-load the benchmark counts, over ten seconds, the kernel's requests and the processor time of the
+load the benchmark counts, over ten seconds, the kernel's requests and the CPU time of the
 daemon and of the collecting process. *Beside* is the number of 100-byte appends by a program in
 these seconds. *Longest ms* is the maximum latency of an append, because no program may be blocked.
 """
@@ -66,7 +66,7 @@ def _appending(files: list[int], pause_s: float | None) -> Iterator[list[float]]
 def _watched(
     subject: S3fsSubject, name: str, count: int, pause_s: float | None, watched_s: int
 ) -> dict[str, float]:
-    """Return the requests and processor time of one second under a load."""
+    """Return the requests and CPU time of one second under a load."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [os.open(subject.mountpoint / f"{name}-{each}", flags) for each in range(count)]
     try:

@@ -18,7 +18,7 @@ from typing import Final
 from contrib.bench import fill, samples, stall
 from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
-POLLS_S: Final = (0.2, 2.0)  # values of the mount option poll=; its default is 2.0
+POLLS_S: Final = (0.2, 2.0)  # values of the poll= mount option; its default is 2.0
 POLL_S: Final = 0.001
 TURN_FILES: Final = 50_000
 IDLE_S: Final = 5.0

@@ -64,7 +64,7 @@ def measured(subjects: Sequence[Subject], source: Path, fsyncs: int, rounds: int
 
 
 def _round(subject: Subject, source: Path, fsyncs: int, taken: Taken) -> None:
-    """Measure fsyncs on one idle filesystem, and then beside one copy."""
+    """Measure fsyncs on an idle filesystem, and then during a copy."""
     place = subject.mountpoint / f"round-{len(taken.copies)}"
     place.mkdir()
     _settle(subject, source)

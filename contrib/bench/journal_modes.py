@@ -3,7 +3,7 @@
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
 order. A turn makes or removes a directory of 16 directories with empty files, which hashes name as
 in caches. Each round repeats all turns on the same filesystems. ``find`` reads the attributes of
-all files after the kernel dropped its dentries. Processor time is that of all daemon threads, including
+all files after the kernel dropped its dentries. CPU time is that of all daemon threads, including
 deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio compares a
 turn with the same turn of off/off; the figure is the median of the ratios.
 """
@@ -40,7 +40,7 @@ class Taken(NamedTuple):
     """The times of one turn with one journal mode."""
 
     wall_s: float
-    cpu_s: float  # processor time of the daemon
+    cpu_s: float  # CPU time of the daemon
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The processor time and memory of processes, kernel caches, and facts about the machine.
+"""The CPU time and memory of processes, kernel caches, and facts about the machine.
 
 Owns: reading /proc. Does not know: the benchmarks.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 SETTLE_WINDOW_S: Final = 0.1
-SETTLE_CPU_S: Final = 0.002  # a process with less processor time in a window is idle
+SETTLE_CPU_S: Final = 0.002  # a process with less CPU time in a window is idle
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 GONE_S_MAX: Final = 600.0

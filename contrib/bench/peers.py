@@ -6,7 +6,7 @@ the median of the turns, and a ratio is the median of the ratios within a turn. 
 dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
 measured twice: with the direct request loop of s3fs-meta, and with the request loop of pyfuse3.
 Some files are made before the first turn and not measured. Each client works in a separate directory.
-*Processor* is the processor time of the daemon, including work after a turn.
+*Processor* is the CPU time of the daemon, including work after a turn.
 """
 
 import os
@@ -174,7 +174,7 @@ def _phase(
 
 
 def _processor_s(pids: dict[str, int]) -> dict[str, float]:
-    """Wait until all daemons are idle; return their processor time since their start."""
+    """Wait until all daemons are idle; return their CPU time since their start."""
     for pid in pids.values():
         machine.settle(pid)
     return {name: machine.cpu_s(pid) for name, pid in pids.items()}

@@ -6,7 +6,7 @@ directory. Then the benchmark measures on a mount: *image*, *restore* (a mount w
 files, *rm* of the clone up to its last inode, and *fsck*. The time of *create* is divided by the
 number of created files, and any other time by the files of the filesystem. From the time of a
 command, the time of a command without effect is subtracted; from a restore, a mount with local
-state. Processor time is that of the daemon or of fsck, and determines the growth targets. SQLite
+state. CPU time is that of the daemon or of fsck, and determines the growth targets. SQLite
 has its default page cache, so a large database is read through the page cache of the kernel.
 """
 
@@ -193,7 +193,7 @@ def _idle_s(subject: S3fsSubject) -> float:
 def _step(
     subject: S3fsSubject, row: Row, name: str, work: Callable[[], object], count: float
 ) -> None:
-    """Record the wall time and processor time of a step, in microseconds per file."""
+    """Record the wall time and CPU time of a step, in microseconds per file."""
     subject.rest()
     before_s = subject.cpu_s()
     row[name] = samples.seconds(work) * 1e6 / count
@@ -211,7 +211,7 @@ def _memory_mb(subject: S3fsSubject, which: str) -> float:
 
 
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
-    """Return the growth of each step's processor time per file, from smallest to largest size.
+    """Return the growth of each step's CPU time per file, from smallest to largest size.
 
     A time is the difference of two measurements; negative times are left out.
     """

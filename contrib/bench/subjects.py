@@ -36,7 +36,7 @@ class SubjectError(Exception):
 
 
 def program() -> list[str]:
-    """Return the command of s3fs-meta: $S3FS_META, the script beside the interpreter, or PATH."""
+    """Return the command of s3fs-meta: $S3FS_META, the script next to the interpreter, or PATH."""
     if "S3FS_META" in os.environ:
         return os.environ["S3FS_META"].split()
     beside = Path(sys.executable).parent / "s3fs-meta"
@@ -122,7 +122,7 @@ class Subject:
             machine.settle(self.pid)
 
     def cpu_s(self) -> float:
-        """Return the processor time of the daemon and its children since their start."""
+        """Return the CPU time of the daemon and its children since their start."""
         return machine.cpu_s(self.pid) if self.pid else 0.0
 
     def memory(self) -> dict[str, int]:

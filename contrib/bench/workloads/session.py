@@ -4,7 +4,7 @@ All filesystems are mounted at the same time, over directories of one disk. In e
 runs on each filesystem, in an order that changes from turn to turn. Each turn has its own directory
 on the same filesystems. Between two steps the daemon uploads and the disk writes all pending data,
 which is not timed. The kernel's caches are not dropped. A figure is the median of the turns, and a
-ratio is the median of the ratios within a turn. *Processor* is the processor time of the daemon and
+ratio is the median of the ratios within a turn. *Processor* is the CPU time of the daemon and
 its children, including work after the step. The largest PSS is the peak of their memory over all
 turns. All material is created locally and identical in each run.
 """
@@ -34,7 +34,7 @@ LINES_KEPT: Final = 3  # number of lines to keep from the error output of a fail
 
 
 class Taken(NamedTuple):
-    """The measured time, processor time and memory of one step on one filesystem."""
+    """The measured time, CPU time and memory of one step on one filesystem."""
 
     wall_s: float
     processor_s: float

@@ -11,7 +11,7 @@ from s3fs_meta.machine import UNKNOWN, Machine, this_machine
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return a directory for the identity files of a machine that is no container."""
+    """Return a directory for the identity files of a machine that is not a container."""
     monkeypatch.setattr(machine, "MACHINE_ID", tmp_path / "machine-id")
     monkeypatch.setattr(machine, "PRODUCT_UUID", tmp_path / "product_uuid")
     monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path / "containerenv",))

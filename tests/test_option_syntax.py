@@ -102,7 +102,7 @@ def test_fractions_of_a_second_in_a_time_are_exact_to_the_nanosecond(
 
 
 def test_point_in_time_may_be_a_txg() -> None:
-    """A txg is written as txg=N, as in the log, or as the option txg."""
+    """A txg is written as txg=N, as in the log, or as the txg option."""
     assert point_in_time("at", "txg=42") == PointInTime("txg=42", txg=Txg(42))
     assert point_of_txg("txg", "42") == PointInTime("txg=42", txg=Txg(42))
     assert point_in_time("at", "newest") == NEWEST

@@ -52,7 +52,7 @@ def test_defaults_of_options_are_only_in_the_table() -> None:
     assert {one for one in found if not taken.fullmatch(one)} == {
         # A new database uses this default; a mount uses the option.
         "pragmas.page_size: int = 4096",
-        # timeout of one answer, which is no option
+        # timeout of one answer, which is not an option
         "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",
         "model_fs.uid: int = 0",
         "model_fs.gid: int = 0",

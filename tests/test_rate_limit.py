@@ -44,7 +44,7 @@ def test_single_rate_applies_at_all_times(text: str, rate: int | None) -> None:
     ],
 )
 def test_timetable_has_the_syntax_of_rclone(text: str) -> None:
-    """An entry of a timetable applies until the next entry, also over midnight."""
+    """An entry of a timetable applies until the next entry, even across midnight."""
     limit = rate_limit("upload_limit", text)
 
     assert _at(limit, "tue 07:59") is None

@@ -16,7 +16,7 @@ def test_state_location_follows_xdg() -> None:
 
 
 def test_mount_notes_are_in_the_runtime_directory() -> None:
-    """Notes of mounts are in the runtime directory, or else beside the local state."""
+    """Notes of mounts are in the runtime directory, or else next to the local state."""
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")

@@ -91,7 +91,7 @@ class Browser:
 
     @property
     def address(self) -> str:
-        """Return the URL of the page, also while it is being loaded."""
+        """Return the URL of the page, even while it is being loaded."""
         return str(self.call("Page.getFrameTree")["frameTree"]["frame"]["url"])
 
     def run(self, script: str) -> Any:

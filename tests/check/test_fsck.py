@@ -112,7 +112,7 @@ def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> No
 
 
 def test_check_beside_a_writer_sees_only_committed_rows(healthy: Healthy) -> None:
-    """A check beside a writer does not see the rows of the writer's open group."""
+    """A check during writes does not see the rows of the writer's open group."""
     healthy.db.begin()
     dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)

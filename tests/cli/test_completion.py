@@ -1,4 +1,4 @@
-"""Completion of command lines, also through a real bash."""
+"""Completion of command lines, including through a real bash."""
 
 import os
 import subprocess
@@ -191,7 +191,7 @@ def test_completion_offers_no_mountpoint_for_a_url() -> None:
 def test_completion_offers_relative_paths_of_mountpoints(
     monkeypatch: pytest.MonkeyPatch, incomplete: str, offered: list[str]
 ) -> None:
-    """Completion offers only mountpoints of s3fs-meta, also as relative paths."""
+    """Completion offers only mountpoints of s3fs-meta, even as relative paths."""
     found = [Mounted(path, "0:9", mount_table.FS_TYPE, URL) for path in ("/a/b", "/a/bc/d", "/x")]
     found.append(Mounted("/a/bd", "0:8", "ext4", "/dev/sda"))
     monkeypatch.setattr(mount_table, "read", lambda: found)

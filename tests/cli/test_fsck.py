@@ -131,7 +131,7 @@ def test_fsck_finds_and_repairs_a_missing_pack(program: Program, mounted: Place)
 
 @pytest.mark.mount
 def test_fsck_of_a_mounted_filesystem_changes_nothing(program: Program, mounted: Place) -> None:
-    """fsck -n works beside a mount; fsck -y fails and asks for an unmount."""
+    """fsck -n works on a mounted filesystem; fsck -y fails and asks for an unmount."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
     assert program.run("fsck", "-n", mounted.url).returncode == 0

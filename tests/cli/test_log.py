@@ -38,7 +38,7 @@ def test_log_refuses_invalid_arguments(program: Program, place: Place) -> None:
 
 @pytest.mark.mount
 def test_log_finds_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
-    """Beside a mount, the log selects txgs by path, time and number."""
+    """While the filesystem is mounted, the log selects txgs by path, time and number."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()
     (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)

@@ -51,7 +51,7 @@ def set_acl(path: Path) -> None:
 def test_restore_copies_all_files_and_properties(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A restore at a txg, beside a mount, copies all files and properties.
+    """A restore at a txg, while the filesystem is mounted, copies all files and properties.
 
     A host without local state restores single paths.
     """

@@ -274,7 +274,7 @@ def test_image_manifest_with_too_many_values_is_refused() -> None:
 
 
 def test_image_names_with_too_large_numbers_are_refused() -> None:
-    """SQLite cannot store a txg or epoch of 2^63, so an object with such a name is no image."""
+    """SQLite cannot store a txg or epoch of 2^63, so an object with such a name is not an image."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775807-")) is not None

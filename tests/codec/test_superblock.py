@@ -349,7 +349,7 @@ def test_superblock_without_one_of_its_fields_is_refused(name: str) -> None:
 
 
 def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() -> None:
-    """A filesystem of a newer program is not reported as damaged."""
+    """A filesystem of a newer version is not reported as damaged."""
     fields = fields_of(make()[0])
 
     with pytest.raises(NewerFormatError, match=r"superblock version 4, .*upgrade"):

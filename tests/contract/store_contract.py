@@ -292,7 +292,7 @@ async def probe_accepts_the_store(store: ObjectStore) -> None:
 
 @case
 async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None:
-    """A reader beside two writers always gets a complete object of one of them."""
+    """A reader that runs concurrently with two writers always gets a complete object of one of them."""
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     await store.put(KEY, contents[0])
 

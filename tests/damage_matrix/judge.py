@@ -217,7 +217,7 @@ class Judge:
             self._compare(newest, seen.tree)
 
     def _drop_points(self, said: str) -> None:
-        """Drop the kept points that fsck names; only their owner gives them up."""
+        """Drop the kept points that fsck names; only the user can decide to drop them."""
         points = set(re.findall(r"kept point (kept-\d+)", said))
         self._expect(bool(points), "it names no kept point")
         for name in sorted(points):

@@ -52,7 +52,7 @@ class Verdict(enum.Enum):
     )
     REFUSED = "refused, with advice; changes nothing"
     HELD = "refused: another host holds the filesystem; --takeover overrides"
-    REPORTED = "reported, status 4, until keep --drop gives the point up; changes nothing else"
+    REPORTED = "reported, status 4, until keep --drop drops the point; changes nothing else"
     REBUILT = "all content is restored, and the newest names that intact objects lead to"
     STOPS = "ships nothing more, keeps unshipped data on this host, and reports it"
     SAFE = "no crash and no hang; bounded memory; intact objects stay"

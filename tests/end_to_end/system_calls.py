@@ -129,7 +129,7 @@ def as_user(
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Python would warn of a fork beside the idle threads of trio.
+        # Python would warn of a fork while trio has idle threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:

@@ -194,7 +194,7 @@ def test_umount_of_a_fenced_mount_reports_its_quarantine(
 def test_lost_block_does_not_prevent_unmount_or_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Lost cache files of dirty blocks cost only their own content, and umount reports the loss.
+    """Lost cache files of dirty blocks lose only their own content, and umount reports the loss.
 
     Another host reads all other files.
     """

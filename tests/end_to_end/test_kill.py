@@ -178,8 +178,8 @@ class Victim:
             self._pid_fd = -1
 
     def _check(self) -> None:
-        """Require that fsck reports nothing, beside the running mount or after its unmount."""
-        # Only in WAL mode can fsck read the database beside a mount.
+        """Require that fsck reports nothing, during the mount or after its unmount."""
+        # Only in WAL mode can fsck read the database during a mount.
         beside = "journal_mode" not in self._setting.options
         if beside and self._dice.random() < 0.6:
             self._program.ok("fsck", "-n", self._place.url)

@@ -118,7 +118,7 @@ def test_command_in_another_pid_namespace_keeps_the_note_of_the_mount(
         pytest.skip("no permission to create a PID namespace")
     program.ok("mount", place.url, mnt)
     try:
-        # A command on a path that is no mountpoint removes the notes of dead mounts.
+        # A command on a path that is not a mountpoint removes the notes of dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "is not mounted" in asked.stderr

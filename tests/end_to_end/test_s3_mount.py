@@ -145,7 +145,7 @@ def test_refusal_by_the_server_prints_one_line(
 def test_commands_about_the_past_of_a_mount_use_its_server(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """Commands about the past of a mount use the mount's endpoint, also in their advice."""
+    """Commands about the past of a mount use the mount's endpoint, and so does their advice."""
     mnt, url = on_server.mountpoint, on_server.url
     (mnt / "report").write_bytes(b"first")
     program.ok("umount", mnt)

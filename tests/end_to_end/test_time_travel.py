@@ -25,7 +25,7 @@ def now() -> str:
 
 
 def beside(place: Place, name: str) -> Path:
-    """Create a mountpoint beside that of a filesystem, and return it."""
+    """Create a mountpoint next to that of a filesystem, and return it."""
     path = place.mountpoint.with_name(name)
     path.mkdir()
     return path

@@ -112,7 +112,7 @@ async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
 
 
 async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
-    """Bytes that are no ACL are refused, and so is a default ACL of a file."""
+    """An invalid ACL is refused, and so is a default ACL on a file."""
     ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     with pytest.raises(InvalidRequestError):
         fs.xattrs.set(ino, acl.ACCESS, b"nonsense", USER)

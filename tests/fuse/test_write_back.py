@@ -100,7 +100,7 @@ async def test_cost_of_collecting_is_independent_of_open_files(mounted: Mounted)
 
 
 async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
-    """After a collection the rows have the written size, even after a kill of the process."""
+    """After a collection the rows have the written size, even after the process is killed."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")

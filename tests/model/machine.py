@@ -90,7 +90,7 @@ Step = Wish | Happening
 
 
 class _Killed(BaseException):
-    """Simulated kill of the daemon."""
+    """Raised to simulate that the daemon is killed."""
 
 
 class Host:

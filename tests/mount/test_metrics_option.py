@@ -1,4 +1,4 @@
-"""The mount option metrics, which serves figures on a port."""
+"""The metrics option of a mount, which serves figures on a port."""
 
 from s3fs_meta.model import Address
 from s3fs_meta.mount.metrics_option import listening
@@ -6,7 +6,7 @@ from s3fs_meta.mount.metrics_option import listening
 LOOPBACK = "127.0.0.1"
 
 
-async def test_mount_without_the_option_metrics_opens_no_port() -> None:
+async def test_mount_without_the_metrics_option_opens_no_port() -> None:
     async with listening(None, "/m") as server:
         assert server is None
 

@@ -50,7 +50,7 @@ def test_unknown_option_of_a_remount_is_refused_by_name() -> None:
 
 
 def test_remount_of_an_unmounted_path_is_refused(tmp_path: Path) -> None:
-    """A path that is no mountpoint is refused."""
+    """A path that is not a mountpoint is refused."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])
 

@@ -45,7 +45,7 @@ async def test_outage_begins_with_the_first_failed_request(
 async def test_any_answer_of_the_store_ends_an_outage(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An error answer, such as for a missing object, also ends an outage."""
+    """An error reply, such as for a missing object, also ends an outage."""
     await attempt(contact)
 
     with pytest.raises(ObjectMissingError):

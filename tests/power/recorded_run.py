@@ -183,7 +183,7 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class FailedSync(NamedTuple):
-    """A sync that fails once, followed by a kill of the daemon."""
+    """A sync that fails once; then the daemon is killed."""
 
     path: str  # The sync of files with this part in their path fails.
     at_end: bool = False  # True if the failing sync is that of an unmount.

@@ -160,7 +160,7 @@ class HandClock:
         self.ns = 4_000_000_000_000_000_000  # This time is after mkfs.
 
     def now_ns(self) -> int:
-        """Return the time that the test set, plus a millisecond for each reading."""
+        """Advance the clock by a millisecond and return its time."""
         self.ns += 1_000_000
         return self.ns
 

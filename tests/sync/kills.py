@@ -1,8 +1,8 @@
-"""A simulated kill of the process at one step."""
+"""Simulate that the process is killed at one step."""
 
 
 class Killed(BaseException):
-    """Simulated kill of the process."""
+    """Raised to simulate that the process is killed."""
 
 
 class KillAt:

@@ -67,7 +67,7 @@ async def _kill_in_flush(
             session.durability.commit()
             kill.armed = True
             await session.make_image()
-    except BaseException:  # noqa: ASYNC103 - Killed is no error here
+    except BaseException:  # noqa: ASYNC103 - Killed is not an error here
         if not kill.reached:
             raise
     return expected

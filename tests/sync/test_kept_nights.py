@@ -1,4 +1,4 @@
-"""A nightly job that keeps points, beside retention, compaction and garbage collection."""
+"""A nightly job that keeps points, during retention, compaction and garbage collection."""
 
 import random
 

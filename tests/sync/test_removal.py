@@ -126,7 +126,7 @@ async def test_destroy_does_not_overwrite_the_superblock_of_another_filesystem(
 
 
 class _KilledError(Exception):
-    """Simulated kill of the removal at one step."""
+    """Raised to simulate that the removal is killed at one step."""
 
 
 async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:

@@ -58,7 +58,7 @@ async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
 
 
 async def test_uncached_reads_of_small_blocks_fetch_a_window_around_them(power: Power) -> None:
-    """Four tasks read a thousand small files one by one, in random order, with few requests."""
+    """Four tasks read a thousand small files one by one, in random order, with only a few requests."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]
         rows = await written(session, *contents)

@@ -117,7 +117,7 @@ async def test_store_that_ignores_conditions_accepts_every_write(faulty: FaultyS
 
 
 async def test_store_calls_are_recorded_in_order(faulty: FaultyStore) -> None:
-    """The list of calls has methods and keys, also of failed calls."""
+    """The list of calls contains the method and key of every call, even of failed calls."""
     faulty.fail("get")
     with pytest.raises(TransientStoreError):
         await faulty.get(KEY, PACK_BYTES_MAX)

@@ -44,7 +44,7 @@ def points_of(session: Session, place: Path | None = None) -> OpenPoints:
     """Return the points in time of a session, with their own state directory.
 
     Args:
-        place: the state directory; None: beside that of the session.
+        place: the state directory; None: next to that of the session.
     """
     home, number = place or session.volume.state_dir.path.parent, next(_numbers)
     return OpenPoints(

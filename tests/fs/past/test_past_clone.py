@@ -40,7 +40,7 @@ from tests.fs.trees.samples import COPY, assert_sound, facts, fill, make_tree, s
 
 
 class Killed(BaseException):
-    """Raised in place of a kill of the daemon."""
+    """Raised to simulate that the daemon is killed."""
 
 
 async def test_removed_tree_is_copied_from_the_past_without_a_download(volume: Volume) -> None:
@@ -91,7 +91,7 @@ async def test_copy_of_the_past_shares_live_blocks(volume: Volume) -> None:
 
 
 async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volume: Volume) -> None:
-    """A past file copied beside its present version shares all unchanged blocks."""
+    """A past file copied next to its present version shares all unchanged blocks."""
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         content = await fill(fs, file, 4 * BLOCK_BYTES)

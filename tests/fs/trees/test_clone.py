@@ -233,7 +233,7 @@ async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
     """A kill at any slice leaves inodes without a name, which the next mount removes."""
 
     class Killed(BaseException):
-        """Raised in place of a kill of the daemon."""
+        """Raised to simulate that the daemon is killed."""
 
     async with volume.mounted(slices=Slices(cloned_names=2)) as fs:
         await _make_rich_tree(fs)

@@ -51,7 +51,7 @@ async def _until_cached(volume: Volume, fs: Filesystem, ino: Ino) -> None:
         if await _is_cached(volume, fs, ino):
             return
         await trio.sleep(1)
-    raise AssertionError("the file is not downloaded")
+    raise AssertionError("the file was not downloaded")
 
 
 @contextlib.asynccontextmanager

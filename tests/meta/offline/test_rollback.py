@@ -18,7 +18,7 @@ from tests.meta.offline.files_in_packs import database, file_in, pack
 
 
 def test_rollback_never_lowers_the_next_numbers(tmp_path: Path) -> None:
-    """For each next number and for the txg, the older database gets the higher of both values."""
+    """The older database gets the higher value of each number counter and of the txg."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
     present.counters.next_block = 200

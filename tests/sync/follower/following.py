@@ -1,4 +1,4 @@
-"""A follower that runs beside its writer."""
+"""A follower that runs concurrently with its writer."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

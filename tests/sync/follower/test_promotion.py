@@ -230,7 +230,7 @@ async def _promote_until_killed(
             "b", options=READS, session_options=FOLLOWS, store=store, hook=hook, tasks=False
         ) as session:
             await session.promote(force=True)
-    except BaseException:  # noqa: ASYNC103 - Killed is no error here
+    except BaseException:  # noqa: ASYNC103 - Killed is not an error here
         if not killed():
             raise
 

@@ -213,7 +213,7 @@ async def test_index_object_of_lost_changelogs_hides_nothing(power: Power, index
 async def test_range_of_changes_does_not_use_an_index_object_of_lost_changelogs(
     power: Power,
 ) -> None:
-    """The object before it is of this chain, which proves nothing about the later one."""
+    """The object before it belongs to this chain, which proves nothing about the later one."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 3 * RUN)
         await index_all(session)

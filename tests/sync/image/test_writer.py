@@ -173,7 +173,7 @@ async def test_full_image_is_made_if_the_last_one_is_damaged(
 
 
 async def test_image_is_postponed_while_the_last_one_is_unreachable(power: Power) -> None:
-    """An outage is no reason to upload all pieces of an image again."""
+    """An outage does not make the next image upload all pieces again."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         write_file(session, CONTENT)

@@ -352,7 +352,7 @@ async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> N
     keys = await power.keys("a")
     assert keys.data == mine[KEY]
     assert [fault.split(",")[0] for fault in keys.faults] == [
-        "the superblock is of another filesystem"
+        "the superblock belongs to another filesystem"
     ] * 2
 
     power.store.objects |= mine

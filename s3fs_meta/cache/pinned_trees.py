@@ -76,7 +76,7 @@ class PinnedTrees:
         return self.pin(block, held.size_bytes)
 
     def note_duplicate(self, block: BlockId, ino: Ino, of: BlockId) -> None:
-        """Record that deduplication replaced a cached block of a file by an equal block."""
+        """Record that deduplication replaced a cached block of a file with an equal block."""
         if self._roots and self._index.get(of) is None and self._is_below_a_root(ino):
             self._replaced.append((block, of))
 

@@ -5,7 +5,7 @@ these blocks are quarantined.
 Keeps: a cached block is dropped only if no record reports its content as lost in the bucket, or if
 the files with this content were removed or changed. Two records report lost content. A mark of
 damage exists until the pack's row is removed after the retention. The attribute of a file whose
-lost part fsck replaced by a hole stays with the file. All functions block, so they must run in a
+lost part fsck replaced with a hole stays with the file. All functions block, so they must run in a
 thread.
 Design: docs/design/durability.md, "At mount".
 """

@@ -185,7 +185,7 @@ def test_host_with_cached_copies_heals_holes_made_by_fsck(
         assert os.listxattr(mnt / "file") == ["user.s3fs-meta.lost"]
 
     done = program.run("mount", place.url, place.mountpoint)
-    assert "4 blocks of 1 file that fsck had replaced by holes" in done.stderr
+    assert "4 blocks of 1 file that fsck had replaced with holes" in done.stderr
     assert (place.mountpoint / "file").read_bytes() == content
     assert os.listxattr(place.mountpoint / "file") == []
     program.ok("umount", place.mountpoint)

@@ -1,4 +1,4 @@
-"""The extended attribute that lists the lost ranges of a file, which fsck replaced by holes.
+"""The extended attribute that lists the lost ranges of a file, which fsck replaced with holes.
 
 Owns: the name of the attribute and its format, one line ``first-last`` for each range. Does not know:
 why bytes are lost. Any process may set the attribute, so invalid lines are ignored.

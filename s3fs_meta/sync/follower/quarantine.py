@@ -2,7 +2,7 @@
 
 Owns: a directory ``kept-…`` with the quarantined block files and their rows. Does not know: which
 blocks are last copies (``sync.last_copies``), what happens after the quarantine. For example, a
-follower restores the newest txg after another host's fsck replaced unreadable content by holes.
+follower restores the newest txg after another host's fsck replaced unreadable content with holes.
 Cached blocks of damaged packs may then be the last copies of that content. The block files get a
 second name, because readers of the current txg still use the first name.
 Keeps: a quarantine directory with a database durably has all of its block files. A crash before the

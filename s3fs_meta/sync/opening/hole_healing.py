@@ -86,7 +86,7 @@ async def heal_holes(volume: Volume) -> list[str]:
         if healer.blocks_healed:
             notices.append(
                 f"healed {counted(healer.blocks_healed, 'block')} of"
-                f" {counted(len(healer.files_healed), 'file')} that fsck had replaced by holes, from"
+                f" {counted(len(healer.files_healed), 'file')} that fsck had replaced with holes, from"
                 f" cached copies in {path}"
             )
     if notices:

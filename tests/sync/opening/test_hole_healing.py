@@ -78,7 +78,9 @@ async def test_hole_is_healed_and_other_hosts_read_the_content(power: Power) -> 
 
     async with _opened(power) as volume:
         [notice] = await heal_holes(volume)
-        assert notice.startswith("healed 2 blocks of 1 file that fsck had replaced by holes, from")
+        assert notice.startswith(
+            "healed 2 blocks of 1 file that fsck had replaced with holes, from"
+        )
         assert inodes.get(volume.db, ino).mapped_blocks == 2
         assert xattrs.find(volume.db, ino, ATTRIBUTE) is None
         assert await heal_holes(volume) == []

@@ -118,8 +118,8 @@ class StoredImages:
 
         Args:
             named: references to manifests with the hashes that this host knows.
-            claimed: those in objects that anyone can write to a plain bucket: a hash that follows
-                from *named* is preferred.
+            claimed: references in objects that anyone can write to a plain bucket; a hash that
+                follows from *named* takes precedence.
 
         Raises:
             NewerFormatError: an authentic object names an image of an unknown version.

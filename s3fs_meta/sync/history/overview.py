@@ -11,7 +11,7 @@ Requests: two GETs each for the superblock and the newest changelog, one each fo
 image; three LISTs, and one more for each 1,000 changelogs since the image and 1,000 pieces of images.
 Only a fault costs more: two GETs for each unreadable changelog at the end, at most
 OVERVIEW_PROBES_MAX of these, one LIST for each level, and one LIST for each 1,000 pieces of images
-if the lease is lost. The number of packs has no influence.
+if the lease is lost. The number of packs does not matter.
 """
 
 import itertools

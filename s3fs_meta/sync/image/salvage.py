@@ -89,10 +89,10 @@ class Salvager:
     async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
         """Write each image that has its first piece to a file, the best image first, and yield it.
 
-        The first images have at least nine tenths of their pieces, the newest first. Then follow
-        all other images of which pieces of every number exist, in them or in earlier images; their
-        manifests are ignored. The next images have fewer pieces, and are ordered by the share of
-        missing pieces. The last images are those that the caller named.
+        The first images have at least nine tenths of their pieces, the newest first. Other images
+        follow if pieces of every number exist, in them or in earlier images; their manifests are
+        ignored. The next images have fewer pieces, and are ordered by the share of missing pieces.
+        The last images are those that the caller named.
 
         Args:
             path: the path of the file; each image replaces the image before it.

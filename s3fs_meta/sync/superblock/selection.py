@@ -272,8 +272,8 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
     """Return the key of an object that proves that the bucket holds a filesystem, or None.
 
-    The command ``destroy`` deletes the superblock after all other objects, so a superblock alone is
-    no proof.
+    The command ``destroy`` deletes the superblock after all other objects, so a superblock alone
+    proves nothing.
     """
     try:
         await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -351,8 +351,8 @@ async def _open_group(
 ) -> tuple[list[Copy], Keyring, bool]:
     """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
-    If copies are of several filesystems, or are plain with different keys, an object was exchanged.
-    The bucket's filesystem is then the one whose keys decrypt or verify an image.
+    If copies belong to several filesystems, or are plain with different keys, an object was
+    exchanged. The bucket's filesystem is then the one whose keys decrypt or verify an image.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)

@@ -33,6 +33,9 @@ PATTERNS: Final = {
     r"set aside": "quarantined",
     r"of (one|a|that|this) moment": "at one point in time",
     r"that which": "a noun",
+    r"some (tens|hundreds?|thousands?|megabytes)": "a few",
+    r"kill of the": "if the daemon is killed, after the daemon was killed",
+    r"(?<!there )(is|are) no (error|damage|proof|reason)": "is not, does not",
 }
 # A docstring's first line must be a sentence or a noun phrase, and not begin with these words.
 FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether)\b')

@@ -37,7 +37,7 @@ class _Writers:
             hook = self._kill_at(self._rnd.choice(_STEPS))
             try:
                 await (self._promote if self._rnd.random() < 0.3 else self._mount)(host, hook)
-            except BaseException as exc:  # noqa: ASYNC103 - Killed is no error here
+            except BaseException as exc:  # noqa: ASYNC103 - Killed is not an error here
                 if not _is_kill(exc):
                     raise
             await self._note_needed()

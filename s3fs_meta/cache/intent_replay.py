@@ -2,7 +2,7 @@
 
 Owns: the rows that say which log is in use and which entries the block files contain; restoring the
 content of entries to block files. Does not know: the format of the log, what is restored from copies.
-Keeps: an entry changes only the file of a block that is not in the bucket. An entry is applied only
+Keeps: an entry changes only the file of a block whose content is not in the bucket. An entry is applied only
 if the state was last written in the epoch of the entry, so an earlier program or another database
 that uses the same block numbers gets no old content.
 Tasks: at an opening, before any other task.
@@ -82,10 +82,24 @@ def _needed(db: Database, directory: Path) -> list[Entry]:
     return [] if used is None else intent_log.read_entries(directory, *used)
 
 
-def is_only_here(db: Database, block: BlockId) -> bool:
-    """Return whether a block is dirty or sealed and not in the bucket."""
+def only_here(db: Database, pieces: Sequence[Piece]) -> set[BlockId]:
+    """Return the logged blocks whose content the bucket lacks and a file needs.
+
+    These are dirty and sealed blocks, and deleted blocks from which a copied block is restored.
+    """
+    origins = block_origins.origins_not_uploaded(db)
+    return {
+        block for block in {piece.block for piece in pieces} if _is_only_here(db, block, origins)
+    }
+
+
+def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
     held, row = cached_blocks.get(db, block), blocks.find(db, block)
-    return held is not None and held.state in _ONLY_HERE and row is not None and row.pack is None
+    if held is None:
+        return False
+    if held.state is BlockState.DOOMED:
+        return row is None and block in origins
+    return held.state in _ONLY_HERE and row is not None and row.pack is None
 
 
 async def replay(db: Database, files: BlockFiles) -> None:
@@ -98,8 +112,9 @@ async def replay(db: Database, files: BlockFiles) -> None:
     """
     pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
     ends: dict[BlockId, int] = {}
+    wanted = only_here(db, pieces)
     for piece in pieces:
-        if piece.block in ends or is_only_here(db, piece.block):
+        if piece.block in wanted:
             synced_bytes = ends.get(piece.block, cached_blocks.synced_bytes(db, piece.block))
             await trio.to_thread.run_sync(_put, files, piece)
             ends[piece.block] = max(synced_bytes, piece.stop)
@@ -140,7 +155,9 @@ async def settle(db: Database, files: BlockFiles) -> None:
     used = _in_use(db)
     if not entries or used is None:
         return
-    pieces = [piece for entry in entries for piece in entry.pieces if is_only_here(db, piece.block)]
+    pieces = [piece for entry in entries for piece in entry.pieces]
+    wanted = only_here(db, pieces)
+    pieces = [piece for piece in pieces if piece.block in wanted]
     ends = await trio.to_thread.run_sync(_sync_pieces, files, pieces)
     for block in ends:
         ends[block] = max(ends[block], cached_blocks.synced_bytes(db, block))
@@ -168,9 +185,11 @@ def _sync_pieces(files: BlockFiles, pieces: Sequence[Piece]) -> dict[BlockId, in
 def _note(db: Database, ends: dict[BlockId, int]) -> None:
     """Record the durable lengths of files, at most as long as their blocks."""
     db.begin_local()
-    cached_blocks.note_synced(
-        db, [(block, min(end, blocks.get(db, block).plain_bytes)) for block, end in ends.items()]
-    )
+    lengths: list[tuple[BlockId, int]] = []
+    for block, end in ends.items():
+        row = blocks.find(db, block)
+        lengths.append((block, end if row is None else min(end, row.plain_bytes)))
+    cached_blocks.note_synced(db, lengths)
 
 
 def overlaid(data: bytes, pieces: Iterable[Piece]) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from s3fs_meta import machine
 from s3fs_meta.cache.intent_log import Piece
-from s3fs_meta.cache.intent_replay import is_only_here, needed_pieces, overlaid
+from s3fs_meta.cache.intent_replay import needed_pieces, only_here, overlaid
 from s3fs_meta.cache.recovery import content_before, through
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export.copier import Copier, Tally
@@ -62,8 +62,10 @@ class KeptContent:
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
             self._copies = {row.block: row for row in block_origins.not_uploaded(db)}
-            for piece in needed_pieces(db, blocks):
-                if is_only_here(db, piece.block):
+            pieces = needed_pieces(db, blocks)
+            wanted = only_here(db, pieces)
+            for piece in pieces:
+                if piece.block in wanted:
                     self._logged.setdefault(piece.block, []).append(piece)
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:

@@ -7,7 +7,7 @@ from s3fs_meta.cache.intent_log import read_entries
 from s3fs_meta.cache.recovery import distrust, restore_content
 from s3fs_meta.errors import DatabaseError, LostBlockError
 from s3fs_meta.limits import KIB
-from s3fs_meta.meta.tables import block_origins, cached_blocks, local_state
+from s3fs_meta.meta.tables import block_map, block_origins, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from tests.cache.conftest import INO, CacheBench
 
@@ -145,6 +145,41 @@ async def test_uploaded_and_removed_blocks_are_not_changed(logged: CacheBench) -
     await lose_power(logged)
 
     assert [logged.files.size(block) for block in (uploaded, removed)] == [None, None]
+
+
+def _truncate(bench: CacheBench, size_bytes: int) -> list[BlockId]:
+    """Replace block 0 with a copy of its beginning; return the deleted block and the copy."""
+    bench.db.begin()
+    located = bench.located(0)
+    copy = bench.cache.copy_on_write(located, INO, BlockIndex(0), size_bytes, cuts=True)
+    block_map.replace(bench.db, INO, BlockIndex(0), located.block, copy)
+    bench.cache.release(located.block)
+    return [located.block, copy]
+
+
+async def test_copy_of_a_deleted_block_is_restored_from_the_log(logged: CacheBench) -> None:
+    """Only the log has the content of the deleted block, of which fsync promised the beginning."""
+    logged.write(0, b"fsynced")
+    await fsync(logged)
+    for block in _truncate(logged, 4):
+        lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"fsyn"
+
+
+async def test_deleted_block_is_durable_after_a_kill_until_its_copy_is(logged: CacheBench) -> None:
+    """The mount after a kill forgets the log, so the file of the deleted block must be durable."""
+    logged.write(0, b"fsynced")
+    await fsync(logged)
+    _deleted, copy = _truncate(logged, 4)
+    await kill(logged)
+    lose_file(logged, copy)
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"fsyn"
 
 
 async def test_second_power_cut_during_recovery_changes_nothing(logged: CacheBench) -> None:

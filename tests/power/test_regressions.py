@@ -245,3 +245,12 @@ async def test_fsync_in_the_next_mount_after_a_failed_fsync_is_durable(
 
     for dice in (Exactly(0), Dice(1), Dice(2)):
         await judge_choice(run, len(run.events), dice, boots.next_home())
+
+
+async def test_truncation_keeps_content_that_only_the_intent_log_has(
+    template: MemoryStore, boots: Boots
+) -> None:
+    """The truncated block is deleted, but its copy is restored from it."""
+    make_other = [Wish(Act.MAKE_FILE, 0, 1), Wish(Act.APPEND, 1, 0, 3, 3), Wish(Act.FSYNC, 1)]
+    truncate: list[Step] = [Wish(Act.TRUNCATE, 1, 3), Wish(Act.TRUNCATE, 1, 2), COMMIT]
+    await _judge_sizes([*FILE, FSYNC, SYNC, *make_other, *truncate], template, boots)

@@ -90,6 +90,11 @@ def blocks(db: Database) -> list[BlockId]:
     return [BlockId(row[0]) for row in db.all("SELECT block FROM copies")]
 
 
+def origins_not_uploaded(db: Database) -> set[BlockId]:
+    """Return the blocks from which copied blocks are restored, and which were not in the bucket."""
+    return {BlockId(row[0]) for row in db.all("SELECT origin FROM copies WHERE hash IS NULL")}
+
+
 def not_uploaded(db: Database) -> list[Copy]:
     """Return the copied blocks that are not in the bucket; an origin precedes its copies."""
     rows = db.all(

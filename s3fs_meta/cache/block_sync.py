@@ -130,6 +130,7 @@ class BlockSync:
             except BaseException:
                 self.unlogged.give_up()
                 raise
+            self.unlogged.note_logged(piece.block for piece in pieces)
         return True
 
     def _append(self, log: IntentLog, pieces: Sequence[Piece]) -> None:

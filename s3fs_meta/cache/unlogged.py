@@ -5,6 +5,8 @@ Does not know: files, rows, the log.
 Tasks: the event loop.
 """
 
+from collections.abc import Iterable
+
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, INTENT_PIECES_MAX
 from s3fs_meta.model import BlockId
 
@@ -18,7 +20,7 @@ class UnloggedRanges:
         """Begin with unknown ranges, because a killed daemon may have written blocks."""
         self._ranges: list[Range] = []
         self._bytes = 0
-        # blocks that were logged since the last sync and not written since
+        # blocks that the log contains since the last sync, and that were not written since
         self._logged: set[BlockId] = set()
         self.are_known = False
 
@@ -52,9 +54,18 @@ class UnloggedRanges:
     def take(self) -> list[Range]:
         """Return the ranges in the order of their writes, and forget them: the log gets them."""
         taken = self._ranges
-        self._logged.update(block for block, _start, _stop in taken)
         self._clear()
         return taken
+
+    def note_logged(self, blocks: Iterable[BlockId]) -> None:
+        """Record that the log durably contains all ranges that the last call of ``take`` returned.
+
+        Args:
+            blocks: the blocks of these ranges. A block written meanwhile is not covered.
+        """
+        if self.are_known:
+            self._logged.update(blocks)
+            self._logged.difference_update(block for block, _start, _stop in self._ranges)
 
     def covers(self, block: BlockId) -> bool:
         """Return whether the log contains all that was written to a block since the last sync."""

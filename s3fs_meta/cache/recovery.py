@@ -163,9 +163,10 @@ class KnownCopies:
             block: the dirty block.
             content_bytes: the length of its content before the write.
             gap_end: the end of the zeros.
-            is_logged: the intent log contains all unsynced content of the block.
+            is_logged: the intent log contains all unsynced content of the block, so a hole or gap
+                that was recorded before is needed no more.
         """
-        if block in self._known:
+        if block in self._known and not is_logged:
             block_origins.extend(self._db, block, content_bytes, gap_end)
         elif is_logged or cached_blocks.synced_bytes(self._db, block) == content_bytes:
             block_origins.note_gap(self._db, block, content_bytes, gap_end)

@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.cache import intent_replay
-from s3fs_meta.cache.intent_log import read_entries
+from s3fs_meta.cache.intent_log import NAME, read_entries
 from s3fs_meta.cache.recovery import distrust, restore_content
 from s3fs_meta.errors import DatabaseError, LostBlockError
 from s3fs_meta.limits import KIB
@@ -116,6 +116,51 @@ async def test_zeros_after_logged_content_survive_a_lost_write(logged: CacheBenc
 
     assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
     with pytest.raises(LostBlockError, match="ends at byte 5"):
+        content(logged, 0)
+
+
+@pytest.mark.parametrize("hole_bytes", [0, 5])
+async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
+    logged: CacheBench, hole_bytes: int
+) -> None:
+    """The log covers the first hole or gap, whose row would not cover the second."""
+    logged.db.begin()
+    logged.cache.write_new(INO, BlockIndex(0), hole_bytes, b"a")
+    await fsync(logged)
+    expected = bytes(hole_bytes) + b"a"
+    for gap_end in (9, 20):
+        expected = expected.ljust(gap_end, b"\0")
+        logged.db.begin()
+        logged.cache.write_in_place(logged.located(0), gap_end, b"b")
+        if gap_end == 9:
+            await fsync(logged)
+            expected += b"b"
+    logged.files.remove(logged.located(0).block)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 20) == expected
+
+
+async def test_gap_made_while_its_block_is_appended_is_recoverable_without_the_entry(
+    logged: CacheBench,
+) -> None:
+    """Rows may reach the disk before the entry, whose block then has no file."""
+    block = logged.write(0, b"ab")
+
+    def write_meanwhile() -> None:
+        logged.db.commit()
+        logged.db.begin()
+        logged.cache.write_in_place(logged.located(0), 5, b"c")
+        logged.db.commit()
+
+    assert await logged.cache.block_sync.log_writes(meanwhile=write_meanwhile)
+    lose_file(logged, block)
+    (logged.files.root / NAME).write_bytes(b"torn")
+
+    await lose_power(logged)
+
+    with pytest.raises(LostBlockError):
         content(logged, 0)
 
 

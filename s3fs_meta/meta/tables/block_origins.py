@@ -58,9 +58,12 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow the synced content of a block. Transaction: inside a group."""
+    """Record that zeros follow the durable content of a block, instead of an earlier hole or gap.
+
+    Transaction: inside a group.
+    """
     db.run(
-        "INSERT INTO copies VALUES (?1, ?1, ?2, ?3, NULL, NULL, NULL, NULL)",
+        "INSERT OR REPLACE INTO copies VALUES (?1, ?1, ?2, ?3, NULL, NULL, NULL, NULL)",
         (block, gap_end, content_bytes),
     )
 

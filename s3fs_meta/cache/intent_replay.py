@@ -142,11 +142,12 @@ def _put(files: BlockFiles, piece: Piece) -> None:
         ) from exc
 
 
-async def settle(db: Database, files: BlockFiles) -> None:
+async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     """Make all entries unneeded: sync the files that contain their content, and record this.
 
-    After a kill the files contain the content of the entries, because the memory of this machine has
-    survived. A file whose end the disk has lost gets it back from the log.
+    After a kill the files contain every write, because the memory of this machine has survived. A file
+    whose end the disk has lost gets it back from the log. After a power cut, ``replay`` has synced and
+    recorded everything.
 
     Raises:
         OSError, DatabaseError: the disk failed.
@@ -155,31 +156,32 @@ async def settle(db: Database, files: BlockFiles) -> None:
     used = _in_use(db)
     if not entries or used is None:
         return
-    pieces = [piece for entry in entries for piece in entry.pieces]
-    wanted = only_here(db, pieces)
-    pieces = [piece for piece in pieces if piece.block in wanted]
-    ends = await trio.to_thread.run_sync(_sync_pieces, files, pieces)
-    for block in ends:
-        ends[block] = max(ends[block], cached_blocks.synced_bytes(db, block))
-    _note(db, ends)
-    block_origins.forget(db, ends)
+    if not power_lost:
+        pieces = [piece for entry in entries for piece in entry.pieces]
+        wanted = only_here(db, pieces)
+        pieces = [piece for piece in pieces if piece.block in wanted]
+        sizes = await trio.to_thread.run_sync(_sync_pieces, files, pieces)
+        _note(db, sizes)
+        block_origins.forget(db, sizes)
+    db.begin_local()
     note_settled(db, used[0], entries[-1].sequence)
     db.commit_durable()
     await trio.to_thread.run_sync(db.sync_wal)
 
 
 def _sync_pieces(files: BlockFiles, pieces: Sequence[Piece]) -> dict[BlockId, int]:
-    """Sync the files of logged blocks; return how many bytes of each the log and the file contain."""
-    ends: dict[BlockId, int] = {}
-    for piece in pieces:
-        size_bytes = files.size(piece.block) or 0
-        if piece.offset <= size_bytes < piece.stop:
-            tail = piece.data[size_bytes - piece.offset :]
-            _put(files, Piece(piece.block, size_bytes, tail))
-            size_bytes = piece.stop
-        ends[piece.block] = max(ends.get(piece.block, 0), min(piece.stop, size_bytes))
+    """Sync the files of logged blocks, with lost ends from the log; return their lengths."""
+    found: dict[BlockId, int] = {}  # the lengths before a change
+    sizes: dict[BlockId, int] = {}
+    for block, offset, data in pieces:
+        if block not in found:
+            found[block] = sizes[block] = files.size(block) or 0
+        start, stop = max(offset, found[block]), offset + len(data)
+        if start < stop and start <= sizes[block]:
+            _put(files, Piece(block, start, data[start - offset :]))
+            sizes[block] = max(sizes[block], stop)
     files.sync_everything()
-    return ends
+    return sizes
 
 
 def _note(db: Database, ends: dict[BlockId, int]) -> None:

@@ -203,7 +203,7 @@ async def restore_content(
         await intent_replay.replay(db, files)
         await restore_copies(db, files, keyring, store)
         await intent_replay.replay(db, files)
-    await intent_replay.settle(db, files)
+    await intent_replay.settle(db, files, power_lost=power_lost)
 
 
 async def restore_copies(

@@ -267,6 +267,32 @@ async def test_kill_keeps_later_writes_and_makes_them_durable(logged: CacheBench
     assert intent_replay.needed_pieces(logged.db, logged.files.root) == []
 
 
+async def test_kill_makes_writes_after_the_last_entry_durable(logged: CacheBench) -> None:
+    """The row of a gap is deleted, so the synced length must cover its zeros."""
+    logged.write(0, b"ab")
+    await fsync(logged)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 5, b"c")
+    await kill(logged)
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"ab\0\0\0c"
+
+
+async def test_lost_end_is_taken_from_the_last_entry_that_has_it(logged: CacheBench) -> None:
+    block = logged.write(0, b"fsynced")
+    await fsync(logged)
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 4, b"AGAIN")
+    await fsync(logged)
+    logged.files.cut_after(block, 3)
+
+    await kill(logged)
+
+    assert content(logged, 0) == b"fsynAGAIN"
+
+
 async def test_end_of_a_file_that_the_disk_lost_is_taken_from_the_log(logged: CacheBench) -> None:
     """After a failed sync the file is truncated before the first lost byte."""
     block = logged.write(0, b"fsynced")

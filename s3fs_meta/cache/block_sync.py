@@ -50,7 +50,7 @@ class BlockSync:
         self._thread = QuickThread()
         self.unlogged = UnloggedRanges()
         self._intents: IntentLog | None = None
-        self._is_announced = False  # whether the rows name the log of this epoch
+        self._is_announced = False  # whether the rows name the log
         self._settled = 0  # the files contain all entries up to this one, according to the rows
         self._settled_durably = 0  # the same, according to the rows on the disk
         self.wants_log = False
@@ -98,7 +98,8 @@ class BlockSync:
         log = self._intents
         if log is not None and log.sequence > self._settled:
             self._db.begin_local()
-            intent_replay.note_settled(self._db, log.epoch, log.sequence)
+            used = intent_replay.Used(log.epoch, log.key, log.sequence)
+            intent_replay.note_settled(self._db, used)
             self._settled = log.sequence
 
     # --- logging content -----------------------------------------------------------------------
@@ -162,7 +163,7 @@ class BlockSync:
         """Record that the log is in use, in the group that commits before its first entry counts."""
         if not self._is_announced:
             self._db.begin_local()
-            intent_replay.announce(self._db, log.epoch)
+            intent_replay.announce(self._db, log)
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
@@ -186,8 +187,7 @@ class BlockSync:
         epoch = intent_replay.epoch_of(self._db)
         if self._intents is not None or epoch is None:
             return
-        last = intent_replay.resumed(self._db, epoch)
-        log = IntentLog(self._files.root, epoch, last, size_bytes)
+        log = IntentLog(self._files.root, epoch, size_bytes)
         try:
             await trio.to_thread.run_sync(self._prepare, log)
         except OSError as exc:
@@ -195,7 +195,6 @@ class BlockSync:
                 raise
             _log.info("no intent log, so each fsync syncs block files: %s", exc.strerror)
             return
-        self._settled = self._settled_durably = last
         self._intents = log
 
     def _prepare(self, log: IntentLog) -> None:

@@ -4,14 +4,16 @@ Owns: the format of the file, appending entries, reading them back. Does not kno
 is logged, how entries are replayed (``intent_replay``).
 Why: an fsync of a new block file waits for a commit of the disk's journal. The log is a file whose
 space is on the disk already, so appending an entry only writes data.
-Keeps: an entry is complete or invalid, because its digest covers all of it. A page of the file that
-contains a durable entry is not written again while the entry is needed.
+Keeps: an entry is complete or invalid, because its digest covers all of it. No content of a file and
+no entry of an earlier log is read as an entry, because each log has a random key for its digests.
+A page of the file that contains a durable entry is not written again while the entry is needed.
 Tasks: ``append`` and ``prepare`` block and belong in a thread; one call at a time.
 Source: the intent log of ZFS; the format is described in docs/design/format.md.
 """
 
 import hashlib
 import os
+import secrets
 import struct
 import weakref
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ _MAGIC: Final = b"s3fsil1\n"
 _HEADER: Final = struct.Struct(">8sQQII")  # magic, epoch, sequence, pieces, bytes of content
 _PIECE: Final = struct.Struct(">QII")  # block, offset in the block, length
 _DIGEST_BYTES: Final = 32
+KEY_BYTES: Final = 16
 _PAGE_BYTES: Final = 4 * KIB
 _ZEROS_BYTES: Final = 256 * KIB
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -57,15 +60,12 @@ class Entry(NamedTuple):
 class IntentLog:
     """The writing end of the log, for one epoch of this host."""
 
-    def __init__(
-        self, directory: Path, epoch: int, last: int = 0, size_bytes: int = INTENT_LOG_BYTES
-    ) -> None:
+    def __init__(self, directory: Path, epoch: int, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Describe the log in a directory of block files; ``prepare`` opens it.
 
         Args:
             directory: the directory of block files.
             epoch: the epoch of this host, which each entry contains.
-            last: the number of the last entry of this epoch; block files contain it.
             size_bytes: the length of the file.
         """
         self._path = directory / NAME
@@ -73,7 +73,8 @@ class IntentLog:
         self._fd = -1
         self._end = 0
         self.epoch = epoch
-        self.sequence = last  # the number of the last entry
+        self.key = secrets.token_bytes(KEY_BYTES)
+        self.sequence = 0  # the number of the last entry
 
     def prepare(self) -> None:
         """Open the file with all its space on the disk. No entry in the file may be needed.
@@ -105,7 +106,7 @@ class IntentLog:
         Raises:
             OSError: the disk failed; the entry may be durable or not.
         """
-        entry = _encode(self.epoch, self.sequence + 1, pieces)
+        entry = _encode(self.key, self.epoch, self.sequence + 1, pieces)
         assert self._end + len(entry) <= self._size_bytes, "the caller checks the room"
         written = 0
         while written < len(entry):
@@ -115,8 +116,8 @@ class IntentLog:
         self.sequence += 1
 
 
-def read_entries(directory: Path, epoch: int, after: int = 0) -> list[Entry]:
-    """Return the entries of an epoch with later numbers than *after*, in order.
+def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> list[Entry]:
+    """Return the entries of a log with later numbers than *after*, in order.
 
     Reading ends at the first page that is not a valid entry with the next number: after it are entries
     of an earlier pass over the file, or a torn entry, whose fsync has not returned.
@@ -129,12 +130,12 @@ def read_entries(directory: Path, epoch: int, after: int = 0) -> list[Entry]:
             data = file.read(INTENT_LOG_BYTES_MAX)
     except FileNotFoundError:
         return []
-    return [entry for entry in _decoded(data, epoch) if entry.sequence > after]
+    return [entry for entry in _decoded(data, epoch, key) if entry.sequence > after]
 
 
-def _decoded(data: bytes, epoch: int) -> Iterator[Entry]:
+def _decoded(data: bytes, epoch: int, key: bytes) -> Iterator[Entry]:
     position, sequence = 0, None
-    while (entry := _decode(data, position, epoch)) is not None:
+    while (entry := _decode(data, position, epoch, key)) is not None:
         if sequence is not None and entry.sequence != sequence + 1:
             return
         sequence = entry.sequence
@@ -143,16 +144,16 @@ def _decoded(data: bytes, epoch: int) -> Iterator[Entry]:
         position += _entry_bytes(len(entry.pieces), size)
 
 
-def _encode(epoch: int, sequence: int, pieces: Sequence[Piece]) -> bytes:
+def _encode(key: bytes, epoch: int, sequence: int, pieces: Sequence[Piece]) -> bytes:
     size = sum(len(piece.data) for piece in pieces)
     header = _HEADER.pack(_MAGIC, epoch, sequence, len(pieces), size)
     table = [_PIECE.pack(piece.block, piece.offset, len(piece.data)) for piece in pieces]
     body = b"".join([*table, *(piece.data for piece in pieces)])
-    return header + _digest(header, body) + body
+    return header + _digest(key, header, body) + body
 
 
-def _decode(data: bytes, position: int, epoch: int) -> Entry | None:
-    """Return the entry at a position, None if none of this epoch is there completely."""
+def _decode(data: bytes, position: int, epoch: int, key: bytes) -> Entry | None:
+    """Return the entry at a position, None if none of this log is there completely."""
     body_at = position + _HEADER.size + _DIGEST_BYTES
     if body_at > len(data):
         return None
@@ -164,7 +165,7 @@ def _decode(data: bytes, position: int, epoch: int) -> Entry | None:
     body = data[body_at : content_at + size]
     if len(body) != content_at + size - body_at:
         return None
-    if data[position + _HEADER.size : body_at] != _digest(header, body):
+    if data[position + _HEADER.size : body_at] != _digest(key, header, body):
         return None
     pieces: list[Piece] = []
     for block, offset, length in _PIECE.iter_unpack(bytes(data[body_at:content_at])):
@@ -173,8 +174,8 @@ def _decode(data: bytes, position: int, epoch: int) -> Entry | None:
     return Entry(sequence, tuple(pieces))
 
 
-def _digest(header: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(header + body, digest_size=_DIGEST_BYTES).digest()
+def _digest(key: bytes, header: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(header + body, digest_size=_DIGEST_BYTES, key=key).digest()
 
 
 def _entry_bytes(pieces: int, content_bytes: int) -> int:

@@ -11,19 +11,20 @@ Design: docs/design/durability.md, "The intent log".
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
 from s3fs_meta.cache import intent_log
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.intent_log import Entry, Piece
+from s3fs_meta.cache.intent_log import Entry, IntentLog, Piece
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 
-# The name of the row: the epoch of the log, and the number of the last entry that the files contain.
+# The name of the row: the epoch and the key of the log, and the number of the last entry that the
+# files contain.
 _ROW: Final = "intent_log"
 _ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
@@ -34,25 +35,27 @@ def epoch_of(db: Database) -> int | None:
     return None if epoch is None else int(epoch)
 
 
-def announce(db: Database, epoch: int) -> None:
-    """Record that the log of an epoch is in use. Transaction: inside a group.
+class Used(NamedTuple):
+    """The log in use, and the number of its last entry that the files contain."""
+
+    epoch: int
+    key: bytes
+    settled: int
+
+
+def announce(db: Database, log: IntentLog) -> None:
+    """Record that a log is in use. Transaction: inside a group.
 
     Programs that do not know the log read ``volatile``: after a power cut they quarantine the state,
     together with the log, instead of losing its content.
     """
     local_state.put(db, "volatile", "power")
-    note_settled(db, epoch, 0)
+    note_settled(db, Used(log.epoch, log.key, 0))
 
 
-def note_settled(db: Database, epoch: int, sequence: int) -> None:
-    """Record that synced files contain all entries up to *sequence*. Transaction: inside a group."""
-    local_state.put(db, _ROW, f"{epoch} {sequence}")
-
-
-def resumed(db: Database, epoch: int) -> int:
-    """Return the number of the last entry in an epoch that this host continues, else 0."""
-    used = _in_use(db)
-    return 0 if used is None or used[0] != epoch else used[1]
+def note_settled(db: Database, used: Used) -> None:
+    """Record that synced files contain the entries up to ``settled``. Transaction: inside a group."""
+    local_state.put(db, _ROW, f"{used.epoch} {used.key.hex()} {used.settled}")
 
 
 def is_in_use(db: Database) -> bool:
@@ -60,12 +63,12 @@ def is_in_use(db: Database) -> bool:
     return _in_use(db) is not None
 
 
-def _in_use(db: Database) -> tuple[int, int] | None:
-    """Return the epoch of the log in use and the last settled entry, None without a log in use."""
+def _in_use(db: Database) -> Used | None:
+    """Return the log in use, None if the last mount for writing used none."""
     words = (local_state.get(db, _ROW) or "").split()
-    if len(words) != 2 or words[0] != local_state.get(db, "epoch"):  # noqa: PLR2004 - epoch, entry
+    if len(words) != len(Used._fields) or words[0] != local_state.get(db, "epoch"):
         return None
-    return int(words[0]), int(words[1])
+    return Used(int(words[0]), bytes.fromhex(words[1]), int(words[2]))
 
 
 def needed_pieces(db: Database, directory: Path) -> list[Piece]:
@@ -164,7 +167,7 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
         _note(db, sizes)
         block_origins.forget(db, sizes)
     db.begin_local()
-    note_settled(db, used[0], entries[-1].sequence)
+    note_settled(db, used._replace(settled=entries[-1].sequence))
     db.commit_durable()
     await trio.to_thread.run_sync(db.sync_wal)
 

@@ -110,7 +110,9 @@ async def _log(bench: CacheBench) -> bool:
 
 
 def _entries(bench: CacheBench) -> list[list[Piece]]:
-    return [list(entry.pieces) for entry in read_entries(bench.files.root, 3)]
+    _epoch, key, _settled = (local_state.get(bench.db, "intent_log") or "").split()
+    entries = read_entries(bench.files.root, 3, bytes.fromhex(key))
+    return [list(entry.pieces) for entry in entries]
 
 
 async def test_new_block_is_logged_without_a_sync_of_its_file(

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache.intent_log import NAME, Entry, IntentLog, Piece, read_entries
+from s3fs_meta.cache.intent_log import KEY_BYTES, NAME, Entry, IntentLog, Piece, read_entries
 from s3fs_meta.limits import INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
 
 PAGE = 4 * KIB
 ONE, TWO = BlockId(1), BlockId(2)
 HELLO = Piece(ONE, 0, b"hello")
+KEY = bytes(KEY_BYTES)
 
 
-def log_in(directory: Path, epoch: int = 7, last: int = 0) -> IntentLog:
+def log_in(directory: Path, epoch: int = 7) -> IntentLog:
     """Return a log of four pages that is ready for entries."""
-    log = IntentLog(directory, epoch, last, 4 * PAGE)
+    log = IntentLog(directory, epoch, 4 * PAGE)
+    log.key = KEY
     log.prepare()
     return log
 
@@ -31,23 +33,23 @@ def test_entries_are_read_in_the_order_of_their_appends(tmp_path: Path) -> None:
     log.append([HELLO])
     log.append(pieces)
 
-    assert read_entries(tmp_path, 7) == [Entry(1, (HELLO,)), Entry(2, tuple(pieces))]
-    assert numbers(read_entries(tmp_path, 7, after=1)) == [2]
+    assert read_entries(tmp_path, 7, KEY) == [Entry(1, (HELLO,)), Entry(2, tuple(pieces))]
+    assert numbers(read_entries(tmp_path, 7, KEY, after=1)) == [2]
 
 
 def test_log_without_entries_and_missing_log_have_no_entries(tmp_path: Path) -> None:
-    assert read_entries(tmp_path, 7) == []
+    assert read_entries(tmp_path, 7, KEY) == []
     log_in(tmp_path)
-    assert read_entries(tmp_path, 7) == []
+    assert read_entries(tmp_path, 7, KEY) == []
 
 
 def test_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
     """Another mount gives the same numbers to other blocks."""
     log_in(tmp_path, epoch=6).append([HELLO])
 
-    assert read_entries(tmp_path, 7) == []
+    assert read_entries(tmp_path, 7, KEY) == []
     log_in(tmp_path, epoch=7).append([Piece(TWO, 0, b"new")])
-    assert numbers(read_entries(tmp_path, 7)) == [1]
+    assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
 def test_restarted_log_hides_the_entries_of_the_former_pass(tmp_path: Path) -> None:
@@ -59,13 +61,36 @@ def test_restarted_log_hides_the_entries_of_the_former_pass(tmp_path: Path) -> N
     log.restart()
     log.append([HELLO])
 
-    assert numbers(read_entries(tmp_path, 7)) == [5]
+    assert numbers(read_entries(tmp_path, 7, KEY)) == [5]
 
 
-def test_sequence_continues_after_the_last_settled_entry(tmp_path: Path) -> None:
-    log_in(tmp_path, last=12).append([HELLO])
+def test_entries_of_another_log_of_the_epoch_are_not_read(tmp_path: Path) -> None:
+    """A bucket and a database that are both restored from backups let an epoch begin again."""
+    old = log_in(tmp_path)
+    old.key = b"another key"
+    for _ in range(3):
+        old.append([HELLO])
+    log_in(tmp_path).append([HELLO])
 
-    assert numbers(read_entries(tmp_path, 7, after=12)) == [13]
+    assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
+
+
+def test_content_of_a_file_cannot_be_an_entry(tmp_path: Path) -> None:
+    """A program may write the bytes of an entry that names a block of another user's file."""
+    forger = IntentLog(tmp_path / "forged", 7, PAGE)
+    (tmp_path / "forged").mkdir()
+    forger.prepare()
+    forger.sequence = 2
+    forger.append([Piece(TWO, 0, b"forged")])
+    forged = (tmp_path / "forged" / NAME).read_bytes()
+
+    log = log_in(tmp_path)
+    log.append([Piece(ONE, 0, bytes(PAGE - 80) + forged)])  # begins at a multiple of a page
+    log.restart()
+    log.append([HELLO])
+
+    assert (tmp_path / NAME).read_bytes()[PAGE : 2 * PAGE] == forged
+    assert numbers(read_entries(tmp_path, 7, KEY)) == [2]
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 32, 64, 68, 80, PAGE + 20])
@@ -78,10 +103,10 @@ def test_changed_byte_makes_an_entry_and_all_after_it_invalid(tmp_path: Path, at
     data[PAGE + at] ^= 1
     (tmp_path / NAME).write_bytes(data)
 
-    assert numbers(read_entries(tmp_path, 7)) == [1]
+    assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
     data[at] ^= 1
     (tmp_path / NAME).write_bytes(data)
-    assert len(read_entries(tmp_path, 7)) == (at > PAGE)
+    assert len(read_entries(tmp_path, 7, KEY)) == (at > PAGE)
 
 
 @pytest.mark.parametrize("size", [0, 20, PAGE - 1, PAGE, PAGE + 40, 2 * PAGE])
@@ -92,16 +117,17 @@ def test_truncated_log_has_only_its_complete_entries(tmp_path: Path, size: int) 
     with (tmp_path / NAME).open("r+b") as file:
         file.truncate(size)
 
-    assert numbers(read_entries(tmp_path, 7)) == [1] * (size >= PAGE)
+    assert numbers(read_entries(tmp_path, 7, KEY)) == [1] * (size >= PAGE)
 
 
 def test_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Path) -> None:
     pieces = [Piece(BlockId(number), 0, b"1") for number in range(1, INTENT_PIECES_MAX + 1)]
     log = IntentLog(tmp_path, 7, size_bytes=64 * KIB)
+    log.key = KEY
     log.prepare()
     log.append(pieces)
 
-    [entry] = read_entries(tmp_path, 7)
+    [entry] = read_entries(tmp_path, 7, KEY)
     assert list(entry.pieces) == pieces
 
 

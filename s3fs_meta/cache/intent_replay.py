@@ -17,7 +17,7 @@ import trio
 
 from s3fs_meta.cache import intent_log
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.intent_log import Entry, IntentLog, Piece
+from s3fs_meta.cache.intent_log import IntentLog, Piece
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
@@ -58,13 +58,18 @@ def note_settled(db: Database, used: Used) -> None:
     local_state.put(db, _ROW, f"{used.epoch} {used.key.hex()} {used.settled}")
 
 
+def end_use(db: Database) -> None:
+    """Record that no entry of any log is needed any more. Transaction: inside a group."""
+    local_state.delete(db, _ROW)
+
+
 def is_in_use(db: Database) -> bool:
-    """Return whether the last mount used the log, so that ``volatile`` is about older programs only."""
+    """Return whether entries may be needed, so that ``volatile`` is about older programs only."""
     return _in_use(db) is not None
 
 
 def _in_use(db: Database) -> Used | None:
-    """Return the log in use, None if the last mount for writing used none."""
+    """Return the log in use, None if no entry can be needed."""
     words = (local_state.get(db, _ROW) or "").split()
     if len(words) != len(Used._fields) or words[0] != local_state.get(db, "epoch"):
         return None
@@ -77,12 +82,9 @@ def needed_pieces(db: Database, directory: Path) -> list[Piece]:
     Raises:
         OSError: the log cannot be read.
     """
-    return [piece for entry in _needed(db, directory) for piece in entry.pieces]
-
-
-def _needed(db: Database, directory: Path) -> list[Entry]:
     used = _in_use(db)
-    return [] if used is None else intent_log.read_entries(directory, *used)
+    entries = [] if used is None else intent_log.read_entries(directory, *used)
+    return [piece for entry in entries for piece in entry.pieces]
 
 
 def only_here(db: Database, pieces: Sequence[Piece]) -> set[BlockId]:
@@ -146,7 +148,7 @@ def _put(files: BlockFiles, piece: Piece) -> None:
 
 
 async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
-    """Make all entries unneeded: sync the files that contain their content, and record this.
+    """End the use of the log: sync the files that contain its content, and record this.
 
     After a kill the files contain every write, because the memory of this machine has survived. A file
     whose end the disk has lost gets it back from the log. After a power cut, ``replay`` has synced and
@@ -155,19 +157,19 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     Raises:
         OSError, DatabaseError: the disk failed.
     """
-    entries = await trio.to_thread.run_sync(_needed, db, files.root)
-    used = _in_use(db)
-    if not entries or used is None:
+    if not is_in_use(db):
         return
     if not power_lost:
-        pieces = [piece for entry in entries for piece in entry.pieces]
+        pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
         wanted = only_here(db, pieces)
         pieces = [piece for piece in pieces if piece.block in wanted]
         sizes = await trio.to_thread.run_sync(_sync_pieces, files, pieces)
         _note(db, sizes)
         block_origins.forget(db, sizes)
     db.begin_local()
-    note_settled(db, used._replace(settled=entries[-1].sequence))
+    end_use(db)
+    if db.pragmas.survives_power_loss:
+        local_state.put(db, "volatile", "nothing")
     db.commit_durable()
     await trio.to_thread.run_sync(db.sync_wal)
 

@@ -72,7 +72,8 @@ CREATE TABLE IF NOT EXISTS outbox (
 --                 'power' (synchronous=off) or 'nothing'; after that event the rows are not trusted.
 --                 Also 'power' if the intent log of this epoch is in use, for programs without it
 --   intent_log    the epoch and the random key of the intent log in use, and the number of its last
---                 entry that synced block files contain; not valid in another epoch
+--                 entry that synced block files contain; not valid in another epoch, and absent
+--                 after a recovery or a clean unmount, from the next opening on
 --   power_lost    '1' from the first mount after a power cut until the block files were checked
 --   suspect       '1' after a power cut until every clean block was verified
 --   boot_id       /proc/sys/kernel/random/boot_id of the last mount, with the number of the attached

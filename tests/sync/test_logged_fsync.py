@@ -117,6 +117,37 @@ async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
         assert local_state.get(session.db, "volatile") == "nothing"
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
+async def test_state_is_doubtful_if_it_was_mounted_with_synchronous_off_after_the_log_was_used(
+    power: Power, is_clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only mount also writes rows, and it does not begin an epoch."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        await session.durability.sync_file(write_file(session, b"fsynced"))
+        if is_clean:
+            await session.close()
+    unsafe = OpenOptions(read_only=True, pragmas=Pragmas(synchronous="off"))
+    async with power.session("a", tasks=False, options=unsafe) as session:
+        assert not session.volume.notices
+    _reboot(tmp_path, monkeypatch)
+
+    async with power.session("a", tasks=False) as session:
+        assert "synchronous=off may have damaged" in session.volume.notices[0]
+
+
+async def test_check_without_repair_keeps_the_warning_for_older_programs(power: Power) -> None:
+    """Only an opening that may change the block files ends the use of the log."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        await session.durability.sync_file(write_file(session, b"fsynced"))
+    check = OpenOptions(read_only=True, repairing=True)
+    async with power.session("a", tasks=False, options=check) as session:
+        assert local_state.get(session.db, "volatile") == "power"
+    async with power.session("a", tasks=False) as session:
+        assert local_state.get(session.db, "volatile") == "nothing"
+
+
 @pytest.mark.parametrize(
     ("journal_mode", "synchronous"), [("delete", "full"), ("wal", "off")], ids=str
 )

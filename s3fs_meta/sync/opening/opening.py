@@ -11,6 +11,7 @@ import trio
 
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
+from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.recovery import restore_content
 from s3fs_meta.clock import Clock
@@ -341,10 +342,24 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
         chain.note_own(db, max(own, chain.noted_own(db) or own))
     local_state.put(db, "boot_id", memory)
     local_state.put(db, "clean", "0")
-    local_state.put(db, "volatile", local_state_choice.volatility(db.pragmas))
+    local_state.put(db, "volatile", _volatile(db, crashed=crashed))
+    if not crashed:
+        intent_replay.end_use(db)
     db.commit_durable()
     db.mark_changed(crashed or local_state.get(db, "changed") == "1")
     return crashed, power_lost
+
+
+def _volatile(db: Database, *, crashed: bool) -> str:
+    """Return the event that a state in use does not survive, for this and for earlier programs.
+
+    Earlier programs must quarantine the state after a power cut until the intent log of a crashed
+    process is settled.
+    """
+    volatile = local_state_choice.volatility(db.pragmas)
+    return (
+        "power" if crashed and volatile == "nothing" and intent_replay.is_in_use(db) else volatile
+    )
 
 
 async def close_filesystem(volume: Volume, *, release: bool) -> None:

@@ -377,7 +377,7 @@ class BlockCache:
         self._files.write_within(located.block, offset, data, located.plain_bytes)
         unlogged = self.block_sync.unlogged
         if offset > located.plain_bytes:
-            is_logged = unlogged.covers(located.block)
+            is_logged = unlogged.covers(located.block, located.plain_bytes)
             self._copies.note_gap(located.block, located.plain_bytes, offset, is_logged=is_logged)
         unlogged.add(located.block, min(offset, located.plain_bytes), offset + len(data))
         size_bytes = max(located.plain_bytes, offset + len(data))

@@ -80,6 +80,7 @@ class BlockSync:
                 sync = partial(self._files.sync, unsynced, named)
                 await self._thread.run(sync, meanwhile=meanwhile)
                 await self._note_synced(lengths)
+                self.unlogged.end_sync()
             except BaseException:
                 self.unlogged.give_up()
                 for block in unsynced:
@@ -131,7 +132,7 @@ class BlockSync:
             except BaseException:
                 self.unlogged.give_up()
                 raise
-            self.unlogged.note_logged(piece.block for piece in pieces)
+            self.unlogged.note_logged((piece.block, piece.offset, piece.stop) for piece in pieces)
         return True
 
     def _append(self, log: IntentLog, pieces: Sequence[Piece]) -> None:

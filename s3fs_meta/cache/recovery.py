@@ -163,8 +163,8 @@ class KnownCopies:
             block: the dirty block.
             content_bytes: the length of its content before the write.
             gap_end: the end of the zeros.
-            is_logged: the intent log contains all unsynced content of the block, so a hole or gap
-                that was recorded before is needed no more.
+            is_logged: with the intent log, content of this length is durable, so a hole or gap that
+                was recorded before is needed no more.
         """
         if block in self._known and not is_logged:
             block_origins.extend(self._db, block, content_bytes, gap_end)

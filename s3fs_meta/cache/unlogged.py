@@ -20,13 +20,13 @@ class UnloggedRanges:
         """Begin with unknown ranges, because a killed daemon may have written blocks."""
         self._ranges: list[Range] = []
         self._bytes = 0
-        # blocks that the log contains since the last sync, and that were not written since
-        self._logged: set[BlockId] = set()
+        self._logged: dict[
+            BlockId, int
+        ] = {}  # lengths that entries since the last sync gave blocks
         self.are_known = False
 
     def add(self, block: BlockId, start: int, stop: int) -> None:
         """Record a write; a write that continues the last one extends its range."""
-        self._logged.discard(block)
         if not self.are_known:
             return
         ranges = self._ranges
@@ -48,8 +48,11 @@ class UnloggedRanges:
     def begin_sync(self) -> None:
         """Forget all ranges, because a sync of all written files begins."""
         self.are_known = True
-        self._logged.clear()
         self._clear()
+
+    def end_sync(self) -> None:
+        """Forget what was logged, because the rows have the synced lengths of all written files."""
+        self._logged.clear()
 
     def take(self) -> list[Range]:
         """Return the ranges in the order of their writes, and forget them: the log gets them."""
@@ -57,19 +60,14 @@ class UnloggedRanges:
         self._clear()
         return taken
 
-    def note_logged(self, blocks: Iterable[BlockId]) -> None:
-        """Record that the log durably contains all ranges that the last call of ``take`` returned.
+    def note_logged(self, ranges: Iterable[Range]) -> None:
+        """Record that the log durably contains ranges that ``take`` returned."""
+        for block, _start, stop in ranges:
+            self._logged[block] = max(self._logged.get(block, 0), stop)
 
-        Args:
-            blocks: the blocks of these ranges. A block written meanwhile is not covered.
-        """
-        if self.are_known:
-            self._logged.update(blocks)
-            self._logged.difference_update(block for block, _start, _stop in self._ranges)
-
-    def covers(self, block: BlockId) -> bool:
-        """Return whether the log contains all that was written to a block since the last sync."""
-        return block in self._logged
+    def covers(self, block: BlockId, content_bytes: int) -> bool:
+        """Return whether a block of a given length had this length in the last entry of the log."""
+        return self._logged.get(block) == content_bytes
 
     def _clear(self) -> None:
         self._ranges = []

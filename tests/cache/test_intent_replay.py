@@ -119,6 +119,21 @@ async def test_zeros_after_logged_content_survive_a_lost_write(logged: CacheBenc
         content(logged, 0)
 
 
+async def test_zeros_after_overwritten_logged_content_survive_a_lost_write(
+    logged: CacheBench,
+) -> None:
+    """An overwrite in place does not change which bytes of the block are durable."""
+    logged.write(0, b"ab")
+    await fsync(logged)
+    for offset, data in ((0, b"A"), (5, b"lost")):
+        logged.db.begin()
+        logged.cache.write_in_place(logged.located(0), offset, data)
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 1, 5) == b"b\0\0\0"
+
+
 @pytest.mark.parametrize("hole_bytes", [0, 5])
 async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
     logged: CacheBench, hole_bytes: int

@@ -70,45 +70,29 @@ def test_bytes_of_taken_ranges_do_not_count_any_more(ranges: UnloggedRanges) -> 
     assert ranges.are_known
 
 
-def test_block_is_covered_from_its_entry_to_its_next_write(ranges: UnloggedRanges) -> None:
+def test_block_is_covered_from_its_entry_until_it_grows(ranges: UnloggedRanges) -> None:
     ranges.add(ONE, 0, 5)
-    ranges.take()
-    assert not ranges.covers(ONE)
-    ranges.note_logged([ONE])
-    assert ranges.covers(ONE)
+    taken = ranges.take()
+    assert not ranges.covers(ONE, 5)
+    ranges.note_logged(taken)
     ranges.add(ONE, 3, 4)
-    assert not ranges.covers(ONE)
+    ranges.note_logged(ranges.take())
+
+    assert (ranges.covers(ONE, 5), ranges.covers(ONE, 6), ranges.covers(TWO, 0)) == (
+        True,
+        False,
+        False,
+    )
 
 
-def test_block_written_while_its_entry_is_appended_is_not_covered(ranges: UnloggedRanges) -> None:
+def test_block_stays_covered_until_a_sync_has_ended(ranges: UnloggedRanges) -> None:
+    """Until then the rows lack its length, and the log has its content."""
     ranges.add(ONE, 0, 5)
-    ranges.add(TWO, 0, 5)
-    ranges.take()
-    ranges.add(ONE, 5, 6)
-    ranges.note_logged([ONE, TWO])
-
-    assert (ranges.covers(ONE), ranges.covers(TWO)) == (False, True)
-
-
-def test_entry_during_which_the_ranges_became_unknown_covers_nothing(
-    ranges: UnloggedRanges,
-) -> None:
-    ranges.add(ONE, 0, 5)
-    ranges.take()
+    ranges.note_logged(ranges.take())
     ranges.give_up()
-    ranges.note_logged([ONE])
-
-    assert not ranges.covers(ONE)
-
-
-def test_write_while_the_ranges_are_unknown_ends_the_cover(ranges: UnloggedRanges) -> None:
-    ranges.add(ONE, 0, 5)
-    ranges.add(TWO, 0, 5)
-    ranges.take()
-    ranges.note_logged([ONE, TWO])
-    ranges.give_up()
-    ranges.add(ONE, 5, 6)
-
-    assert (ranges.covers(ONE), ranges.covers(TWO)) == (False, True)
     ranges.begin_sync()
-    assert not ranges.covers(TWO)
+    assert ranges.covers(ONE, 5)
+
+    ranges.end_sync()
+
+    assert not ranges.covers(ONE, 5)

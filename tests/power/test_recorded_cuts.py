@@ -221,6 +221,58 @@ async def test_mounts_after_failed_syncs_keep_all_promises_after_power_cuts(
     await judge_random_states(run, seed, 8, boots)
 
 
+def make_logged(seed: int, steps: int) -> list[Step]:
+    """Return a program of small changes and many calls of fsync, which the intent log can contain."""
+    dice = random.Random(seed)
+    program: list[Step] = [
+        Wish(Act.MAKE_FILE),
+        Wish(Act.MAKE_FILE, 0, 1),
+        Wish(Act.APPEND, 0, 0, 3, 1),
+    ]
+    program += [Wish(Act.FSYNC), SYNC]
+    for _ in range(steps):
+        a, b, c, d = (dice.randrange(16) for _ in range(4))
+        changes: tuple[Step, ...] = (
+            Wish(Act.WRITE, a % 3, b, c % 4, d or 1),
+            Wish(Act.APPEND, a % 3, 0, c, d or 1),
+            Wish(Act.TRUNCATE, a % 3, b % 3),
+            Wish(Act.COPY_RANGE, a % 3, b, c, d),
+            dice.choice(
+                (Wish(Act.MAKE_FILE, 0, b), Wish(Act.RENAME, a, b, c), Wish(Act.UNLINK, a, b))
+            ),
+        )
+        events = (SYNC, UPLOAD, FLUSH, KILL, REMOUNT, CancelledFlush(4 * a))
+        fsync = Wish(Act.FSYNC, a)
+        program.append(
+            dice.choice(
+                (*changes, *changes, COMMIT, COMMIT, BUSY, *5 * [fsync], dice.choice(events))
+            )
+        )
+    return program
+
+
+@pytest.mark.parametrize("seed", [600, 601, 679])
+async def test_logged_content_keeps_all_promises_after_power_cuts(
+    template: MemoryStore, boots: Boots, seed: int
+) -> None:
+    """The intent log is used, filled, restarted, and ended by kills and remounts."""
+    run = await record(make_logged(seed, 30), boots.next_home(), template, Pragmas())
+
+    await judge_choice(run, len(run.events), Dice(seed), boots.next_home())
+    await judge_random_states(run, seed, 6, boots)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(610, 730))
+async def test_much_logged_content_keeps_all_promises_after_power_cuts(
+    template: MemoryStore, boots: Boots, seed: int
+) -> None:
+    run = await record(make_logged(seed, 60), boots.next_home(), template, Pragmas())
+
+    await judge_random_states(run, seed, 20, boots)
+
+
 EVERY_MAX: Final = 9  # Up to this number of unsynced changes, every combination is tried.
 
 

@@ -80,17 +80,24 @@ class IntentLog:
         """Open the file with all its space on the disk. No entry in the file may be needed.
 
         Raises:
-            OSError: the disk is full or failed.
+            OSError: the disk is full or failed; the file was removed, so that it takes no space.
         """
         fd = os.open(self._path, _OPEN, FILE_MODE)
         weakref.finalize(self, os.close, fd)
+        try:
+            self._allocate(fd)
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            raise
+        self._fd = fd
+
+    def _allocate(self, fd: int) -> None:
         position = os.fstat(fd).st_size
         while position < self._size_bytes:
             count = min(_ZEROS_BYTES, self._size_bytes - position)
             position += os.pwrite(fd, bytes(count), position)
         os.fsync(fd)
         sync_path(self._path.parent)
-        self._fd = fd
 
     def has_room(self, pieces: int, content_bytes: int) -> bool:
         """Return whether an entry of this size fits after the last one."""

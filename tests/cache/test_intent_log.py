@@ -1,5 +1,7 @@
 """The intent log: which entries are read back, and what a torn or old entry means."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,18 @@ def test_prepared_log_has_its_space_on_the_disk(tmp_path: Path) -> None:
     found = (tmp_path / NAME).stat()
     assert found.st_size == 4 * PAGE
     assert found.st_blocks * 512 >= found.st_size
+
+
+def test_full_disk_keeps_no_part_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(OSError, match="No space left"):
+        log_in(tmp_path)
+    assert not (tmp_path / NAME).exists()
 
 
 def test_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> None:

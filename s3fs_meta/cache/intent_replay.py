@@ -80,10 +80,17 @@ def needed_pieces(db: Database, directory: Path) -> list[Piece]:
     """Return the content that block files in a directory may lack, in the order of its writes.
 
     Raises:
-        OSError: the log cannot be read.
+        DatabaseError: the log cannot be read.
     """
     used = _in_use(db)
-    entries = [] if used is None else intent_log.read_entries(directory, *used)
+    try:
+        entries = [] if used is None else intent_log.read_entries(directory, *used)
+    except OSError as exc:
+        raise DatabaseError(
+            f"{str(directory / intent_log.NAME)!r} cannot be read ({exc.strerror or exc}); it may have"
+            " the only copy of content that fsync made durable: check the disk (fsck), and mount again."
+            " If the file stays unreadable, move it away; reads of that content then fail"
+        ) from exc
     return [piece for entry in entries for piece in entry.pieces]
 
 

@@ -347,6 +347,18 @@ async def test_first_entry_announces_the_log_to_older_programs(logged: CacheBenc
     assert cached_blocks.in_state(logged.db, BlockState.DIRTY)
 
 
+async def test_log_that_cannot_be_read_refuses_the_mount_with_advice(logged: CacheBench) -> None:
+    """Without the log, promised content would be read as lost, and could not come back."""
+    logged.write(0, b"fsynced")
+    await fsync(logged)
+    log = logged.files.root / NAME
+    log.unlink()
+    log.mkdir()
+
+    with pytest.raises(DatabaseError, match=r"intent-log' cannot be read .*move it away"):
+        await lose_power(logged)
+
+
 async def test_cache_file_that_cannot_be_written_keeps_its_content_in_the_log(
     logged: CacheBench,
 ) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from s3fs_meta import machine
 from s3fs_meta.cache.intent_log import NAME
+from s3fs_meta.check.report import Report
+from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state
@@ -115,6 +117,28 @@ async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
         assert session.volume.notices == ()
         assert await read_file(session, ino) == b"fsynced"
         assert local_state.get(session.db, "volatile") == "nothing"
+
+
+async def test_check_without_repair_finds_logged_content_after_a_power_cut(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check changes no block file, and the log is no unknown file of the cache directory."""
+    async with power.session("a", tasks=False) as session:
+        await make_log(session)
+        await session.durability.sync_file(write_file(session, b"fsynced"))
+        assert lose_unsynced_files(session)
+    _reboot(tmp_path, monkeypatch)
+
+    check = OpenOptions(read_only=True, repairing=True)
+    async with power.session("a", tasks=False, options=check) as session:
+        opened = session.volume
+        directory = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
+        examined = Examined(opened.db, opened.store, opened.keyring, directory)
+        report = await check_filesystem(examined, Wanted(), Report(), power.clock)
+
+    about_files = {"I43", "I45"}
+    found = [each for verdict in report.verdicts for each in verdict.examples]
+    assert [str(each) for each in found if each.invariant in about_files] == []
 
 
 @pytest.mark.parametrize("is_clean", [False, True])

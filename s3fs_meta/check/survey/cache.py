@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from s3fs_meta.cache import intent_log, intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.context import Examination
 from s3fs_meta.codec.keyring import Keyring
@@ -20,17 +21,33 @@ from s3fs_meta.model import BlockId
 
 
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
-    """Record every file of the cache directory, and the unfinished files in *tmp*."""
+    """Record every file of the cache directory, and the unfinished files in *tmp*.
+
+    Content that only the intent log has counts as content of block files, because the next mount
+    writes it there.
+    """
     exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)
-    for batch in _batches(_paths(files.root)):
+    log = files.root / intent_log.NAME
+    for batch in _batches(path for path in _paths(files.root) if path != log):
         blocks = {path: _block(path, directory) for path in batch}
         exam.evidence.note_files(
             (block, path.stat().st_size) for path, block in blocks.items() if block is not None
         )
         exam.evidence.note_strays(str(path) for path, block in blocks.items() if block is None)
     exam.evidence.note_strays(str(path) for path in _paths(tmp))
+    _note_logged(exam, files)
     exam.use_files(files)
+
+
+def _note_logged(exam: Examination, files: BlockFiles) -> None:
+    pieces = intent_replay.needed_pieces(exam.db, files.root)
+    wanted = intent_replay.only_here(exam.db, pieces)
+    sizes = {block: files.size(block) or 0 for block in wanted}
+    for piece in pieces:
+        if piece.block in wanted:
+            sizes[piece.block] = max(sizes[piece.block], piece.stop)
+    exam.evidence.note_files(sizes.items())
 
 
 def _paths(root: Path) -> Iterator[Path]:

@@ -114,28 +114,44 @@ def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
     return held.state in _ONLY_HERE and row is not None and row.pack is None
 
 
-async def replay(db: Database, files: BlockFiles) -> None:
+async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[Piece]]:
     """Write the content of all needed entries into the block files, after a power cut.
 
-    A second call has no effect. The entries stay needed until ``settle``.
+    Return the content by block. A second call has no effect. The entries stay needed until ``settle``.
 
     Raises:
         OSError, DatabaseError: the disk failed.
     """
     pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
-    ends: dict[BlockId, int] = {}
     wanted = only_here(db, pieces)
+    logged: dict[BlockId, list[Piece]] = {}
     for piece in pieces:
         if piece.block in wanted:
-            synced_bytes = ends.get(piece.block, cached_blocks.synced_bytes(db, piece.block))
-            await trio.to_thread.run_sync(_put, files, piece)
-            ends[piece.block] = max(synced_bytes, piece.stop)
-    if not ends:
-        return
+            logged.setdefault(piece.block, []).append(piece)
+    if not logged:
+        return logged
+    ends: dict[BlockId, int] = {}
+    for block, its in logged.items():
+        end = await trio.to_thread.run_sync(put_all, files, its)
+        ends[block] = max(end, cached_blocks.synced_bytes(db, block))
     await trio.to_thread.run_sync(files.sync, sorted(ends))
     _note(db, ends)
     db.commit_durable()
     await trio.to_thread.run_sync(db.sync_wal)
+    return logged
+
+
+def put_all(files: BlockFiles, pieces: Iterable[Piece]) -> int:
+    """Write the logged content of one block into its file; return the end of this content. In a thread.
+
+    Raises:
+        DatabaseError: the disk is full, or cannot open or write the file.
+    """
+    end = 0
+    for piece in pieces:
+        _put(files, piece)
+        end = max(end, piece.stop)
+    return end
 
 
 def _put(files: BlockFiles, piece: Piece) -> None:

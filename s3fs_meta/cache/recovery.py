@@ -13,7 +13,7 @@ until the copy is synced, or in its pack.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ import trio
 
 from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.intent_log import Piece
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, LostBlockError, ObjectMissingError
@@ -33,6 +34,7 @@ from s3fs_meta.model import BlockId
 from s3fs_meta.objects.contract import ObjectStore
 
 _FIRST: Final = BlockId(0)
+_NOTHING_LOGGED: Final[Mapping[BlockId, Sequence[Piece]]] = {}
 _log = logging.getLogger(__name__)
 
 # A function that returns up to a given number of bytes from the start of a block's file.
@@ -185,8 +187,9 @@ async def restore_content(
 ) -> None:
     """Restore the content that the files of dirty and sealed blocks lack after a crash.
 
-    The log is replayed twice: a copied block may have an origin whose content only the log has, and
-    later writes into the copy may be in the log, too. A second call has no effect.
+    The log is replayed first, because a copied block may have an origin whose content only the log
+    has. A restored block gets its logged content again at once, because it may be an origin, too.
+    A second call has no effect.
 
     Args:
         db: the database.
@@ -200,18 +203,25 @@ async def restore_content(
         OSError, DatabaseError: the disk failed.
     """
     if power_lost:
-        await intent_replay.replay(db, files)
-        await restore_copies(db, files, keyring, store)
-        await intent_replay.replay(db, files)
+        logged = await intent_replay.replay(db, files)
+        await restore_copies(db, files, keyring, store, logged)
     await intent_replay.settle(db, files, power_lost=power_lost)
 
 
 async def restore_copies(
-    db: Database, files: BlockFiles, keyring: Keyring, store: ObjectStore
+    db: Database,
+    files: BlockFiles,
+    keyring: Keyring,
+    store: ObjectStore,
+    logged: Mapping[BlockId, Sequence[Piece]] = _NOTHING_LOGGED,
 ) -> None:
     """Restore the content of copied blocks that were never synced, from their origins.
 
-    Later writes to the copied blocks are lost, as after any power cut. A second call has no effect.
+    Later writes to the copied blocks are lost, as after any power cut, if the intent log lacks them.
+    A second call has no effect.
+
+    Args:
+        logged: the content of blocks in the intent log.
 
     Raises:
         StoreError: an origin exists only in the store, which is unavailable; nothing was lost.
@@ -227,9 +237,12 @@ async def restore_copies(
             await trio.to_thread.run_sync(files.extend, copy.block, len(data))
         else:
             await trio.to_thread.run_sync(files.create, copy.block, 0, data)
+        its = logged.get(copy.block, ())
+        end = max(len(data), await trio.to_thread.run_sync(intent_replay.put_all, files, its))
         await trio.to_thread.run_sync(files.sync, [copy.block])
         db.begin_local()
-        cached_blocks.note_synced(db, [(copy.block, len(data))])
+        synced_bytes = end if copy.holds_bytes is None else min(end, copy.holds_bytes)
+        cached_blocks.note_synced(db, [(copy.block, synced_bytes)])
     db.begin_local()
     block_origins.forget(db, block_origins.blocks(db))
     db.commit_durable()
@@ -240,7 +253,8 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
     """Follow a chain of copies to its first origin, for callers that restore no files.
 
     Args:
-        others: all copied blocks that are dirty or sealed, by block number.
+        others: all copied blocks that are dirty or sealed, by block number, except those of whose
+            content the intent log has a part.
     """
     origin = others.get(copy.origin)
     while copy.hash is None and origin is not None and origin.block < copy.block:

@@ -67,6 +67,9 @@ class KeptContent:
             for piece in pieces:
                 if piece.block in wanted:
                     self._logged.setdefault(piece.block, []).append(piece)
+        self._not_logged = {
+            block: copy for block, copy in self._copies.items() if block not in self._logged
+        }
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.
@@ -90,7 +93,7 @@ class KeptContent:
         if copy is None:
             synced_bytes = self._synced_bytes.get(located.block, located.plain_bytes)
             return Content(data, max(synced_bytes, self._logged_bytes(located.block)))
-        copy = through(copy, self._copies)
+        copy = through(copy, self._not_logged)
         kept = await content_before(
             copy,
             self._db,

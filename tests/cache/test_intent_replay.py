@@ -229,6 +229,26 @@ async def test_copy_of_a_deleted_block_is_restored_from_the_log(logged: CacheBen
     assert content(logged, 0) == b"fsyn"
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_copy_gets_the_logged_content_that_replaced_a_hole_of_its_origin(
+    logged: CacheBench, is_deleted: bool
+) -> None:
+    """The origin is restored first: its hole must not replace content that the log has."""
+    logged.db.begin()
+    logged.cache.write_new(INO, BlockIndex(0), 5, b"after a hole")
+    logged.cache.write_in_place(logged.located(0), 1, b"in it")
+    await fsync(logged)
+    if not is_deleted:
+        logged.db.begin()
+        logged.cache.seal([logged.located(0).block])
+    for block in _truncate(logged, 4):
+        lose_file(logged, block)
+
+    await lose_power(logged)
+
+    assert content(logged, 0) == b"\0in "
+
+
 async def test_deleted_block_is_durable_after_a_kill_until_its_copy_is(logged: CacheBench) -> None:
     """The mount after a kill forgets the log, so the file of the deleted block must be durable."""
     logged.write(0, b"fsynced")

@@ -28,7 +28,7 @@ from s3fs_meta.errors import DatabaseError
 from s3fs_meta.hashed_dir import sync_path, write_again
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import set_nocow
-from s3fs_meta.meta.tables import cached_blocks, local_state
+from s3fs_meta.meta.tables import block_origins, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -62,6 +62,7 @@ async def write_database_again(state_dir: StateDir) -> None:
 async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:
     """Write all dirty blocks again if a sync has failed; forget the failure; return notices.
 
+    Deleted blocks from which a dirty block may be restored are written again, too.
     Uploaded blocks are dropped from memory and become suspect: their files are compared with their
     hashes, as after a power loss.
 
@@ -82,8 +83,13 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
         mine = await trio.to_thread.run_sync(lambda: sorted(files.numbers()))
     else:
         tails = {tail.block: tail.synced_bytes for tail in cached_blocks.unsynced_tails(db)}
+        origins = block_origins.origins_not_uploaded(db)
         for block, state, _size in cached_blocks.rows_with_size(db):
-            (mine if state in {BlockState.DIRTY, BlockState.SEALED} else others).append(block)
+            is_origin = state is BlockState.DOOMED and block in origins
+            if is_origin:  # a power cut may need it for a copy that is not synced
+                tails[block] = cached_blocks.synced_bytes(db, block)
+            is_mine = is_origin or state in {BlockState.DIRTY, BlockState.SEALED}
+            (mine if is_mine else others).append(block)
     await _in_thread(state_dir.blocks, partial(files.write_again, mine, tails))
     await trio.to_thread.run_sync(files.drop_pages, others)
     if db is not None:

@@ -12,8 +12,8 @@ from s3fs_meta import machine, sync_failures
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockState, Ino
+from s3fs_meta.meta.tables import block_map, cached_blocks
+from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
@@ -81,6 +81,29 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
         await session.durability.sync_file(ino)
 
     assert not _is_noted(power)
+
+
+async def test_mount_after_a_failed_sync_writes_the_deleted_origin_of_a_copy_again(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later power cut restores the copy from it, perhaps with content that only the log had."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        located = session.cache.located(ino, BlockIndex(0))
+        assert located is not None
+        session.db.begin()
+        copy = session.cache.copy_on_write(located, ino, BlockIndex(0), 5, cuts=True)
+        block_map.replace(session.db, ino, BlockIndex(0), located.block, copy)
+        session.cache.release(located.block)
+        session.durability.commit()
+        with monkeypatch.context() as failing:
+            _fail(failing, "/blocks/", "fdatasync")
+            with pytest.raises(OSError, match="Input/output"):
+                await session.durability.sync_all()
+    synced = _note_fsyncs(monkeypatch)
+
+    async with power.session("a", tasks=False):
+        assert {f"again-{located.block:x}", f"again-{copy:x}"} <= set(synced)
 
 
 async def test_uploaded_blocks_are_verified_after_a_failed_sync(

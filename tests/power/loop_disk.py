@@ -11,8 +11,11 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
+
+from tests.programs import PROCESS_S_MAX
 
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
 _LOGFLUSH: Final = 1
@@ -52,12 +55,20 @@ class LoopDisk:
         the old device, whose ext4 refuses all requests.
         """
         if self.mountpoint.is_mount():
-            subprocess.run(["umount", self.mountpoint], check=True)
+            self._detach()
         if self._is_cut:
             copy = self.image.with_suffix(".copy")
             subprocess.run(["cp", "--sparse=always", self.image, copy], check=True)
             copy.replace(self.image)
             self._is_cut = False
+
+
+    def _detach(self) -> None:
+        """Unmount the disk, waiting for processes of a killed daemon that have not exited yet."""
+        deadline_s = time.monotonic() + PROCESS_S_MAX
+        while subprocess.run(["umount", self.mountpoint], check=False).returncode != 0:
+            assert time.monotonic() < deadline_s, "the disk stayed busy"
+            time.sleep(0.05)
 
 
 @functools.cache

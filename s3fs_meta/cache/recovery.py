@@ -234,6 +234,8 @@ async def restore_copies(
             copy, db, beginning, keyring, store, durable_bytes=durable_bytes
         )
         if copy.origin == copy.block:
+            content_bytes = min(copy.plain_bytes, len(data))
+            await trio.to_thread.run_sync(files.cut_after, copy.block, content_bytes)
             await trio.to_thread.run_sync(files.extend, copy.block, len(data))
         else:
             await trio.to_thread.run_sync(files.create, copy.block, 0, data)

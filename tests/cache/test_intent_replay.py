@@ -157,6 +157,19 @@ async def test_zeros_after_a_logged_gap_or_hole_survive_a_lost_write(
     assert logged.cache.read_local(logged.located(0), 0, 20) == expected
 
 
+async def test_bytes_of_an_undone_write_do_not_return_in_a_gap(logged: CacheBench) -> None:
+    """A killed daemon left them in the file, and the disk has them in the page of the gap."""
+    block = logged.write(0, b"ab")
+    await logged.cache.block_sync.sync_files()
+    logged.db.begin()
+    logged.cache.write_in_place(logged.located(0), 5, b"lost")
+    logged.files.put(block, 2, b"old")
+
+    await lose_power(logged)
+
+    assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
+
+
 async def test_gap_made_while_its_block_is_appended_is_recoverable_without_the_entry(
     logged: CacheBench,
 ) -> None:

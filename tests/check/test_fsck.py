@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.check.fsck import _shown, check_database
+from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Finding, Mode, Report
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, Ino
 from tests.check.healthy import PROPERTIES, Healthy
 
 ROOT = Path(__file__).parents[2]
@@ -173,8 +173,15 @@ def test_report_counts_all_findings_and_keeps_the_first_ones(healthy: Healthy) -
     assert parents.examples[0].path == "/directory/inner/0"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'"), (7, "7")]
-)
-def test_finding_shows_the_names_of_files_as_text(value: object, text: str) -> None:
-    assert repr(_shown(value)) == text
+@pytest.mark.parametrize(("name", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'")])
+def test_finding_shows_the_names_of_files_as_text(healthy: Healthy, name: bytes, text: str) -> None:
+    """A name that is UTF-8 is shown as text, any other name as bytes, and a number as digits."""
+    healthy.db.begin()
+    dentries.add(healthy.db, healthy.inner, name, Ino(1 << 30))
+    healthy.db.commit()
+
+    findings = [finding.what for one in healthy.check().verdicts for finding in one.examples]
+
+    assert (
+        f"name {text} in directory {healthy.inner} refers to inode {1 << 30}, which does not exist"
+    ) in findings

@@ -269,10 +269,30 @@ def encode(superblock: Superblock) -> bytes:
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
-    data = text_object.encode("superblock", superblock.format_version, _fields(superblock))
+    data = text_object.encode("superblock", superblock.format_version, fields_of(superblock))
     if decode(KEY, data) != superblock:
         raise FormatError(KEY, "the encoded superblock decodes to different fields")
     return data
+
+
+def fields_of(superblock: Superblock) -> dict[str, object]:
+    """Return the JSON fields of a superblock, in the format version that it declares."""
+    lock = superblock.wrapped_by_passphrase
+    version = superblock.format_version
+    return {
+        **({"retention_s": superblock.retention_s} if version >= _RETENTION_SINCE else {}),
+        **({"generation": superblock.generation} if version >= _GENERATION_SINCE else {}),
+        "uuid": superblock.uuid,
+        "label": superblock.label,
+        "block_bytes": superblock.block_bytes,
+        "page_size": superblock.page_size,
+        "unsafe_single_writer": superblock.unsafe_single_writer,
+        "features": list(superblock.features),
+        "hash_key": superblock.hash_key,
+        "wrapped_by_passphrase": lock and key_slots.lock_fields(lock),
+        "wrapped_by_recovery": superblock.wrapped_by_recovery,
+        "authenticator": superblock.authenticator,
+    }
 
 
 def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
@@ -360,27 +380,8 @@ def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: 
         )
 
 
-def _fields(superblock: Superblock) -> dict[str, object]:
-    lock = superblock.wrapped_by_passphrase
-    version = superblock.format_version
-    return {
-        **({"retention_s": superblock.retention_s} if version >= _RETENTION_SINCE else {}),
-        **({"generation": superblock.generation} if version >= _GENERATION_SINCE else {}),
-        "uuid": superblock.uuid,
-        "label": superblock.label,
-        "block_bytes": superblock.block_bytes,
-        "page_size": superblock.page_size,
-        "unsafe_single_writer": superblock.unsafe_single_writer,
-        "features": list(superblock.features),
-        "hash_key": superblock.hash_key,
-        "wrapped_by_passphrase": lock and key_slots.lock_fields(lock),
-        "wrapped_by_recovery": superblock.wrapped_by_recovery,
-        "authenticator": superblock.authenticator,
-    }
-
-
 def _authenticator(superblock: Superblock, keyring: Keyring) -> str:
-    fields = dump(_fields(replace(superblock, authenticator=None)))
+    fields = dump(fields_of(replace(superblock, authenticator=None)))
     version = str(superblock.format_version).encode("ascii")
     return keyring.checksum(b"superblock", version, fields).hex()
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from s3fs_meta.codec import envelope, superblock, text_object
+from s3fs_meta.codec import envelope, text_object
 from s3fs_meta.codec.fields import INTEGER_MAX
 from s3fs_meta.codec.key_slots import CHEAPEST_COST, STANDARD_COST
 from s3fs_meta.codec.keyring import Keyring
@@ -19,6 +19,7 @@ from s3fs_meta.codec.superblock import (
     decode,
     encode,
     encode_tombstone,
+    fields_of,
     is_authentic,
     renew_recovery_key,
     rewrap,
@@ -284,11 +285,6 @@ def test_key_slot_cannot_be_opened_in_a_superblock_with_another_uuid() -> None:
         unlock(forged, b"secret")
     with pytest.raises(PassphraseError):
         unlock_with_recovery(forged, recovery_key)
-
-
-def fields_of(made: Superblock) -> dict[str, object]:
-    """Return the JSON fields of a superblock."""
-    return superblock._fields(made)
 
 
 def fields_but_signature(made: Superblock) -> dict[str, object]:

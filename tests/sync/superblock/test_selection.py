@@ -209,7 +209,7 @@ async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power
     if not power.encrypted:
         pytest.skip("its fields are protected by nothing")
     present = superblock_codec.decode(KEY, power.store.objects[KEY])
-    fields = superblock_codec._fields(present) | {"generation": 9, "retention_s": 0}
+    fields = superblock_codec.fields_of(present) | {"generation": 9, "retention_s": 0}
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 3, fields)
 
     keys = await power.keys()

@@ -72,6 +72,7 @@ class Volume:
         options: FilesystemOptions | None = None,
         *,
         cache_bytes: int = 256 * MIB,
+        supplementary_groups: tuple[int, ...] = (),
         notices: KernelNotices = NO_KERNEL,
         slices: Slices = DEFAULT_SLICES,
         takes_over: bool = False,
@@ -96,6 +97,7 @@ class Volume:
                 self.clock,
                 options or FilesystemOptions(access_time=AccessTime.NEVER),
                 sync_file=self.session.durability.sync_file,
+                groups_of=lambda _pid: supplementary_groups,
                 notices=notices,
                 slices=slices,
             )

@@ -10,19 +10,19 @@ from s3fs_meta.model import ROOT_INO
 from tests.fs.conftest import ROOT, Volume, make_file
 
 
-def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
+def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
     """Simulate a local disk with this number of free bytes above the reserve."""
-    disk = fs.changes._disk  # noqa: SLF001 - a full disk
-    disk._granted_bytes = 0  # noqa: SLF001 - a full disk
+    disk = volume.session.cache.disk
     monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
+    assert disk.has_room(0) is (spare_bytes >= 0)  # The free space is measured again.
 
 
 async def test_full_disk_refuses_new_operations(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gate refuses operations on a full disk, where SQLite would lose a whole group."""
     ino = make_file(fs, b"f")
-    fill(fs, monkeypatch, 0)
+    fill(volume, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):
         make_file(fs, b"g")
     with pytest.raises(NoSpaceLeftError):
@@ -33,14 +33,14 @@ async def test_full_disk_refuses_new_operations(
 
 
 async def test_full_disk_still_allows_removals(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removal may use the disk reserve, but at most half of it."""
     make_file(fs, b"f")
     make_file(fs, b"g")
-    fill(fs, monkeypatch, -DISK_RESERVE_BYTES // 4)
+    fill(volume, monkeypatch, -DISK_RESERVE_BYTES // 4)
     fs.namespace.unlink(ROOT_INO, b"f")
-    fill(fs, monkeypatch, -DISK_RESERVE_BYTES)
+    fill(volume, monkeypatch, -DISK_RESERVE_BYTES)
     with pytest.raises(NoSpaceLeftError):
         fs.namespace.unlink(ROOT_INO, b"g")
 

@@ -129,13 +129,13 @@ async def test_invalid_acl_is_refused(fs: Filesystem) -> None:
     [(0, 0, (), True), (1000, 100, (), True), (1000, 5, (100,), True), (1000, 5, (), False)],
 )
 async def test_setgid_survives_an_acl_set_by_a_group_member(
-    fs: Filesystem, uid: int, gid: int, groups: tuple[int, ...], kept: bool
+    volume: Volume, uid: int, gid: int, groups: tuple[int, ...], kept: bool
 ) -> None:
     """Only root and members of the file's group keep the setgid bit when they set an ACL."""
-    ino = make_file(fs, b"f", mode=0o2755)
-    fs.xattrs._groups_of = lambda _pid: groups  # noqa: SLF001 - groups of a process that does not exist
-    fs.xattrs.set(ino, acl.ACCESS, NAMED, USER._replace(uid=uid, gid=gid))
-    assert bool(fs.getattr(ino).mode & 0o2000) is kept
+    async with volume.mounted(supplementary_groups=groups) as fs:
+        ino = make_file(fs, b"f", mode=0o2755)
+        fs.xattrs.set(ino, acl.ACCESS, NAMED, USER._replace(uid=uid, gid=gid))
+        assert bool(fs.getattr(ino).mode & 0o2000) is kept
 
 
 async def test_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:

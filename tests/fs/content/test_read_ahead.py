@@ -125,8 +125,8 @@ async def test_read_ahead_is_dropped_if_its_queue_is_full(fs: Filesystem, volume
     await fs.open(ino, USER)
     read_ahead, record = fs.data.read_ahead, fs.open_files.find(ino)
     assert record is not None
-    for _ in range(READAHEAD_REQUESTS_MAX):
-        read_ahead._send.send_nowait([])  # noqa: SLF001 - a full queue
-    read_ahead.note(ino, 0, STEP)
-    read_ahead.note(ino, STEP, 2 * STEP)
-    assert record.asked_until == 0
+    for number in range(READAHEAD_REQUESTS_MAX + 1):  # No task fetches the queued blocks.
+        read_ahead.note(ino, 0, STEP)
+        read_ahead.note(ino, STEP, 2 * STEP)
+        assert (record.asked_until == 0) is (number == READAHEAD_REQUESTS_MAX)
+        read_ahead.note(ino, 6 * STEP, 7 * STEP)

@@ -122,8 +122,8 @@ class Operations(pyfuse3.Operations):
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
         # Number of entries in the last completely filled reply.
         self._readdir_rows = READDIR_ROWS_MIN
-        self._barrier = Barrier()
-        self.write_back = WriteBack(self._barrier, filesystem.open_files, self.requests)
+        self.barrier = Barrier()
+        self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Return the reply with an inode's attributes, and count it as a lookup of the inode."""
@@ -142,8 +142,8 @@ class Operations(pyfuse3.Operations):
         found = self._fs.lookup(parent, name)
         if found is None:
             if parent == ROOT_INO:
-                if name == self._barrier.name:
-                    return self._barrier.entry
+                if name == self.barrier.name:
+                    return self.barrier.entry
                 if name == self.past.name:
                     return self.past.top()
             elif parent >= PAST_INO_MIN:
@@ -237,7 +237,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
         """Reply with the attributes of an inode."""
         if ino >= PAST_INO_MIN:
-            return self._barrier.entry if ino == BARRIER_INO else self.past.getattr(ino)
+            return self.barrier.entry if ino == BARRIER_INO else self.past.getattr(ino)
         return self._entry(self._fs.getattr(ino))
 
     @override
@@ -335,7 +335,7 @@ class Operations(pyfuse3.Operations):
         if ino >= PAST_INO_MIN:
             if ino != BARRIER_INO:
                 return self.past.open(ino, flags)
-            self._barrier.opened()
+            self.barrier.opened()
             return pyfuse3.FileInfo(ino)
         self._fs.open_files.expect_reports(True)
         writes = flags & os.O_ACCMODE != os.O_RDONLY
@@ -381,7 +381,7 @@ class Operations(pyfuse3.Operations):
         if missing is None:
             return len(data)
         asking.set(fuse_intercept.caller())
-        return self._barrier.write(
+        return self.barrier.write(
             self._data.write_after(missing, ino, offset, data, sets_times=sets_times)
         )
 
@@ -392,7 +392,7 @@ class Operations(pyfuse3.Operations):
         if ino < PAST_INO_MIN:
             self._fs.release(ino)
         elif ino == BARRIER_INO:
-            self._barrier.released()
+            self.barrier.released()
 
     @override
     @answered

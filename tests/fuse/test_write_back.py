@@ -14,7 +14,7 @@ import trio
 from typing_extensions import override
 
 from s3fs_meta.fuse.barrier import Barrier
-from s3fs_meta.fuse.write_back import CollectingProcess
+from s3fs_meta.fuse.write_back import CollectingProcess, WriteBack
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import Handlers, Mounted
 
@@ -122,7 +122,7 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
 async def test_write_back_process_need_not_own_the_barrier(mounted: Mounted) -> None:
     """A collection also succeeds if the barrier belongs to another user."""
     operations = mounted.handlers.operations
-    operations.write_back._barrier.entry.st_uid = 12345  # noqa: SLF001 - a kernel that behaves in another way
+    operations.barrier.entry.st_uid = 12345
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
         assert await operations.write_back.collect(), operations.write_back.last_error
@@ -142,9 +142,10 @@ async def test_continuous_writing_is_distinguished_from_a_failing_collection(
     mounted: Mounted,
 ) -> None:
     """If data arrives all the time, a collection reports continuous writing, not a failure."""
-    operations = mounted.handlers.operations
-    write_back = operations.write_back
-    write_back._requests = _Ceaseless(read=0, write=0)  # noqa: SLF001 - a kernel that behaves in another way
+    barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
+    write_back = WriteBack(barrier, opened, _Ceaseless(read=0, write=0))
+    device = (await mounted.run(mounted.path.stat)).st_dev
+    write_back.begin(str(mounted.path), device)
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
         written_s = time.monotonic()
@@ -153,6 +154,7 @@ async def test_continuous_writing_is_distinguished_from_a_failing_collection(
         assert size(mounted.handlers, b"f") == 4
         assert write_back.asked_age_s() <= time.monotonic() - written_s <= write_back.age_s()
         assert write_back.figures()["asked_age_s"] <= write_back.figures()["age_s"]
+    await write_back.close()
 
 
 async def test_stopped_write_back_process_delays_callers_for_a_limited_time(

@@ -50,17 +50,19 @@ class StoreGate:
         await self._opened.wait()
 
 
-class _Kind(enum.Enum):
+class FaultKind(enum.Enum):
+    """The effect of a fault on one call."""
+
     FAIL = enum.auto()
     LOSE_REPLY = enum.auto()
     CORRUPT = enum.auto()
     SHORTEN = enum.auto()
 
 
-class _Fault(NamedTuple):
+class Fault(NamedTuple):
     """One fault that applies to one call."""
 
-    kind: _Kind
+    kind: FaultKind
     error: StoreError | None = None
 
 
@@ -72,65 +74,69 @@ class FaultyStore(StoreWrapper):
         self.calls: list[Call] = []
         self.down: StoreError | None = None  # error of every call; None while the store works
         self.ignores_conditions = False  # True to ignore the conditions of create and replace
-        self._faults: dict[str, deque[_Fault]] = {}
+        self._faults: dict[str, deque[Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 
     # --- ordering faults -------------------------------------------------------------------
 
     def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
         """Make the next calls raise *error*, by default a transient error, without effect."""
-        self._order(method, _Fault(_Kind.FAIL, error), times)
+        self._order(method, Fault(FaultKind.FAIL, error), times)
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:
         """Make the next call of a method take effect and then raise TransientStoreError."""
         assert method in {*WRITES, "list"}, "for a read, a lost reply is the same as a failure"
-        self._order(method, _Fault(_Kind.LOSE_REPLY), times)
+        self._order(method, Fault(FaultKind.LOSE_REPLY), times)
 
     def corrupt(self, method: str, *, times: int = 1) -> None:
         """Make a get or get_range return bytes with one flipped bit in the middle."""
         assert method in {"get", "get_range"}, "only replies with bytes can be corrupt"
-        self._order(method, _Fault(_Kind.CORRUPT), times)
+        self._order(method, Fault(FaultKind.CORRUPT), times)
 
     def shorten(self, method: str, *, times: int = 1) -> None:
         """Make a get return only the first half of an object."""
         assert method == "get", "a get_range checks its own length"
-        self._order(method, _Fault(_Kind.SHORTEN), times)
+        self._order(method, Fault(FaultKind.SHORTEN), times)
 
     def hold(self, method: str) -> StoreGate:
         """Block every call of *method* at the returned gate, before it reaches the store."""
         gate = self._gates[method] = StoreGate()
         return gate
 
-    def _order(self, method: str, fault: _Fault, times: int) -> None:
+    def clear(self) -> None:
+        """Drop the requested faults that have not happened yet; gates remain."""
+        self._faults.clear()
+
+    def _order(self, method: str, fault: Fault, times: int) -> None:
         self._faults.setdefault(method, deque()).extend([fault] * times)
 
     # --- the contract ----------------------------------------------------------------------
 
     async def now_ns(self) -> int | None:
         """Return the time of the store's clock."""
-        await self._enter("now", "")
+        await self.enter("now", "")
         return await self.inner.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return an object, damaged if a fault was requested."""
-        fault = await self._enter("get", key)
+        fault = await self.enter("get", key)
         fetched = await self.inner.get(key, max_bytes)
         return fetched._replace(data=_damaged(fetched.data, fault))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object, damaged if a fault was requested."""
-        fault = await self._enter("get_range", key)
+        fault = await self.enter("get_range", key)
         return _damaged(await self.inner.get_range(key, start, stop), fault)
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
         """Store an object unconditionally."""
-        fault = await self._enter("put", key)
+        fault = await self.enter("put", key)
         await self.inner.put(key, data)
         _lose(fault, key)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object if no object has the key."""
-        fault = await self._enter("create", key)
+        fault = await self.enter("create", key)
         if self.ignores_conditions:
             etag = await self._put_regardless(key, data)
         else:
@@ -140,7 +146,7 @@ class FaultyStore(StoreWrapper):
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object if the key's current object has the version *etag*."""
-        fault = await self._enter("replace", key)
+        fault = await self.enter("replace", key)
         if self.ignores_conditions:
             new_etag = await self._put_regardless(key, data)
         else:
@@ -151,20 +157,22 @@ class FaultyStore(StoreWrapper):
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
         """Delete objects."""
         key = keys[0] if keys else ""
-        fault = await self._enter("delete", key)
+        fault = await self.enter("delete", key)
         await self.inner.delete(keys)
         _lose(fault, key)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield the objects by ascending key; a lost reply ends the listing after one object."""
-        fault = await self._enter("list", prefix)
+        fault = await self.enter("list", prefix)
         async with aclosing(self.inner.list(prefix, after=after)) as found:
             async for info in found:
                 yield info
                 _lose(fault, prefix)
 
-    async def _enter(self, method: str, key: str) -> _Fault | None:
+    async def enter(self, method: str, key: str) -> Fault | None:
         """Record a call, wait at its gate, and return the fault to apply.
+
+        Every method of the contract calls this first, so a subclass may override it.
 
         Raises:
             StoreError: the requested fault is a failure of the call.
@@ -177,7 +185,7 @@ class FaultyStore(StoreWrapper):
             raise self.down
         orders = self._faults.get(method) or self._faults.get(ANY)
         fault = orders.popleft() if orders else None
-        if fault is not None and fault.kind is _Kind.FAIL:
+        if fault is not None and fault.kind is FaultKind.FAIL:
             raise fault.error or TransientStoreError(key, "injected fault: the request fails")
         return fault
 
@@ -186,17 +194,17 @@ class FaultyStore(StoreWrapper):
         return (await self.inner.get(key, len(data))).etag
 
 
-def _lose(fault: _Fault | None, key: str) -> None:
-    if fault is not None and fault.kind is _Kind.LOSE_REPLY:
+def _lose(fault: Fault | None, key: str) -> None:
+    if fault is not None and fault.kind is FaultKind.LOSE_REPLY:
         raise TransientStoreError(key, "injected fault: the reply is lost")
 
 
-def _damaged(data: bytes, fault: _Fault | None) -> bytes:
+def _damaged(data: bytes, fault: Fault | None) -> bytes:
     if fault is None:
         return data
     middle = len(data) // 2
-    if fault.kind is _Kind.SHORTEN:
+    if fault.kind is FaultKind.SHORTEN:
         return data[:middle]
-    if fault.kind is _Kind.CORRUPT and data:
+    if fault.kind is FaultKind.CORRUPT and data:
         return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
     return data

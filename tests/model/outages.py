@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from s3fs_meta.errors import TransientStoreError
-from s3fs_meta.testing.faulty_store import WRITES, FaultyStore, _Fault, _Kind
+from s3fs_meta.testing.faulty_store import WRITES, Fault, FaultKind, FaultyStore
 
 
 class Outages(FaultyStore):
@@ -32,18 +32,18 @@ class Outages(FaultyStore):
         self._calls_left = -1
         self._give_up = None
         self.down = None
-        self._faults.clear()
+        self.clear()
 
     @override
-    async def _enter(self, method: str, key: str) -> _Fault | None:
+    async def enter(self, method: str, key: str) -> Fault | None:
         if self._calls_left == 0:
             self._calls_left = -1
             self.down = TransientStoreError(key, "the network is unreachable")
             if self._lose_reply and method in WRITES:
-                return _Fault(_Kind.LOSE_REPLY)
+                return Fault(FaultKind.LOSE_REPLY)
         self._calls_left -= self._calls_left > 0
         if self.down is not None and self._give_up is not None:
             self._patience -= 1
             if self._patience <= 0:
                 self._give_up()
-        return await super()._enter(method, key)
+        return await super().enter(method, key)

@@ -353,7 +353,7 @@ class Mount:
                 nursery.start_soon(session.supervise, "points in time", past.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._remove)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
-            with _libfuse_heard(StateDir(self._plan.place.state).log):
+            with quoting_libfuse(StateDir(self._plan.place.state).log):
                 await fuse.serve(
                     operations,
                     self._plan.mountpoint,
@@ -578,7 +578,7 @@ def _progress_to(report: Report) -> Progress:
 
 
 @contextlib.contextmanager
-def _libfuse_heard(log: Path) -> Iterator[None]:
+def quoting_libfuse(log: Path) -> Iterator[None]:
     """Add libfuse's messages from the daemon's log to the error of a failed mount."""
     before_bytes = log.stat().st_size if log.exists() else 0
     try:

@@ -77,7 +77,7 @@ def own_cachedir() -> Path:
     return default_cachedir(os.environ, os.geteuid())
 
 
-def _notes_dir() -> Path:
+def notes_dir() -> Path:
     """Return the directory of the notes of mounts in this process's PID namespace."""
     notes, namespace = runtime_dir(os.environ, os.geteuid()), _own_namespace()
     return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"{_NAMESPACE}{namespace}"
@@ -241,7 +241,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         again: the command that mounts it with the same options.
     """
     _notes()  # removes outdated notes
-    path = _notes_dir() / str(os.getpid())
+    path = notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
         "state": str(place.state),
@@ -403,7 +403,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
 
 def _note_paths() -> list[Path]:
     try:
-        return [path for path in _notes_dir().iterdir() if _PID.fullmatch(path.name)]
+        return [path for path in notes_dir().iterdir() if _PID.fullmatch(path.name)]
     except OSError:
         return []
 
@@ -411,7 +411,7 @@ def _note_paths() -> list[Path]:
 def remove_stale_notes() -> None:
     """Remove incomplete notes of killed processes, and notes of ended PID namespaces. Blocking."""
     with contextlib.suppress(OSError):  # another command may remove the same notes
-        remove_incomplete(_notes_dir())
+        remove_incomplete(notes_dir())
     with contextlib.suppress(OSError):  # a process that cannot be inspected may use any namespace
         notes = runtime_dir(os.environ, os.geteuid())
         if _own_namespace() == _FIRST_PID_NAMESPACE and any(notes.glob(f"{_NAMESPACE}*")):

@@ -112,7 +112,7 @@ async def test_result_of_an_exited_daemon_is_read_from_its_mount_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon may exit after a command has found it and before the command calls it."""
-    monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "notes")
+    monkeypatch.setattr(targets, "notes_dir", lambda: tmp_path / "notes")
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None

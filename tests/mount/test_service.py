@@ -11,7 +11,7 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.service import _libfuse_heard
+from s3fs_meta.mount.service import quoting_libfuse
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
@@ -26,7 +26,7 @@ def test_refused_mount_quotes_the_message_of_libfuse(tmp_path: Path) -> None:
     log.write_text("fuse: of an earlier mount\n")
 
     def refuse() -> None:
-        with _libfuse_heard(log):
+        with quoting_libfuse(log):
             with log.open("a") as file:
                 file.write("INFO other\nfusermount3: failed to open /dev/fuse\n")
             raise UsageError("cannot mount")
@@ -51,7 +51,7 @@ def test_refused_mount_advises_on_the_fuse_device_and_fusermount3(
     log = tmp_path / "mount.log"
 
     def refuse() -> None:
-        with _libfuse_heard(log):
+        with quoting_libfuse(log):
             log.write_text(written)
             raise UsageError("cannot mount")
 

@@ -19,7 +19,7 @@ from s3fs_meta.mount_errors import NotMountedError
 def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the default directory of local state, inside the test's directory."""
     monkeypatch.setattr(targets, "own_cachedir", lambda: tmp_path / "state")
-    monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "state" / "notes")
+    monkeypatch.setattr(targets, "notes_dir", lambda: tmp_path / "state" / "notes")
     return tmp_path / "state"
 
 

@@ -12,22 +12,8 @@ from s3fs_meta.errors import ReadOnlyStateError, UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.model import ROOT_INO
-from s3fs_meta.mount.tree_handlers import TreeHandlers, _entry
+from s3fs_meta.mount.tree_handlers import TreeHandlers
 from tests.fs.conftest import Volume, look, make_directory, make_file
-
-
-def test_name_in_a_request_may_have_arbitrary_bytes() -> None:
-    """A name in a request need not be UTF-8."""
-    assert _entry({"parent": 1, "name": "a\udcff", "ino": 2}) == (1, b"a\xff", 2)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
-)
-def test_malformed_request_is_refused(arguments: Message) -> None:
-    """A malformed request is refused with a hint at a client of another version."""
-    with pytest.raises(UsageError):
-        _entry(arguments)
 
 
 @pytest.fixture
@@ -47,6 +33,25 @@ async def fs(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Fi
 
 def _tree(fs: Filesystem) -> dict[str, Any]:
     return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
+
+
+async def test_name_in_a_request_may_have_arbitrary_bytes(fs: Filesystem) -> None:
+    """A name in a request need not be UTF-8."""
+    ino = make_directory(fs, b"a\xff")
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    arguments = {"parent": ROOT_INO, "name": "a\udcff", "ino": ino}
+    assert await trees.handlers()["lock"](arguments, print) == {"entries": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
+)
+async def test_malformed_request_is_refused(fs: Filesystem, arguments: Message) -> None:
+    """A malformed request is refused with a hint at a client of another version."""
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    for command in ("remove", "lock"):
+        with pytest.raises(UsageError, match="needs the fields"):
+            await trees.handlers()[command](arguments, print)
 
 
 @pytest.mark.parametrize("fs", [Slices(names=4, cloned_names=4)], indirect=True)

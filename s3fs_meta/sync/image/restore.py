@@ -414,10 +414,11 @@ async def _fetch_all(
 
 def has_room(path: Path, size_bytes: int) -> bool:
     """Return whether a database fits on the disk of its file. Blocking."""
-    return size_bytes <= _free_bytes(path)
+    return size_bytes <= free_bytes(path)
 
 
-def _free_bytes(path: Path) -> int:
+def free_bytes(path: Path) -> int:
+    """Return the free bytes on the disk of the database's file. Blocking."""
     figures = os.statvfs(path.parent)
     return figures.f_bavail * figures.f_frsize
 
@@ -429,9 +430,9 @@ def allocate(path: Path, size_bytes: int) -> None:
         OSError: for example, the disk has no room for the file.
     """
     path.unlink(missing_ok=True)  # remove the rest of an interrupted restore
-    free_bytes = _free_bytes(path)
-    if size_bytes > free_bytes:
-        text = f"the metadata needs {size_bytes} bytes, and {free_bytes} are free on the disk"
+    available = free_bytes(path)
+    if size_bytes > available:
+        text = f"the metadata needs {size_bytes} bytes, and {available} are free on the disk"
         raise OSError(errno.ENOSPC, text, os.fspath(path.parent))
     create_empty(path)
     os.truncate(path, size_bytes)

@@ -1,11 +1,12 @@
 """Merging of pending change records, which bounds their number."""
 
 import pytest
+import trio
 
-from s3fs_meta.codec.pack import Pack
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import inodes, pending
 from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.rows import SETTLED, contents
 from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
@@ -43,26 +44,23 @@ async def test_pending_records_of_an_unconfirmed_txg_are_not_merged(
     """The records of a txg must not change while its changelog is being uploaded."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
-    condensed: list[bool] = []
+    faulty = FaultyStore(power.store)
 
-    async with power.session("a", options=options, tasks=False) as session:
+    async with power.session("a", options=options, tasks=False, store=faulty) as session:
 
         async def change(first: int) -> None:
             for number in range(first, first + 20):
                 write_file(session, b"%d" % number)
                 session.db.commit()
 
-        async def put_slowly(pack: Pack) -> None:
-            await change(20)
-            condensed.append(await session.condenser.condense())
-            await put(pack)
-
         await change(0)
-        put = session.uploader._put  # noqa: SLF001 - the test runs code inside of an upload
-        monkeypatch.setattr(session.uploader, "_put", put_slowly)
-        await session.flush()
-        monkeypatch.undo()
-        assert condensed[0]
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()  # The first pack is being uploaded.
+            await change(20)
+            assert await session.condenser.condense()
+            gate.open()
         await session.flush()
         expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:

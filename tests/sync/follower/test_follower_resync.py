@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import FOLLOW_LISTING_POLLS
+from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
@@ -177,7 +178,9 @@ def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-async def test_failed_resync_keeps_the_visible_state_of_a_follower(power: Power, how: str) -> None:
+async def test_failed_resync_keeps_the_visible_state_of_a_follower(
+    power: Power, how: str, mock_clock: MockClock
+) -> None:
     """After a failed resync, the follower answers requests and tries again."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)
@@ -196,7 +199,7 @@ async def test_failed_resync_keeps_the_visible_state_of_a_follower(power: Power,
             assert follower.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert await read_file(session, ino) == b"first" * 1000
-            follower._anew_not_before_s = 0.0  # noqa: SLF001 - the pause between attempts takes minutes
+            mock_clock.jump(FOLLOW_ANEW_S)
             listener.react = trio.lowlevel.checkpoint
             await follower.poll_once()
             assert follower.last_error == ""

@@ -133,7 +133,7 @@ async def test_manifest_of_missing_pieces_is_ignored(
         database_bytes=100 * IMAGE_PIECE_BYTES,
     )
     power.store.objects[manifest] = image_codec.encode(hostile, manifest, keyring)
-    monkeypatch.setattr(restore, "_free_bytes", lambda path: 50 * IMAGE_PIECE_BYTES)
+    monkeypatch.setattr(restore, "free_bytes", lambda path: 50 * IMAGE_PIECE_BYTES)
 
     async with power.session("b") as session:
         assert await read_file(session, ino) == b"hello"

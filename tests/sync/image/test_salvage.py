@@ -146,7 +146,7 @@ async def test_image_without_its_last_piece_reserves_no_disk_space(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hostile manifest may declare any size, so the last piece must exist."""
-    monkeypatch.setattr(restore, "_free_bytes", lambda _path: 0)
+    monkeypatch.setattr(restore, "free_bytes", lambda _path: 0)
     with pytest.raises(OSError, match="are free"):
         await laid_out(store, tmp_path / "damaged.db")
     del store.objects[image_codec.piece_key(PREFIX, 3)]

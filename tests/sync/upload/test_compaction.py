@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
@@ -10,7 +10,7 @@ import trio
 from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
-from s3fs_meta.model import BlockIndex, BlockState, Ino, ObjectKey
+from s3fs_meta.model import BlockIndex, BlockRow, BlockState, Ino, ObjectKey
 from s3fs_meta.rate_limit import rate_limit
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import compaction
@@ -129,9 +129,8 @@ async def test_failed_compaction_leaves_no_stray_block_file(
             assert await session.compactor.run_once() == 0
             assert key in session.compactor.last_error
         else:
-            monkeypatch.setattr(compaction, "slices", lambda items: [[items[0]], items[1:]])
             with trio.CancelScope() as scope:
-                session.compactor._freeze = cancelling(session.compactor._freeze, scope)  # type: ignore[method-assign]  # noqa: SLF001 - a cancellation inside of one call
+                monkeypatch.setattr(compaction, "slices", cancelling(scope))
                 await session.compactor.run_once()
 
         files = set(session.files.numbers())
@@ -139,12 +138,13 @@ async def test_failed_compaction_leaves_no_stray_block_file(
         assert len(files) == (0 if ends == "damaged" else 1)
 
 
-def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callable[..., bool]:
-    """Return a function that cancels *scope* and then calls *function*."""
+def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[list[BlockRow]]]:
+    """Return a replacement of ``slices`` whose caller is cancelled after a slice of one block."""
 
-    def cancel(*arguments: object) -> bool:
+    def cancel(items: list[BlockRow]) -> Iterator[list[BlockRow]]:
         scope.cancel()
-        return function(*arguments)
+        yield items[:1]
+        yield items[1:]
 
     return cancel
 

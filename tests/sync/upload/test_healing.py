@@ -263,8 +263,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
     await session.flush()
     await session.durability.sync_all()
-    session.db.begin_local()
-    session.cache._forget(_located(session, evicted).block)  # noqa: SLF001 - evicts one block alone
+    assert (await session.cache.evictor.drop([_located(session, evicted).block])).blocks == 1
     session.db.commit()
     [(_pack, key)] = packs.all_keys(session.db)
     return cached_one, evicted, key

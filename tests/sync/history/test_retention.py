@@ -7,6 +7,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from s3fs_meta.codec import envelope
 from s3fs_meta.codec.changelog import Changelog, Kind, encode, key_of
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
@@ -96,16 +97,14 @@ async def test_search_for_the_retention_floor_reads_each_changelog_at_most_once(
     assert len({call.key for call in store.calls}) == len(store.calls)
 
 
-async def test_changelog_of_a_newer_version_prevents_garbage_collection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_changelog_of_a_newer_version_prevents_garbage_collection() -> None:
     """A program that does not know the format of a changelog deletes nothing."""
-    monkeypatch.setattr("s3fs_meta.codec.changelog.VERSION", 3)
-    store = MemoryStore()
+    store, key = MemoryStore(), key_of(Txg(1))
     link = Changelog(Kind.FENCE, Txg(1), Epoch(1), "00" * 16, UUID, 1, 5, NO_HASH)
-    monkeypatch.setattr("s3fs_meta.codec.changelog._parse", lambda _key, _payload: link)
-    await store.create(key_of(Txg(1)), encode(link, PLAIN))
-    monkeypatch.undo()
+    payload = envelope.decode(b"changes", key, encode(link, PLAIN), PLAIN)
+    newer = payload.replace(b'"version": 1', b'"version": 3')
+    assert newer != payload
+    await store.create(key, envelope.encode(b"changes", key, newer, PLAIN))
     with pytest.raises(NewerFormatError):
         await TxgTimes(store, PLAIN, UUID).stamp(Txg(1))
 

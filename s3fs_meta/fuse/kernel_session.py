@@ -73,6 +73,7 @@ class _Mounted(NamedTuple):
     mountpoint: Path
     place: str  # resolved path, because resolving it later would send requests to this daemon
     device: int | None
+    grace_s: float  # time that programs have to close files after an unmount by a signal
 
     def is_here(self) -> bool:
         """Return whether the filesystem of this session is still mounted on its path."""
@@ -90,6 +91,7 @@ async def serve(
     *,
     on_ready: Callable[[], None],
     on_signal: Callable[[], None] = _ignore,
+    unmount_grace_s: float = UNMOUNT_GRACE_S,
 ) -> None:
     """Mount the filesystem and serve requests; unmount it on every exit.
 
@@ -99,6 +101,7 @@ async def serve(
         options: the mount options.
         on_ready: called when the filesystem is mounted.
         on_signal: called when the first signal arrives.
+        unmount_grace_s: the time that programs have to close files after the unmount by a signal.
 
     Raises:
         UsageError: the filesystem cannot be mounted on *mountpoint*.
@@ -106,7 +109,7 @@ async def serve(
     Schedule point: always.
     """
     place = _mount(operations, mountpoint, options.words())
-    mounted = _Mounted(mountpoint, place, device_number(place))
+    mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
     device = mounted.device or 0
     operations.write_back.begin(place, device)
     try:
@@ -163,7 +166,7 @@ async def _unmount_on_signal(
 
 
 async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: trio.Event) -> None:
-    """Collect dirty pages, detach the mountpoint, and wait UNMOUNT_GRACE_S for open files.
+    """Collect dirty pages, detach the mountpoint, and wait ``grace_s`` for open files.
 
     When the last open file is closed, the request loop and this task end.
     """
@@ -171,11 +174,11 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
     collected.set()
     if mounted.is_here():  # another process may have unmounted the filesystem already
         await detach(mounted.mountpoint)
-    await trio.sleep(UNMOUNT_GRACE_S)
+    await trio.sleep(mounted.grace_s)
     _log.warning(
         "mountpoint %s is still in use after %s s: ending the mount",
         mounted.mountpoint,
-        UNMOUNT_GRACE_S,
+        mounted.grace_s,
     )
     pyfuse3.terminate()
 

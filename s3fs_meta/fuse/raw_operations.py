@@ -412,7 +412,9 @@ def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
     )
 
 
-def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
+def kernel_size(
+    pid: int, device: int, ino: Ino, *, descriptors_max: int = DESCRIPTORS_EXAMINED_MAX
+) -> int | None:
     """Return the kernel's length of a file that a process has open, or None. Blocking.
 
     With a write-back cache the kernel has a new length earlier than the daemon. A system call on
@@ -425,10 +427,11 @@ def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
         pid: the ID of the process, or of one of its threads.
         device: the device number of the mount.
         ino: the inode of the file.
+        descriptors_max: the number of descriptors of the process to examine.
     """
     folder = f"/proc/{pid}/fd"
     try:
-        descriptors = os.listdir(folder)[:DESCRIPTORS_EXAMINED_MAX]
+        descriptors = os.listdir(folder)[:descriptors_max]
     except OSError:
         return None  # the process has ended, or this user may not inspect it
     wanted = (ino, os.major(device), os.minor(device))

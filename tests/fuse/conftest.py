@@ -16,7 +16,7 @@ from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.limits import KIB, MIB, UNMOUNT_GRACE_S
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.objects.memory import MemoryStore
@@ -105,11 +105,18 @@ async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
     operations: Operations,
     mountpoint: Path,
     *,
+    unmount_grace_s: float = UNMOUNT_GRACE_S,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve the mount, and report to the nursery when it is ready."""
     options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
-    await serve(operations, mountpoint, options, on_ready=task_status.started)
+    await serve(
+        operations,
+        mountpoint,
+        options,
+        on_ready=task_status.started,
+        unmount_grace_s=unmount_grace_s,
+    )
 
 
 @pytest.fixture

@@ -201,14 +201,14 @@ def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
 @pytest.mark.mount
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 async def test_sigterm_unmounts_and_loses_no_data(
-    tmp_path: Path, mountpoint: Path, busy: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mountpoint: Path, busy: bool
 ) -> None:
     """After SIGTERM the kernel's dirty pages are written; an open file delays the exit."""
-    monkeypatch.setattr(kernel_session, "UNMOUNT_GRACE_S", 0.1)
+    serve = partial(until_ready, unmount_grace_s=0.1)
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                await nursery.start(until_ready, handlers.operations, mountpoint)
+                await nursery.start(serve, handlers.operations, mountpoint)
                 write = partial(write_elsewhere, mountpoint / "f", busy=busy)
                 writer = await trio.to_thread.run_sync(write)
                 if not busy:

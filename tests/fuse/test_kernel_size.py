@@ -5,9 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.raw_operations import kernel_size
 from s3fs_meta.model import Ino
 
@@ -46,13 +43,11 @@ def test_size_of_an_open_file_is_found_among_other_descriptors(tmp_path: Path) -
         process.communicate()
 
 
-def test_search_for_an_open_file_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_for_an_open_file_is_bounded(tmp_path: Path) -> None:
     """The search for an open file examines a limited number of descriptors of a process."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     status = path.stat()
     with path.open("rb"):
-        monkeypatch.setattr(raw_operations, "DESCRIPTORS_EXAMINED_MAX", 1)
-        assert kernel_size(os.getpid(), status.st_dev, Ino(status.st_ino)) is None
+        ino, pid = Ino(status.st_ino), os.getpid()
+        assert kernel_size(pid, status.st_dev, ino, descriptors_max=1) is None

@@ -86,14 +86,18 @@ class Evictor:
         for block in self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX):
             self._files.remove(block)
 
-    async def evict(self, size_bytes: int) -> None:
+    async def evict(self, size_bytes: int, *, slice_rows: int = LOOP_SLICE_ROWS) -> None:
         """Evict clean blocks until *size_bytes* more fit, or no clean block is left.
 
         A block may be fetched again before its old file is removed. If its new file is removed
         instead, the reader fetches the block again. Schedule point: only if a block is evicted.
+
+        Args:
+            size_bytes: the size of the blocks that the caller adds.
+            slice_rows: the number of blocks to examine between two schedule points.
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
-            victims = self._take_victims(size_bytes, LOOP_SLICE_ROWS)
+            victims = self._take_victims(size_bytes, slice_rows)
             # The rows are already deleted, so a cancellation must not keep the files.
             with trio.CancelScope(shield=True):
                 await self.remove_files(victims)

@@ -96,11 +96,8 @@ async def test_block_at_a_damaged_location_is_evicted_only_after_it_is_intact(
     assert index.spared_bytes == 0
 
 
-async def test_eviction_skips_many_blocks_at_damaged_locations(
-    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_eviction_skips_many_blocks_at_damaged_locations(bench: CacheBench) -> None:
     """Each slice of the search for evictable blocks examines a limited number of blocks."""
-    monkeypatch.setattr(eviction, "LOOP_SLICE_ROWS", 2)
     damaged = [bench.write(index, b"damaged") for index in range(5)]
     await bench.upload(*range(5))
     _damage(bench, damaged[0])
@@ -109,7 +106,7 @@ async def test_eviction_skips_many_blocks_at_damaged_locations(
     await bench.upload(5, 6, 7)
     cache = bench.new_cache(bytes_max=7 * len(damaged))
 
-    await cache.evictor.evict(0)
+    await cache.evictor.evict(0, slice_rows=2)
 
     assert sorted(cache.index.blocks()) == damaged
     assert len(list(bench.files.numbers())) == len(damaged)

@@ -22,7 +22,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-_PAGE: Final = 256
+_PAGE_NAMES: Final = 256  # number of names to read at a time
 
 
 class Step(NamedTuple):
@@ -64,12 +64,12 @@ def names_of(path: bytes) -> list[bytes]:
     return names
 
 
-def walk(db: Database, top: Step) -> Iterator[Step]:
+def walk(db: Database, top: Step, *, page_names: int = _PAGE_NAMES) -> Iterator[Step]:
     """Yield the names below a directory; yield each directory before and after its content."""
     stack: list[tuple[Step, Cookie]] = [(top, Cookie(0))]
     while stack:
         directory, after = stack.pop()
-        page = dentries.page(db, directory.attributes.ino, after, _PAGE)
+        page = dentries.page(db, directory.attributes.ino, after, page_names)
         for name, cookie, attributes in page:
             if not is_name(name):
                 _log.error(
@@ -84,7 +84,7 @@ def walk(db: Database, top: Step) -> Iterator[Step]:
                 stack += [(directory, cookie), (step, Cookie(0))]
                 break
         else:
-            if len(page) == _PAGE:
+            if len(page) == page_names:
                 stack.append((directory, page[-1][1]))
             else:
                 yield directory._replace(left=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.export import from_snapshot
 from s3fs_meta.export.copier import Copier
 from s3fs_meta.export.from_snapshot import Restoring, Step, find, walk
 from s3fs_meta.meta.db.database import Database
@@ -52,16 +51,13 @@ def found(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [1, 2, 256])
-def test_tree_walk_visits_each_name_once_and_directories_last(
-    db: Database, page: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tree_walk_visits_each_name_once_and_directories_last(db: Database, page: int) -> None:
     """A walk reads names in pages of any size, and leaves a directory after its entries."""
-    monkeypatch.setattr(from_snapshot, "_PAGE", page)
     tree(db)
     for number in range(7):
         add(db, ROOT_INO, b"%d" % number)
 
-    steps = list(walk(db, root(db)))
+    steps = list(walk(db, root(db), page_names=page))
 
     entered = [step.path for step in steps if not step.left]
     assert sorted(entered) == sorted(

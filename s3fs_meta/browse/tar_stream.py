@@ -38,8 +38,16 @@ _TYPES: Final = {
 class TarStream:
     """Sends one directory tree as a tar archive."""
 
-    def __init__(self, point: OpenPoint, put: Send) -> None:
+    def __init__(self, point: OpenPoint, put: Send, *, links_max: int = BROWSE_LINKS_MAX) -> None:
+        """Prepare to send an archive.
+
+        Args:
+            point: the point in time.
+            put: sends bytes to the browser.
+            links_max: number of hard-linked files whose other names become links.
+        """
         self._point = point
+        self._links_max = links_max
         self._out = Joined(put)
         # First path of each hard-linked file, and the number of names that will follow.
         self._firsts: dict[Ino, tuple[bytes, int]] = {}
@@ -90,7 +98,7 @@ class TarStream:
             else:
                 del self._firsts[ino]
             return path
-        if count > 1 and len(self._firsts) < BROWSE_LINKS_MAX:
+        if count > 1 and len(self._firsts) < self._links_max:
             self._firsts[ino] = step.path, count - 1
         return None
 

@@ -111,7 +111,9 @@ class ZipStream:
         await self._out.put(self._written.take())
 
 
-async def require_few(point: OpenPoint, top: Attributes) -> None:
+async def require_few(
+    point: OpenPoint, top: Attributes, *, entries_max: int = BROWSE_ZIP_ENTRIES_MAX
+) -> None:
     """Refuse a directory with too many entries for a zip archive.
 
     Raises:
@@ -121,9 +123,9 @@ async def require_few(point: OpenPoint, top: Attributes) -> None:
     async with aclosing(archive.entries(point, top, b"")) as steps:
         async for _step in steps:
             count += 1
-            if count > BROWSE_ZIP_ENTRIES_MAX:
+            if count > entries_max:
                 raise SettingsError(
-                    f"the folder has more than {BROWSE_ZIP_ENTRIES_MAX:,} entries, too many for a"
+                    f"the folder has more than {entries_max:,} entries, too many for a"
                     " zip; download it as tar"
                 )
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.browse import tar_stream
 from s3fs_meta.browse.tar_stream import TarStream
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
@@ -68,16 +67,16 @@ def test_hostile_names_in_a_tar_archive_keep_their_bytes(served: Served, tmp_pat
 
 @pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
 async def test_tar_archive_repeats_content_of_hard_links_only_above_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, contents: int
+    tmp_path: Path, most: int, contents: int
 ) -> None:
-    monkeypatch.setattr(tar_stream, "BROWSE_LINKS_MAX", most)
     db = points.made(tmp_path)
     file = points.add(db, ROOT_INO, b"1")
     points.link(db, ROOT_INO, b"2", file)
     points.link(db, ROOT_INO, b"3", file)
     db.commit()
     sent = io.BytesIO()
-    await TarStream(points.point_of(db), points.into(sent)).send(inodes.get(db, ROOT_INO), b"top")
+    stream = TarStream(points.point_of(db), points.into(sent), links_max=most)
+    await stream.send(inodes.get(db, ROOT_INO), b"top")
     db.close()
     sent.seek(0)
     with tarfile.open(fileobj=sent) as opened:

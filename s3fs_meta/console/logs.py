@@ -61,9 +61,11 @@ def to_stderr(level: int, complete: Complete = str) -> None:
     _use(handler, level)
 
 
-def to_file(path: Path, level: int, complete: Complete = str) -> None:
-    """Log to a file, which is rotated at LOG_BYTES_MAX."""
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
+def to_file(
+    path: Path, level: int, complete: Complete = str, *, bytes_max: int = LOG_BYTES_MAX
+) -> None:
+    """Log to a file, which is rotated at *bytes_max*."""
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=bytes_max, backupCount=1)
     text = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(CompletingFormatter(text, complete))
     _use(handler, level)

@@ -29,11 +29,8 @@ def test_journal_lines_carry_their_priority() -> None:
     assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
 
 
-def test_full_log_file_is_rotated_and_one_older_file_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "LOG_BYTES_MAX", 1000)
-    logs.to_file(tmp_path / "mount.log", logging.INFO)
+def test_full_log_file_is_rotated_and_one_older_file_is_kept(tmp_path: Path) -> None:
+    logs.to_file(tmp_path / "mount.log", logging.INFO, bytes_max=1000)
 
     for number in range(100):
         logging.getLogger("x").info("line %d", number)

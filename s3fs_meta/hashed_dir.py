@@ -372,6 +372,7 @@ def write_again(
     prepare: Callable[[int], object] | None = None,
     *,
     keep_bytes: int | None = None,
+    piece_bytes: int = WRITTEN_AGAIN_BYTES,
 ) -> None:
     """Replace a file with a durable copy with the same holes; the caller syncs the name.
 
@@ -384,6 +385,7 @@ def write_again(
         copy: an unused path on the same disk.
         prepare: called with the descriptor of the empty copy.
         keep_bytes: the length of the copy; None for the length of the file.
+        piece_bytes: the number of bytes in memory at a time.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -401,7 +403,7 @@ def write_again(
                 while (
                     offset < stop
                 ):  # ends, because each iteration writes at least one byte or raises
-                    data = os.pread(source, min(WRITTEN_AGAIN_BYTES, stop - offset), offset)
+                    data = os.pread(source, min(piece_bytes, stop - offset), offset)
                     offset += os.pwrite(target, data, offset)
             os.ftruncate(target, size_bytes)
             os.fsync(target)

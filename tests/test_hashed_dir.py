@@ -410,7 +410,6 @@ def test_rewriting_a_file_writes_every_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     """Rewriting a file writes every byte, as any byte may differ from the disk."""
-    monkeypatch.setattr(hashed_dir, "WRITTEN_AGAIN_BYTES", 1000)
     content = os.urandom(size_bytes)
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -423,7 +422,7 @@ def test_rewriting_a_file_writes_every_byte(
         return pwrite(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", note)
-    write_again(path, tmp_path / "copy")
+    write_again(path, tmp_path / "copy", piece_bytes=1000)
 
     assert bytes(written) == path.read_bytes() == content
     assert os.listdir(tmp_path) == ["file"]

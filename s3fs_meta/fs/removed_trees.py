@@ -86,14 +86,18 @@ class RemovedTrees:
         """Wait until the list contains a removed tree."""
         await self._arrived.wait()
 
-    def hold(self, ino: Ino) -> bool:
+    def hold(self, ino: Ino, *, depth_max: int = DIRECTORY_DEPTH_MAX) -> bool:
         """Return whether a directory is in a removed tree, or does not exist.
+
+        Args:
+            ino: the directory.
+            depth_max: the number of directories that may be above it.
 
         Raises:
             MetadataError: the directories above it form a cycle.
         """
         at: Attributes | None = inodes.find(self._db, ino)
-        for _ in range(DIRECTORY_DEPTH_MAX):
+        for _ in range(depth_max):
             if at is None or not at.nlink:
                 return True
             if at.ino == ROOT_INO:

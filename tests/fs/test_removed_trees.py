@@ -34,16 +34,13 @@ async def test_all_directories_below_a_removed_directory_count_as_removed(fs: Fi
     assert trees.hold(Ino(999))
 
 
-async def test_cycle_of_directories_raises_an_error(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
     """The search for a removed ancestor fails at a maximum depth, as in a cycle."""
-    monkeypatch.setattr("s3fs_meta.fs.removed_trees.DIRECTORY_DEPTH_MAX", 10)
     ring = make_directory(fs, b"ring")
     fs.db.begin()
     fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
     with pytest.raises(MetadataError):
-        fs.orphans.trees.hold(ring)
+        fs.orphans.trees.hold(ring, depth_max=10)
 
 
 def test_remaining_work_of_a_removal_grows_with_found_directories() -> None:

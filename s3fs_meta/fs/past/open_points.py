@@ -78,6 +78,7 @@ class OpenPoints:
         *,
         is_shared: bool = False,
         may_spawn: bool = True,
+        apart_bytes_min: int = RESTORE_APART_BYTES_MIN,
     ) -> None:
         """Store the arguments; no point in time is open yet.
 
@@ -88,6 +89,7 @@ class OpenPoints:
             find_elsewhere: finds the content of a block that is no longer at its recorded location.
             is_shared: several users may send requests.
             may_spawn: a separate process may restore a large database.
+            apart_bytes_min: the size from which on a database is large.
         """
         self._volume = volume
         self._disk = disk
@@ -95,6 +97,7 @@ class OpenPoints:
         self._state_of = state_of
         self._find_elsewhere = find_elsewhere
         self._may_spawn = may_spawn
+        self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
         self._lock = trio.Lock()
         # True after the end of ``run``: points in time that are still in use close themselves.
@@ -203,7 +206,7 @@ class OpenPoints:
                 # ``hold_more`` corrects this size when the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
-                apart = self._may_spawn and size_bytes >= RESTORE_APART_BYTES_MIN
+                apart = self._may_spawn and size_bytes >= self._apart_bytes_min
                 how = Restoring(reserve=reserve, apart=apart)
                 try:
                     with self._disk.holding(state.database, size_bytes):

@@ -41,6 +41,9 @@ class PastClone:
         points: OpenPoints,
         clone: TreeClone,
         ship: Callable[[], Awaitable[object]],
+        *,
+        revived_packs_max: int = REVIVED_PACKS_MAX,
+        slice_blocks: int = WALK_SLICE_BLOCKS,
     ) -> None:
         """Store the parts of the mount.
 
@@ -48,8 +51,12 @@ class PastClone:
             points: opens points in time.
             clone: copies the rows.
             ship: uploads all changes.
+            revived_packs_max: the number of revived packs that one changelog may list.
+            slice_blocks: the number of blocks to check at a time.
         """
         self._db = db
+        self._revived_packs_max = revived_packs_max
+        self._slice_blocks = slice_blocks
         self._points = points
         self._clone = clone
         self._ship = ship
@@ -134,7 +141,7 @@ class PastClone:
     ) -> None:
         """Refuse the copy if a chosen block has no copy in a retained, intact pack."""
         after, read = BlockId(0), survey.blocks_after
-        while rows := await trio.to_thread.run_sync(read, after, WALK_SLICE_BLOCKS):
+        while rows := await trio.to_thread.run_sync(read, after, self._slice_blocks):
             for piece in slices(rows):
                 await trio.lowlevel.checkpoint()
                 for row in piece:
@@ -146,6 +153,6 @@ class PastClone:
     async def _revived(self, count: int) -> None:
         """Upload the changes before the next changelog would list too many packs."""
         self._unreported += count
-        if self._unreported >= REVIVED_PACKS_MAX:
+        if self._unreported >= self._revived_packs_max:
             self._unreported = 0
             await self._ship()

@@ -57,6 +57,9 @@ class PastTree:
         block_bytes: int,
         root: Callable[[], Attributes],
         now_ns: Callable[[], int],
+        *,
+        names_max: int = PAST_NAMES_MAX,
+        cached_bytes_max: int = PAST_CACHED_BYTES_MAX,
     ) -> None:
         """Store the arguments; no point in time has a slot yet.
 
@@ -66,8 +69,12 @@ class PastTree:
             block_bytes: size of a block.
             root: returns the attributes of the root directory, for the owner of the top.
             now_ns: returns the time, from which ages count.
+            names_max: the number of relative names whose txg is remembered.
+            cached_bytes_max: the size of the file content in memory.
         """
         self.name = name
+        self._names_max = names_max
+        self._cached_bytes_max = cached_bytes_max
         self._points = points
         self._block_bytes = block_bytes
         self._root = root
@@ -225,7 +232,7 @@ class PastTree:
     def _keep(self, key: tuple[Txg, int], data: bytes) -> None:
         self._blocks[key] = data
         self.cached_bytes += len(data)
-        while self.cached_bytes > PAST_CACHED_BYTES_MAX and len(self._blocks) > 1:
+        while self.cached_bytes > self._cached_bytes_max and len(self._blocks) > 1:
             _, dropped = self._blocks.popitem(last=False)
             self.cached_bytes -= len(dropped)
 
@@ -253,7 +260,7 @@ class PastTree:
             return None
         self._meanings[name] = link.txg
         self._meanings.move_to_end(name)
-        if len(self._meanings) > PAST_NAMES_MAX:
+        if len(self._meanings) > self._names_max:
             self._meanings.popitem(last=False)
         return await self._numbered(link.txg)
 

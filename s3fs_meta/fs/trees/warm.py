@@ -47,14 +47,22 @@ class Warmed(NamedTuple):
 class TreeContent:
     """The blocks of trees, and the blocks that are missing in the cache."""
 
-    def __init__(self, cache: BlockCache, *, may_exceed: bool = False) -> None:
+    def __init__(
+        self,
+        cache: BlockCache,
+        *,
+        may_exceed: bool = False,
+        blocks_max: int = CACHED_BLOCKS_MAX,
+    ) -> None:
         """Create an empty list of blocks.
 
         Args:
             cache: the cache.
             may_exceed: if there are more blocks than a cache can have, count them instead of raising.
+            blocks_max: the number of blocks that a cache can have.
         """
         self._cache = cache
+        self._blocks_max = blocks_max
         self._may_exceed = may_exceed
         self.over_bytes = 0
         self.sizes: dict[BlockId, int] = {}
@@ -79,7 +87,7 @@ class TreeContent:
         for one in found:
             if one.block in self.sizes:
                 continue
-            if len(self.sizes) < CACHED_BLOCKS_MAX:
+            if len(self.sizes) < self._blocks_max:
                 self.sizes[one.block] = one.plain_bytes
                 self.total_bytes += one.plain_bytes
                 self._count(one)
@@ -87,7 +95,7 @@ class TreeContent:
                 self.over_bytes += one.plain_bytes
             else:
                 raise NoSpaceLeftError(
-                    f"a cache has at most {CACHED_BLOCKS_MAX} blocks, and each small file needs a"
+                    f"a cache has at most {self._blocks_max} blocks, and each small file needs a"
                     " block; warm a part of the tree"
                 )
 
@@ -105,10 +113,15 @@ class TreeContent:
 
 
 async def content_of(
-    db: Database, cache: BlockCache, roots: Iterable[Ino], *, may_exceed: bool = False
+    db: Database,
+    cache: BlockCache,
+    roots: Iterable[Ino],
+    *,
+    may_exceed: bool = False,
+    blocks_max: int = CACHED_BLOCKS_MAX,
 ) -> TreeContent:
     """Return the blocks of trees. Raises as ``TreeContent.take``. Schedule point: between slices."""
-    content = TreeContent(cache, may_exceed=may_exceed)
+    content = TreeContent(cache, may_exceed=may_exceed, blocks_max=blocks_max)
     await walk(db, roots, content.take)
     return content
 

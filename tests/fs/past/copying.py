@@ -72,10 +72,18 @@ def at_path(*names: bytes) -> Find:
 class Copier:
     """A copier of past trees of one mounted filesystem."""
 
-    def __init__(self, fs: Filesystem, session: Session, place: Path | None = None) -> None:
+    def __init__(
+        self, fs: Filesystem, session: Session, place: Path | None = None, **bounds: int
+    ) -> None:
+        """Prepare to copy.
+
+        Args:
+            place: the state directory of the points in time; None: beside that of the session.
+            bounds: limits of ``PastClone``.
+        """
         self.points = points_of(session, place)
         self.ship: Callable[[], Awaitable[object]] = session.shipper.ship
-        self.clone = PastClone(fs.db, self.points, fs.tree_clone, self._ship)
+        self.clone = PastClone(fs.db, self.points, fs.tree_clone, self._ship, **bounds)
 
     async def _ship(self) -> None:
         await self.ship()

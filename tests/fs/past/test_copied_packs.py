@@ -8,7 +8,6 @@ import trio
 
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.past import past_clone
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.meta.tables import block_map, blocks, damage_marks, packs, pending
@@ -38,11 +37,12 @@ from tests.fs.trees.samples import COPY, assert_sound, fill, settled
 
 @asynccontextmanager
 async def removed_with_open_point(
-    volume: Volume, slices: Slices = DEFAULT_SLICES
+    volume: Volume, slices: Slices = DEFAULT_SLICES, **bounds: int
 ) -> AsyncIterator[tuple[Filesystem, Copier, Txg]]:
     """Mount a filesystem whose tree was removed after a txg that stays open for reading.
 
-    Each file of the tree is in a separate pack, and the retention is zero.
+    Each file of the tree is in a separate pack, and the retention is zero. *bounds* are limits of
+    ``PastClone``.
     """
     await retain_nothing(volume)
     async with volume.mounted(slices=slices) as fs:
@@ -51,7 +51,7 @@ async def removed_with_open_point(
             await fs.write(make_file(fs, b"%d" % number, top), 0, b"content %d" % number)
             await shipped(volume)
         txg = volume.session.link.txg
-        copier = Copier(fs, volume.session)
+        copier = Copier(fs, volume.session, None, **bounds)
         async with copier.points.kept_open(txg):
             await remove(fs, b"tree")
             await shipped(volume)
@@ -128,13 +128,10 @@ async def test_damage_found_during_a_copy_aborts_the_copy(volume: Volume) -> Non
         assert_sound(fs)
 
 
-async def test_garbage_collection_during_a_copy_deletes_no_needed_pack(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_garbage_collection_during_a_copy_deletes_no_needed_pack(volume: Volume) -> None:
     """Garbage collection between slices keeps dead packs that the copy still needs."""
-    monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 1)
     found: list[int] = []
-    async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
+    async with removed_with_open_point(volume, SMALL, revived_packs_max=1) as (fs, copier, txg):
 
         async def collect() -> None:
             dead = [row for row in packs.iterate(fs.db) if not row.live_bytes]
@@ -156,12 +153,9 @@ async def test_garbage_collection_during_a_copy_deletes_no_needed_pack(
         assert_sound(fs)
 
 
-async def test_dead_pack_that_a_copy_revives_is_not_condemned(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dead_pack_that_a_copy_revives_is_not_condemned(volume: Volume) -> None:
     """A copy of dead packs during garbage collection prevents their deletion."""
-    monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 1)
-    async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
+    async with removed_with_open_point(volume, SMALL, revived_packs_max=1) as (fs, copier, txg):
         for number in range(3):
             make_directory(fs, b"image %d" % number)
             await volume.session.imager.make(no_progress)
@@ -191,11 +185,10 @@ async def test_dead_pack_that_a_copy_revives_is_not_condemned(
 
 @pytest.mark.parametrize("is_one_file", [False, True])
 async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch, is_one_file: bool
+    volume: Volume, is_one_file: bool
 ) -> None:
     """A copy uploads a changelog before it revives more packs than one changelog can list."""
-    monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 4)
-    async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
+    async with removed_with_open_point(volume, SMALL, revived_packs_max=4) as (fs, copier, txg):
         if is_one_file:
             large = make_file(fs, b"tree")
             for number in range(6):
@@ -217,10 +210,9 @@ async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
 
 @pytest.mark.parametrize("lacks", [1, 5])
 async def test_copy_checks_every_needed_block_of_a_marked_pack_first(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch, lacks: int
+    volume: Volume, lacks: int
 ) -> None:
     """If one needed record of a marked pack is damaged, the copy changes nothing."""
-    monkeypatch.setattr(past_clone, "WALK_SLICE_BLOCKS", 2)
     async with volume.mounted() as fs:
         await fill(fs, make_file(fs, b"tree"), 6 * BLOCK_BYTES)
         txg = await shipped(volume)
@@ -231,7 +223,7 @@ async def test_copy_checks_every_needed_block_of_a_marked_pack_first(
         damage_marks.add(fs.db, Mark(PackId(1), places[lacks]))
         before = fs.db.counters.next_ino
         with pytest.raises(PastUnavailableError, match="damaged"):
-            await Copier(fs, volume.session).copy(txg)
+            await Copier(fs, volume.session, slice_blocks=2).copy(txg)
         assert fs.db.counters.next_ino == before
 
 

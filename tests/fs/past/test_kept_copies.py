@@ -11,7 +11,6 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.past import past_clone
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.tables import packs
@@ -124,7 +123,7 @@ async def test_copies_out_of_kept_points_stay_while_garbage_is_deleted(
 
 async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreError) -> None:
     """Copy the tree of a txg, and let the store fail when the copy uploads its first packs."""
-    copier = Copier(fs, volume.session)
+    copier = Copier(fs, volume.session, revived_packs_max=2)
 
     async def ship() -> None:
         volume.store.down = error
@@ -153,10 +152,9 @@ async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreEr
 )
 @pytest.mark.parametrize("after", ["same mount", "kill", "takeover"])
 async def test_bucket_that_fails_during_the_copy_costs_nothing(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch, error: StoreError, after: str
+    volume: Volume, error: StoreError, after: str
 ) -> None:
     """The kept point is complete; the packs that lived again die, and a later copy succeeds."""
-    monkeypatch.setattr(past_clone, "REVIVED_PACKS_MAX", 2)
     await retain_nothing(volume)
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
@@ -187,7 +185,7 @@ async def _copies_again(fs: Filesystem, volume: Volume, txg: Txg, wanted: Facts)
     """Collect garbage, copy the kept point, drop it, collect garbage again and read everything."""
     assert fs.lookup(*COPY) is None
     await pass_images(fs, volume)
-    copier = Copier(fs, volume.session)
+    copier = Copier(fs, volume.session, revived_packs_max=2)
     await copier.copy(txg)
     await PointKeeper(volume.session).drop(["before"])
     await pass_images(fs, volume)

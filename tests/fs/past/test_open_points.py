@@ -22,13 +22,13 @@ from s3fs_meta.errors import (
     PastUnavailableError,
     StoreUnavailableError,
 )
-from s3fs_meta.fs.past import open_points
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.limits import (
     PAST_CHECK_S,
     PAST_IDLE_S,
     PAST_POINTS_OPEN_MAX,
     PAST_WAITING_MAX,
+    RESTORE_APART_BYTES_MIN,
     WAITING_HANDLERS_MAX,
 )
 from s3fs_meta.meta.tables import dentries
@@ -50,6 +50,7 @@ def points_of(
     state_of: Callable[[Txg], StateDir] | None = None,
     *,
     may_spawn: bool = True,
+    apart_bytes_min: int = RESTORE_APART_BYTES_MIN,
 ) -> OpenPoints:
     """Return the open points in time of a session's filesystem."""
     home = session.volume.state_dir.path.parent
@@ -59,6 +60,7 @@ def points_of(
         state_of or (lambda txg: StateDir(home / f"snapshot {txg}")),
         nowhere,
         may_spawn=may_spawn,
+        apart_bytes_min=apart_bytes_min,
     )
 
 
@@ -264,7 +266,6 @@ async def test_large_point_in_time_is_restored_in_a_separate_process(
     plain: Power, monkeypatch: pytest.MonkeyPatch, may_spawn: bool
 ) -> None:
     """A process restores the point in time, unless its interpreter is below the mountpoint."""
-    monkeypatch.setattr(open_points, "RESTORE_APART_BYTES_MIN", 1)
     started: list[str] = []
     spawn = os.posix_spawn
 
@@ -274,7 +275,7 @@ async def test_large_point_in_time_is_restored_in_a_separate_process(
 
     monkeypatch.setattr(os, "posix_spawn", noted)
     async with shipped(plain, 2) as (session, txgs):
-        points = points_of(session, may_spawn=may_spawn)
+        points = points_of(session, may_spawn=may_spawn, apart_bytes_min=1)
         found = await inodes_at(points, txgs[0])
         assert found == int(session.db.counters.inodes) - 1
 

@@ -9,7 +9,6 @@ import trio.testing
 from trio.testing import MockClock
 
 from s3fs_meta.errors import NoInodeError, PastUnavailableError
-from s3fs_meta.fs.past import past_tree
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.limits import (
@@ -32,7 +31,7 @@ from tests.sync.conftest import Power, plain, write_file
 __all__ = ["plain"]
 
 
-def tree_of(session: Session, home: Path) -> PastTree:
+def tree_of(session: Session, home: Path, **bounds: int) -> PastTree:
     """Return the tree of past points in time of a session's filesystem."""
     points = OpenPoints(
         session.volume,
@@ -46,6 +45,7 @@ def tree_of(session: Session, home: Path) -> PastTree:
         MIB,
         lambda: inodes.get(session.db, ROOT_INO),
         session.volume.clock.now_ns,
+        **bounds,
     )
 
 
@@ -101,13 +101,12 @@ async def test_inode_number_too_large_for_the_past_is_refused(plain: Power, tmp_
 
 
 async def test_relative_age_refers_to_the_same_txg_while_it_is_used(
-    plain: Power, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """A name such as 0s-ago keeps its txg during use, so that a copy has one point in time."""
-    monkeypatch.setattr(past_tree, "PAST_NAMES_MAX", 1)
     async with plain.session(tasks=False) as session:
         first = await named(session, b"f", b"first")
-        tree = tree_of(session, tmp_path)
+        tree = tree_of(session, tmp_path, names_max=1)
         root = await found(tree, PAST_TOP_INO, b"0s-ago")
         second = await named(session, b"g", b"second")
         for _ in range(3):
@@ -150,13 +149,10 @@ async def test_parallel_reads_of_a_past_block_download_it_once(
     assert sum(b.requests for (_, kind), b in sent if kind == RequestClass.GET.value) == 1
 
 
-async def test_content_of_the_past_in_memory_is_bounded(
-    plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(past_tree, "PAST_CACHED_BYTES_MAX", 2000)
+async def test_content_of_the_past_in_memory_is_bounded(plain: Power, tmp_path: Path) -> None:
     async with plain.session(tasks=False) as session:
         txgs = [await named(session, b"%d" % number, b"%d" % number * 900) for number in range(5)]
-        tree = tree_of(session, tmp_path)
+        tree = tree_of(session, tmp_path, cached_bytes_max=2000)
         root = await found(tree, PAST_TOP_INO, b"txg=%d" % txgs[-1])
         for _ in range(2):
             for number in range(5):

@@ -1,5 +1,6 @@
 """Downloads of the content of trees into the cache."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -242,14 +243,14 @@ async def test_warmed_blocks_are_evicted_last(volume: Volume, fs: Filesystem) ->
 
 
 async def test_tree_with_too_many_blocks_is_refused_or_partly_pinned(
-    volume: Volume, fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+    volume: Volume, fs: Filesystem
 ) -> None:
     """A tree with too many blocks cannot be warmed, and is pinned only in part."""
-    monkeypatch.setattr(warm, "CACHED_BLOCKS_MAX", 2)
     await fill(fs, make_file(fs, b"f"), 3 * BLOCK_BYTES)
     cache = volume.session.cache
-    await warm.content_of(fs.db, cache, [Ino(99)])
+    content_of = partial(warm.content_of, fs.db, cache, blocks_max=2)
+    await content_of([Ino(99)])
     with pytest.raises(NoSpaceLeftError, match="at most 2 blocks"):
-        await warm.content_of(fs.db, cache, [ROOT_INO])
-    content = await warm.content_of(fs.db, cache, [ROOT_INO], may_exceed=True)
+        await content_of([ROOT_INO])
+    content = await content_of([ROOT_INO], may_exceed=True)
     assert (len(content.sizes), content.over_bytes) == (2, BLOCK_BYTES)

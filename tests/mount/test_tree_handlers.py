@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from s3fs_meta.control.protocol import Message
 from s3fs_meta.errors import ReadOnlyStateError, UsageError
@@ -55,11 +56,9 @@ async def test_malformed_request_is_refused(fs: Filesystem, arguments: Message) 
 
 
 @pytest.mark.parametrize("fs", [Slices(names=4, cloned_names=4)], indirect=True)
-async def test_clone_and_lock_report_their_progress(
-    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clone_and_lock_report_their_progress(fs: Filesystem, mock_clock: MockClock) -> None:
     """The client and the status command show the progress of clone and lock."""
-    monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
+    mock_clock.rate = 1e6  # The pause between two reports ends before the next slice.
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     seen: list[dict[str, Any]] = []

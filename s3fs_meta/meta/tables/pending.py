@@ -36,8 +36,18 @@ _SHIPPED_SEQ: Final = "shipped_seq"
 class ChangeRecorder:
     """Records the changes that each group makes to the replicated tables of one database."""
 
-    def __init__(self, db: Database, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, db: Database, now_ns: Callable[[], int], *, run_bytes: int = CHANGELOG_RUN_BYTES
+    ) -> None:
+        """Load the records of earlier groups.
+
+        Args:
+            db: the database, which calls this object for each group.
+            now_ns: returns the time.
+            run_bytes: the size of the largest record, which one changelog can contain.
+        """
         self._db = db
+        self._run_bytes = run_bytes
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # number and size of each pending record
@@ -97,7 +107,7 @@ class ChangeRecorder:
         pieces = [*self._given, *([changeset] if changeset else [])]
         if pieces:
             self._record(
-                [part for piece in pieces for part in changesets.split(piece, CHANGELOG_RUN_BYTES)]
+                [part for piece in pieces for part in changesets.split(piece, self._run_bytes)]
             )
         self._session.close()
         self._session = None
@@ -144,18 +154,20 @@ class ChangeRecorder:
             self.bytes -= self._sizes.popleft()[1]
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
-    def small_run(self, seq_after: int) -> tuple[int, int] | None:
+    def small_run(
+        self, seq_after: int, *, records_min: int = CONDENSED_RECORDS_MIN
+    ) -> tuple[int, int] | None:
         """Return the first and last number of a run of small records that can be merged.
 
-        A run has many records after *seq_after* that together fit into one section of a
-        changelog. Return None if there is no such run.
+        A run has *records_min* or more records after *seq_after* that together fit into one section
+        of a changelog. Return None if there is no such run.
         """
         first, last, total, count = 0, 0, 0, 0
         for seq, size in self._sizes:
             if seq <= seq_after:
                 continue
-            if total + size > CHANGELOG_RUN_BYTES:
-                if count >= CONDENSED_RECORDS_MIN:
+            if total + size > self._run_bytes:
+                if count >= records_min:
                     break
                 total = count = 0
             if count == 0:
@@ -163,7 +175,7 @@ class ChangeRecorder:
             last, total, count = seq, total + size, count + 1
             if count >= CONDENSED_RECORDS_MAX:
                 break
-        return (first, last) if count >= CONDENSED_RECORDS_MIN else None
+        return (first, last) if count >= records_min else None
 
     def replace_run(self, first: int, last: int, merged: bytes) -> None:
         """Replace several consecutive records with one merged record. Transaction: inside a group."""

@@ -60,8 +60,17 @@ class FolderSize(NamedTuple):
 class FolderSizes:
     """The sizes of the directories of one state."""
 
-    def __init__(self) -> None:
-        """Create an empty object; ``read`` fills it."""
+    def __init__(
+        self, *, folders_max: int = FOLDER_SIZES_MAX, slice_rows: int = FOLDER_SIZES_SLICE
+    ) -> None:
+        """Create an empty object; ``read`` fills it.
+
+        Args:
+            folders_max: the number of directories that the state may have.
+            slice_rows: the number of rows to read in one slice.
+        """
+        self._folders_max = folders_max
+        self._slice_rows = slice_rows
         self._inos = array("q")  # ascending
         self._above = array("q")  # position of each parent
         self._bytes = array("q")
@@ -77,7 +86,7 @@ class FolderSizes:
         """Read the sizes from the database of a state; yield after each slice.
 
         Raises:
-            SettingsError: the state has more than FOLDER_SIZES_MAX directories.
+            SettingsError: the state has too many directories.
             DatabaseError: the database cannot be read.
         """
         yield from self._read_directories(db)
@@ -132,19 +141,19 @@ class FolderSizes:
     def _read_directories(self, db: Database) -> Iterator[None]:
         parents = array("q")
         last = 0
-        while rows := db.inodes.all(_DIRECTORIES, (last, FOLDER_SIZES_SLICE)):
+        while rows := db.inodes.all(_DIRECTORIES, (last, self._slice_rows)):
             last = rows[-1][0]
             self._inos.extend(row[0] for row in rows)
             parents.extend(row[1] for row in rows)
-            if len(self) > FOLDER_SIZES_MAX:
+            if len(self) > self._folders_max:
                 raise SettingsError(
-                    f"cannot show sizes: there are more than {FOLDER_SIZES_MAX:,} folders"
+                    f"cannot show sizes: there are more than {self._folders_max:,} folders"
                 )
             yield
         for ino, parent in zip(self._inos, parents, strict=True):
             at = None if ino == ROOT_INO else self._find(Ino(parent))
             self._above.append(_NO_PARENT if at is None else at)
-            if len(self._above) % FOLDER_SIZES_SLICE == 0:
+            if len(self._above) % self._slice_rows == 0:
                 yield
         zeros = bytes(len(self) * self._inos.itemsize)
         self._bytes, self._files = array("q", zeros), array("q", zeros)
@@ -154,7 +163,7 @@ class FolderSizes:
         block_bytes = int(properties.get(db, "block_bytes"))
         last = 0
         while True:
-            row = db.inodes.one(_LAST, (last, FOLDER_SIZES_SLICE))
+            row = db.inodes.one(_LAST, (last, self._slice_rows))
             if row is None or row[0] is None:
                 return
             for parent, count, size_bytes in db.inodes.all(_FILES, (block_bytes, last, row[0])):
@@ -184,7 +193,7 @@ class FolderSizes:
                 if not waiting[above]:
                     ready.append(above)
             done += 1
-            if done % FOLDER_SIZES_SLICE == 0:
+            if done % self._slice_rows == 0:
                 yield
 
     def _find(self, ino: Ino) -> int | None:

@@ -36,7 +36,16 @@ class FoundName(NamedTuple):
 class NameSearch:
     """The entries below a directory whose names match, in the order of their directories."""
 
-    def __init__(self, db: Database, top: Ino, like: str, most: int) -> None:
+    def __init__(
+        self,
+        db: Database,
+        top: Ino,
+        like: str,
+        most: int,
+        *,
+        slice_rows: int = NAME_SEARCH_SLICE,
+        directories_max: int = NAME_SEARCH_DIRECTORIES_MAX,
+    ) -> None:
         r"""Store the arguments; ``read`` runs the search.
 
         Args:
@@ -44,7 +53,11 @@ class NameSearch:
             top: the directory.
             like: a pattern of SQL's LIKE, with ``\`` as the escape character.
             most: the maximum number of entries.
+            slice_rows: the number of rows to read in one slice.
+            directories_max: the number of directories to remember.
         """
+        self._slice_rows = slice_rows
+        self._directories_max = directories_max
         self.found: list[FoundName] = []
         self.is_complete = False
         self._db = db
@@ -58,7 +71,7 @@ class NameSearch:
         """Search for names; yield after each slice. Raises DatabaseError."""
         at: tuple[int, int] = (0, 0)
         while at != _END:
-            last = self._db.one(_LAST, (*at, NAME_SEARCH_SLICE - 1))
+            last = self._db.one(_LAST, (*at, self._slice_rows - 1))
             stop = _END if last is None else (last[0], last[1])
             rows = self._db.all(_MATCHING, (*at, *stop, self._like))
             for number, (parent, name, ino) in enumerate(rows):
@@ -67,7 +80,7 @@ class NameSearch:
                         return
                     self._add(Ino(parent), name, Ino(ino))
                     yield
-                elif number % NAME_SEARCH_SLICE == 0:
+                elif number % self._slice_rows == 0:
                     yield
             at = stop
             yield
@@ -77,7 +90,7 @@ class NameSearch:
         """Return whether a directory is the top of the search or below it."""
         if self._top == ROOT_INO:
             return True
-        if len(self._below) >= NAME_SEARCH_DIRECTORIES_MAX:
+        if len(self._below) >= self._directories_max:
             self._below.clear()
         above: list[Ino] = []
         at = parent

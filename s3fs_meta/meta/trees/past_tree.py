@@ -39,15 +39,27 @@ _Parent = tuple[Ino, Txg]
 class PastTree:
     """Finds the last txg in which an inode was below one of some directories."""
 
-    def __init__(self, db: Database, tops: Mapping[Ino, Txg], last: Txg) -> None:
+    def __init__(
+        self,
+        db: Database,
+        tops: Mapping[Ino, Txg],
+        last: Txg,
+        *,
+        names_max: int = FORMER_NAMES_MAX,
+        directories_max: int = WATCHED_DIRECTORIES_MAX,
+    ) -> None:
         """Create the temporary table.
 
         Args:
             db: the state after the last txg; no other object of this class uses it.
             tops: the directories, and the last txg that counts for each.
             last: the last txg.
+            names_max: the number of names that may be added.
+            directories_max: the number of directories whose result is remembered.
         """
         self._db = db
+        self._names_max = names_max
+        self._directories_max = directories_max
         self._tops = dict(tops)
         self._last = last
         self._kept = 0
@@ -58,7 +70,7 @@ class PastTree:
     @property
     def is_full(self) -> bool:
         """Return whether the limit of added names is reached."""
-        return self._kept > FORMER_NAMES_MAX
+        return self._kept > self._names_max
 
     def add(self, former: Collection[Former]) -> None:
         """Add former directories of inodes."""
@@ -109,7 +121,7 @@ class PastTree:
                 heapq.heappush(waiting, (max(negative, -self._tops[ino]), ino, True))
             for parent, last in self._parents(ino):
                 heapq.heappush(waiting, (max(negative, -last), parent, False))
-        if len(self._known) >= WATCHED_DIRECTORIES_MAX:
+        if len(self._known) >= self._directories_max:
             self._known.clear()
         self._known[start] = found
         return found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from s3fs_meta.limits import CHANGELOG_RUN_BYTES, CONDENSE_INTERVAL_S
+from s3fs_meta.limits import CHANGELOG_RUN_BYTES, CONDENSE_INTERVAL_S, CONDENSED_RECORDS_MIN
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
@@ -42,9 +42,9 @@ class Condenser:
             while await self.condense():
                 pass
 
-    async def condense(self) -> bool:
-        """Merge a run of small records into one; return False if there is no such run."""
-        run = self._recorder.small_run(self._frozen_seq())
+    async def condense(self, *, records_min: int = CONDENSED_RECORDS_MIN) -> bool:
+        """Merge *records_min* or more small records; return False if there is no such run."""
+        run = self._recorder.small_run(self._frozen_seq(), records_min=records_min)
         if run is None:
             return False
         first, last = run

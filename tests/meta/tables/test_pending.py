@@ -209,12 +209,11 @@ def test_outbox_can_store_the_longest_changelog(make_database: MakeDatabase) -> 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_commit_that_failed_while_recording_can_be_retried(
-    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, failing: int
+    make_database: MakeDatabase, failing: int
 ) -> None:
     """After a failed commit the group stays open; its record is neither lost nor written twice."""
-    monkeypatch.setattr(pending, "CHANGELOG_RUN_BYTES", 500)
     db, copy = make_database(), make_database("copy.db")
-    recorder = ChangeRecorder(db, now_ns)
+    recorder = ChangeRecorder(db, now_ns, run_bytes=500)
     db.connection.execute(
         "CREATE TEMP TRIGGER refused BEFORE INSERT ON main.pending"
         f" WHEN new.seq = {failing} BEGIN SELECT RAISE(ABORT, 'refused'); END"

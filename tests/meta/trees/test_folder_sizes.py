@@ -30,9 +30,9 @@ def file(db: Database, parent: Ino, name: bytes, size_bytes: int, blocks: int = 
     return made.ino
 
 
-def sizes_of(db: Database) -> FolderSizes:
+def sizes_of(db: Database, **bounds: int) -> FolderSizes:
     """Return the sizes of all directories at the end of the open group."""
-    found = FolderSizes()
+    found = FolderSizes(**bounds)
     for _ in found.read(db):
         pass
     return found
@@ -58,18 +58,16 @@ def test_size_of_a_folder_is_the_sum_of_its_tree(db: Database) -> None:
     assert sizes.below(two) == sizes.below(Ino(999)) == []
 
 
-def test_folder_sizes_do_not_depend_on_the_slice_size(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_sizes_do_not_depend_on_the_slice_size(db: Database) -> None:
     folders = [ROOT_INO]
     for number in range(40):
         above = folders[number // 3]
         folders.append(folder(db, above, b"folder %d" % number))
         file(db, folders[-1], b"file", number)
     whole = sizes_of(db)
-    monkeypatch.setattr(folder_sizes, "FOLDER_SIZES_SLICE", 3)
-    assert [sizes_of(db).of(ino) for ino in folders] == [whole.of(ino) for ino in folders]
-    assert sum(1 for _ in FolderSizes().read(db)) > 30
+    sliced = sizes_of(db, slice_rows=3)
+    assert [sliced.of(ino) for ino in folders] == [whole.of(ino) for ino in folders]
+    assert sum(1 for _ in FolderSizes(slice_rows=3).read(db)) > 30
 
 
 def test_size_includes_a_directory_with_a_lower_number_than_its_parent(db: Database) -> None:
@@ -115,15 +113,12 @@ def test_folder_sizes_of_damaged_rows_stay_in_range(db: Database) -> None:
         assert found.total_files == files
 
 
-def test_folder_sizes_are_refused_above_a_maximum_of_folders(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_sizes, "FOLDER_SIZES_MAX", 2)
+def test_folder_sizes_are_refused_above_a_maximum_of_folders(db: Database) -> None:
     folder(db, ROOT_INO, b"one")
-    assert len(sizes_of(db)) == 2
+    assert len(sizes_of(db, folders_max=2)) == 2
     folder(db, ROOT_INO, b"two")
     with pytest.raises(SettingsError, match="more than 2 folders"):
-        sizes_of(db)
+        sizes_of(db, folders_max=2)
 
 
 def test_folders_with_the_largest_growth_are_found(db: Database) -> None:

@@ -1,12 +1,12 @@
 """The search for names at one point in time."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.meta.trees import name_search
 from s3fs_meta.meta.trees.name_search import NameSearch
 from s3fs_meta.model import ROOT_INO, Ino
 
@@ -30,11 +30,10 @@ def paths(search: NameSearch) -> list[bytes]:
 
 @pytest.mark.parametrize("slice_", [1, 2, 10_000])
 def test_search_finds_matching_names_below_the_directory(
-    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, slice_: int
+    make_database: MakeDatabase, slice_: int
 ) -> None:
     db = make_database()
-    monkeypatch.setattr(name_search, "NAME_SEARCH_SLICE", slice_)
-    monkeypatch.setattr(name_search, "NAME_SEARCH_DIRECTORIES_MAX", 2)
+    search = partial(NameSearch, db, slice_rows=slice_, directories_max=2)
     one = add(db, ROOT_INO, b"one", 0o040755)
     two = add(db, one, b"two x", 0o040755)
     other = add(db, ROOT_INO, b"other", 0o040755)
@@ -42,8 +41,8 @@ def test_search_finds_matching_names_below_the_directory(
         add(db, parent, b"X\xff.pdf")
         add(db, parent, b"y")
     db.commit()
-    everywhere = NameSearch(db, ROOT_INO, "%x%", 10)
-    below = NameSearch(db, one, "%x%", 10)
+    everywhere = search(ROOT_INO, "%x%", 10)
+    below = search(one, "%x%", 10)
     assert paths(everywhere) == [
         b"X\xff.pdf", b"one/X\xff.pdf", b"one/two x", b"one/two x/X\xff.pdf", b"other/X\xff.pdf",
     ]  # fmt: skip

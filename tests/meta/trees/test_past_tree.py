@@ -8,7 +8,6 @@ from s3fs_meta.limits import WATCHED_DIRECTORIES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, hard_links, inodes
-from s3fs_meta.meta.trees import past_tree
 from s3fs_meta.meta.trees.past_tree import PastTree
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 
@@ -68,11 +67,10 @@ def at(db: Database, path: str) -> Ino:
     ],
 )
 def test_inode_with_a_present_name_below_the_directory_is_below_it(
-    db: Database, top: str, of: str, is_below: bool, limit: int, monkeypatch: pytest.MonkeyPatch
+    db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
     """The result does not depend on the number of directories kept in memory."""
-    monkeypatch.setattr(past_tree, "WATCHED_DIRECTORIES_MAX", limit)
-    tree = PastTree(db, {at(db, top): LAST}, LAST)
+    tree = PastTree(db, {at(db, top): LAST}, LAST, directories_max=limit)
 
     for _ in range(2):
         assert tree.until(at(db, of)) == (LAST if is_below else 0)
@@ -128,9 +126,8 @@ def test_directories_that_were_below_each_other_do_not_loop_the_search(db: Datab
     assert tree.until(b) == 45
 
 
-def test_number_of_past_names_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_tree, "FORMER_NAMES_MAX", 2)
-    tree = PastTree(db, {at(db, "a"): LAST}, LAST)
+def test_number_of_past_names_is_bounded(db: Database) -> None:
+    tree = PastTree(db, {at(db, "a"): LAST}, LAST, names_max=2)
     tree.add([(REMOVED, ROOT_INO, Txg(1)), (REMOVED, ROOT_INO, Txg(2))])
     assert not tree.is_full
 

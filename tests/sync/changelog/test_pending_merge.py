@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
-from s3fs_meta.meta.tables import inodes, pending
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.rows import SETTLED, contents
@@ -12,11 +12,8 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-async def test_pending_records_of_an_outage_are_merged(
-    power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pending_records_of_an_outage_are_merged(power: Power, journal_mode: str) -> None:
     """Many changes of one file during an outage are merged into one record."""
-    monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
         ino = write_file(session, b"x")
@@ -26,8 +23,8 @@ async def test_pending_records_of_an_outage_are_merged(
             session.db.commit()
         before = session.volume.recorder.bytes
 
-        assert await session.condenser.condense()
-        assert not await session.condenser.condense()
+        assert await session.condenser.condense(records_min=5)
+        assert not await session.condenser.condense(records_min=5)
 
         assert session.volume.recorder.bytes < before / 10
         assert session.db.one("SELECT count(*) FROM pending") == (1,)
@@ -39,10 +36,9 @@ async def test_pending_records_of_an_outage_are_merged(
 
 @pytest.mark.parametrize("journal_mode", ["wal", "delete"])
 async def test_pending_records_of_an_unconfirmed_txg_are_not_merged(
-    power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
+    power: Power, journal_mode: str
 ) -> None:
     """The records of a txg must not change while its changelog is being uploaded."""
-    monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     faulty = FaultyStore(power.store)
 
@@ -59,7 +55,7 @@ async def test_pending_records_of_an_unconfirmed_txg_are_not_merged(
             nursery.start_soon(session.flush)
             await gate.wait_started()  # The first pack is being uploaded.
             await change(20)
-            assert await session.condenser.condense()
+            assert await session.condenser.condense(records_min=5)
             gate.open()
         await session.flush()
         expected = contents(session.db.connection, SETTLED)

@@ -22,6 +22,9 @@ async def changed_between(
     after: Txg,
     last: Txg,
     progress: Progress,
+    *,
+    changes_max: int = DIFF_CHANGES_MAX,
+    changelogs_max: int = DIFF_CHANGELOGS_MAX,
 ) -> set[Ino] | None:
     """Return the changed inodes of a range of txgs, and the directories whose names changed.
 
@@ -31,10 +34,12 @@ async def changed_between(
         after: the txg before the range.
         last: the last txg of the range.
         progress: called with the number of changelogs that were read.
+        changes_max: the number of inodes to return.
+        changelogs_max: the number of changelogs to read.
 
     Returns:
-        None if the changes of a txg are unknown, if there are more than DIFF_CHANGES_MAX, or if the
-        index lacks more than DIFF_CHANGELOGS_MAX txgs. So it lacks all txgs between a kept point and
+        None if the changes of a txg are unknown, if there are more than *changes_max*, or if the
+        index lacks more than *changelogs_max* txgs. So it lacks all txgs between a kept point and
         the retention floor.
 
     Raises:
@@ -45,11 +50,11 @@ async def changed_between(
     def take(index: HistoryIndex, mask: int) -> None:
         found.update(row.ino for row in index.inodes if (row.content | row.other) & mask)
         found.update(row.parent for row in index.names if row.mask & mask)
-        if len(found) > DIFF_CHANGES_MAX:
+        if len(found) > changes_max:
             raise TooManyError
 
     try:
-        missing = await search.collect(Txg(after + 1), last, take, DIFF_CHANGELOGS_MAX)
+        missing = await search.collect(Txg(after + 1), last, take, changelogs_max)
     except TooManyError:
         return None
     for at in range(0, len(missing), HISTORY_FETCHES_MAX):
@@ -58,7 +63,7 @@ async def changed_between(
                 return None
             found.update(*one.results)
         progress("changelogs", min(at + HISTORY_FETCHES_MAX, len(missing)), len(missing))
-        if len(found) > DIFF_CHANGES_MAX:
+        if len(found) > changes_max:
             return None
     return found
 

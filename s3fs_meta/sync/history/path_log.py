@@ -43,6 +43,8 @@ class PathLog:
         changelogs: ChangelogReader,
         stays: Sequence[Stay],
         last: Txg,
+        *,
+        former_names_max: int = FORMER_NAMES_MAX,
     ) -> None:
         """Prepare to search for the txgs that changed a path.
 
@@ -52,10 +54,13 @@ class PathLog:
             changelogs: reads the changes of these txgs.
             stays: the inodes of the path.
             last: the last txg of the chain.
+            former_names_max: the number of removed names to follow.
         """
         self._search = search
         self._changelogs = changelogs
-        self._tree = PastTree(db, {stay.ino: stay.last for stay in stays}, last)
+        self._former_names_max = former_names_max
+        tops = {stay.ino: stay.last for stay in stays}
+        self._tree = PastTree(db, tops, last, names_max=former_names_max)
 
     async def backwards(self, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
         """Yield the changelogs that changed the path, the latest first, down to the txg *first*.
@@ -131,7 +136,7 @@ class PathLog:
         self._tree.add(former)
         if self._tree.is_full:
             raise UsageError(
-                f"more than {FORMER_NAMES_MAX:,} names were removed or renamed since txg {txg}:"
+                f"more than {self._former_names_max:,} names were removed or renamed since txg {txg}:"
                 " list fewer transaction groups with -n, --since or --until"
             )
 

@@ -77,7 +77,7 @@ class Versions(NamedTuple):
 class PathVersions:
     """Finds the versions of paths in the history of one filesystem."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
         db: Database,
         search: HistorySearch,
@@ -87,6 +87,7 @@ class PathVersions:
         *,
         unshipped: bytes = b"",
         top: Ino = ROOT_INO,
+        stays_max: int = HISTORY_STAYS_MAX,
     ) -> None:
         """Prepare to search for versions.
 
@@ -98,6 +99,7 @@ class PathVersions:
             end: the link of the last txg.
             unshipped: the changeset of later changes that are not uploaded.
             top: the directory to which paths are relative.
+            stays_max: the number of inodes of one path to consider.
         """
         self._db = db
         self._search = search
@@ -108,7 +110,8 @@ class PathVersions:
         # Number of the txg that will contain the unshipped changes, or the last shipped txg.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
-        self.has_all_stays = True  # False: a name referred to more than HISTORY_STAYS_MAX inodes
+        self._stays_max = stays_max
+        self.has_all_stays = True  # False: a name referred to more than *stays_max* inodes
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -207,8 +210,8 @@ class PathVersions:
             below: list[Stay] = []
             for stay in stays:
                 below += await self._stays_of_name(stay, name)
-            stays = sorted(below, key=_end_of, reverse=True)[:HISTORY_STAYS_MAX]
-            self.has_all_stays &= len(below) <= HISTORY_STAYS_MAX
+            stays = sorted(below, key=_end_of, reverse=True)[: self._stays_max]
+            self.has_all_stays &= len(below) <= self._stays_max
         if not stays:
             path = b"/".join(names).decode(errors="backslashreplace")
             raise UsageError(f"no retained point in time has a file or directory {path!r}")
@@ -217,8 +220,8 @@ class PathVersions:
 
     async def _stays_of_name(self, above: Stay, name: bytes) -> list[Stay]:
         """Return the inodes that a name referred to while its directory was at the path."""
-        lost = await self._losses(above.ino, name, above.first, above.last)
-        self.has_all_stays &= len(lost) < HISTORY_STAYS_MAX
+        lost = await self._losses(above.ino, name, above.first, above.last, most=self._stays_max)
+        self.has_all_stays &= len(lost) < self._stays_max
         stays: list[Stay] = []
         first = above.first
         for txg, ino in reversed(lost):
@@ -273,7 +276,8 @@ class PathVersions:
         name: bytes,
         first: Txg,
         last: Txg,
-        most: int | None = HISTORY_STAYS_MAX,
+        *,
+        most: int | None,
     ) -> list[tuple[Txg, Ino]]:
         """Return the txgs of a range in which a name lost its inode, the latest first."""
         hashed = self._db.name_hash(name)

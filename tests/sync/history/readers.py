@@ -4,6 +4,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.limits import FORMER_NAMES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
@@ -38,7 +39,13 @@ async def open_at(power: Power, txg: int, state: Path, earlier: Volume | None = 
 
 
 async def concerning(
-    bucket: Bucket, tmp: Path, path: bytes, *, first: int = 1, store: ObjectStore | None = None
+    bucket: Bucket,
+    tmp: Path,
+    path: bytes,
+    *,
+    first: int = 1,
+    store: ObjectStore | None = None,
+    former_names_max: int = FORMER_NAMES_MAX,
 ) -> list[Txg]:
     """Return the txgs that changed a path, newest first, as the log command finds them.
 
@@ -48,6 +55,7 @@ async def concerning(
         path: the path, from the root.
         first: the first txg that may be returned.
         store: the store that is searched; None: that of the bucket.
+        former_names_max: the number of removed names to follow.
     """
     end, oldest = await bucket.points.newest(), await bucket.points.oldest()
     target = tmp / "log.db"
@@ -59,7 +67,7 @@ async def concerning(
     try:
         versions = PathVersions(db, search, changelogs, oldest.txg, end)
         stays = await versions.stays(path.split(b"/"))
-        log = PathLog(db, search, changelogs, stays, end.txg)
+        log = PathLog(db, search, changelogs, stays, end.txg, former_names_max=former_names_max)
         async with aclosing(log.backwards(Txg(first))) as found:
             return [one.txg async for one in found]
     finally:

@@ -2,12 +2,9 @@
 
 import random
 
-import pytest
-
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore
-from s3fs_meta.sync.history import changed_between as module
 from s3fs_meta.sync.history.changed_between import changed_between
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
@@ -21,7 +18,12 @@ RUN = HISTORY_FAN_OUT
 
 
 async def between(
-    session: Session, power: Power, after: int, last: int, meter: Meter | None = None
+    session: Session,
+    power: Power,
+    after: int,
+    last: int,
+    meter: Meter | None = None,
+    **bounds: int,
 ) -> set[Ino] | None:
     """Return the inodes that changed after a txg, up to and including another one."""
     opened = session.volume
@@ -32,6 +34,7 @@ async def between(
         Txg(after),
         Txg(last),
         no_progress,
+        **bounds,
     )
 
 
@@ -60,7 +63,7 @@ async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Pow
 
 
 async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_too_many(
-    power: Power, monkeypatch: pytest.MonkeyPatch
+    power: Power,
 ) -> None:
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
@@ -70,13 +73,10 @@ async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_
         image = await session.publish_anew()
         assert await between(session, power, shipped, image.txg) is None
         assert await between(session, power, 0, shipped) is not None
-        monkeypatch.setattr(module, "DIFF_CHANGES_MAX", 1)
-        assert await between(session, power, 0, shipped) is None
+        assert await between(session, power, 0, shipped, changes_max=1) is None
 
 
-async def test_bounds_hold_for_changes_that_the_index_has_or_lacks(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bounds_hold_for_changes_that_the_index_has_or_lacks(power: Power) -> None:
     """From a kept point years ago the index lacks millions of txgs up to the retention floor."""
     async with power.session("a", tasks=False) as session:
         for _ in range(2):
@@ -84,12 +84,10 @@ async def test_bounds_hold_for_changes_that_the_index_has_or_lacks(
             await session.shipper.ship(anyway=True)
         await append_empty_changelogs(session, 2 * RUN)
         assert await between(session, power, 0, RUN) is not None
-        monkeypatch.setattr(module, "DIFF_CHANGELOGS_MAX", RUN - 1)
         meter = Meter()
-        assert await between(session, power, 0, RUN, meter) is None
+        assert await between(session, power, 0, RUN, meter, changelogs_max=RUN - 1) is None
         sent = sum(one.requests for counts in meter.take().values() for one in counts.values())
         assert sent == 1  # a listing
         await index_all(session)
-        assert await between(session, power, 0, RUN) is not None
-        monkeypatch.setattr(module, "DIFF_CHANGES_MAX", 1)
-        assert await between(session, power, 0, RUN) is None
+        assert await between(session, power, 0, RUN, changelogs_max=RUN - 1) is not None
+        assert await between(session, power, 0, RUN, changes_max=1) is None

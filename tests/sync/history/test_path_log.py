@@ -11,7 +11,6 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.meta.trees import past_tree
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.objects.contract import ObjectStore
@@ -295,7 +294,7 @@ async def test_log_ends_at_the_requested_first_txg(power: Power, tmp_path: Path)
 
 
 async def test_log_with_too_many_removed_names_is_a_usage_error(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
@@ -303,9 +302,10 @@ async def test_log_with_too_many_removed_names_is_a_usage_error(
         for number in range(4):
             await files.make(b"%d" % number, 10, top)
             await files.remove(b"%d" % number, top)
-        monkeypatch.setattr(past_tree, "FORMER_NAMES_MAX", 3)
+        await files.index()
+        bucket = await bucket_of(power)
         with pytest.raises(UsageError, match=r"names were removed or renamed since txg .* --since"):
-            await logged(power, tmp_path, files, b"top", indexing=True)
+            await concerning(bucket, tmp_path, b"top", former_names_max=3)
 
 
 async def test_log_of_a_path_that_never_existed_is_refused(power: Power, tmp_path: Path) -> None:

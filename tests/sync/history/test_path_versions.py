@@ -8,12 +8,12 @@ import pytest
 
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import HISTORY_STAYS_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, Txg
-from s3fs_meta.sync.history import path_versions
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import PathVersions, Version, Versions
@@ -24,7 +24,9 @@ from tests.sync.opening.histories import end_at, rot
 
 
 @asynccontextmanager
-async def finder_of(power: Power, tmp_path: Path) -> AsyncIterator[PathVersions]:
+async def finder_of(
+    power: Power, tmp_path: Path, *, stays_max: int = HISTORY_STAYS_MAX
+) -> AsyncIterator[PathVersions]:
     """Yield a search for versions that uses only the bucket, as on a new host."""
     bucket = await bucket_of(power)
     end, oldest = await bucket.points.newest(), await bucket.points.oldest()
@@ -39,16 +41,23 @@ async def finder_of(power: Power, tmp_path: Path) -> AsyncIterator[PathVersions]
             ChangelogReader(bucket.store, bucket.keyring, bucket.uuid),
             oldest.txg,
             end,
+            stays_max=stays_max,
         )
     finally:
         db.close()
 
 
 async def versions_of(
-    power: Power, tmp_path: Path, path: bytes, most: int = 100, *, attributes: bool = False
+    power: Power,
+    tmp_path: Path,
+    path: bytes,
+    most: int = 100,
+    *,
+    attributes: bool = False,
+    stays_max: int = HISTORY_STAYS_MAX,
 ) -> Versions:
     """Return the versions of a path, found in the bucket alone."""
-    async with finder_of(power, tmp_path) as finder:
+    async with finder_of(power, tmp_path, stays_max=stays_max) as finder:
         return await finder.of_path(path.split(b"/"), most, attributes=attributes)
 
 
@@ -322,7 +331,7 @@ async def test_former_path_in_a_renamed_directory_has_its_versions_before_the_re
 
 
 async def test_versions_of_a_name_with_too_many_inodes_are_incomplete(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:
         files = Files(session)
@@ -330,8 +339,7 @@ async def test_versions_of_a_name_with_too_many_inodes_are_incomplete(
             await files.make(b"f", 10)
             await files.remove(b"f")
         every = await versions_of(power, tmp_path, b"f")
-        monkeypatch.setattr(path_versions, "HISTORY_STAYS_MAX", 3)
-        some = await versions_of(power, tmp_path, b"f")
+        some = await versions_of(power, tmp_path, b"f", stays_max=3)
 
     assert (len(every.found), every.is_complete) == (8, True)
     assert (some.found, some.is_complete) == (every.found[: len(some.found)], False)

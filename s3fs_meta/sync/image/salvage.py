@@ -77,9 +77,12 @@ class Salvager:
         uuid: str,
         progress: Progress,
         last: Collection[ObjectKey] = (),
+        *,
+        images_max: int = SALVAGE_IMAGES_MAX,
     ) -> None:
         """Prepare to read images; the images of the manifests *last* are used after all others."""
         self._last = last
+        self._images_max = images_max
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -185,7 +188,7 @@ class Salvager:
                 image = image_codec.parse_piece_key(info.key)
                 if image is not None and image_codec.image_of(info.key) not in good:
                     found.add(_Name(image.txg, image.epoch, image_codec.image_of(info.key)))
-        return sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]
+        return sorted(found, reverse=True)[: self._images_max]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
         """Return the newest piece of each number, from an image and all earlier images."""
@@ -221,7 +224,7 @@ class Salvager:
                 name = image_codec.parse_manifest_key(info.key)
                 if name is not None:
                     found.append((name.txg, name.epoch, info.key))
-        return [key for _txg, _epoch, key in sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]]
+        return [key for _txg, _epoch, key in sorted(found, reverse=True)[: self._images_max]]
 
     async def _manifest(self, key: ObjectKey) -> Manifest | None:
         try:

@@ -83,15 +83,18 @@ class Imager:
         self.last_error = str(exc)
         _log.warning("cannot make an image of the metadata now, will try again: %s", exc)
 
-    async def is_due(self) -> bool:
+    async def is_due(self, *, changelog_bytes_min: int = IMAGE_SHARE_BYTES_MIN) -> bool:
         """Return whether the changelogs since the last image are large in relation to the image.
+
+        Args:
+            changelog_bytes_min: the size of changelogs that are small in relation to any image.
 
         Raises:
             StoreError: the bucket cannot be listed.
         """
         while self._image_bytes is None:  # bounded: repeats only if an image was created meanwhile
             await self._measure()
-        wanted = max(IMAGE_SHARE_BYTES_MIN, self._image_bytes // IMAGE_SHARE)
+        wanted = max(changelog_bytes_min, self._image_bytes // IMAGE_SHARE)
         return self._shipper.since_image.bytes > wanted
 
     async def _measure(self) -> None:

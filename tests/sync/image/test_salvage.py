@@ -9,10 +9,11 @@ import pytest
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Piece
 from s3fs_meta.errors import NewerFormatError, StoreUnavailableError
+from s3fs_meta.limits import SALVAGE_IMAGES_MAX
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.image import restore, salvage
+from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -45,9 +46,12 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
     store.objects[key] = image_codec.encode(image_of(*pieces), key, PLAIN)
 
 
-async def laid_out(store: MemoryStore | FaultyStore, path: Path) -> list[Remains]:
+async def laid_out(
+    store: MemoryStore | FaultyStore, path: Path, *, images_max: int = SALVAGE_IMAGES_MAX
+) -> list[Remains]:
     """Lay out every image that has its first piece; return the remaining content of each."""
-    async with aclosing(Salvager(store, PLAIN, UUID, no_progress).lay_out(path)) as images:
+    salvager = Salvager(store, PLAIN, UUID, no_progress, images_max=images_max)
+    async with aclosing(salvager.lay_out(path)) as images:
         return [remains async for remains in images]
 
 
@@ -123,13 +127,11 @@ async def test_image_with_most_pieces_lost_is_tried_last(
     assert path.read_bytes()[: 2 * PIECE + 1][-1:] == b"\0"
 
 
-async def test_salvage_reads_a_bounded_number_of_images(
-    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_salvage_reads_a_bounded_number_of_images(store: MemoryStore, tmp_path: Path) -> None:
     """A hostile bucket may contain any number of image names."""
     _older, newer = await put_both(store)
-    monkeypatch.setattr(salvage, "SALVAGE_IMAGES_MAX", 1)
-    assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer]
+    found = await laid_out(store, tmp_path / "damaged.db", images_max=1)
+    assert [one.key for one in found] == [newer]
 
 
 async def test_unavailable_store_is_not_treated_as_a_damaged_image(

@@ -20,7 +20,6 @@ from s3fs_meta.meta.db import snapshot
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import BlockIndex, ObjectKey
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.sync.image import writer as imager_module
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -258,13 +257,10 @@ async def test_changelogs_of_earlier_mounts_count_towards_the_next_image(power: 
         )
 
 
-async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(power: Power) -> None:
     """Bytes of changelogs are compared with the stored bytes of the last image's pieces."""
-    monkeypatch.setattr(imager_module, "IMAGE_SHARE_BYTES_MIN", 0)
     async with power.session("a", tasks=False) as session:
-        while not await session.imager.is_due():
+        while not await session.imager.is_due(changelog_bytes_min=0):
             write_file(session, b"x")
             await session.flush()
         [manifest] = [key for key in power.store.objects if key.endswith("/manifest")]
@@ -276,7 +272,7 @@ async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(
         assert session.shipper.since_image.bytes > pieces // 4
         assert session.shipper.since_image.bytes < pieces // 2
         await session.make_image()
-        assert not await session.imager.is_due()
+        assert not await session.imager.is_due(changelog_bytes_min=0)
 
 
 async def test_garbage_collection_alone_makes_no_image_due(power: Power) -> None:

@@ -105,9 +105,18 @@ class PackWriter:
     interpreter lock held, and block the event loop for tens of milliseconds.
     """
 
-    def __init__(self, key: ObjectKey, keyring: Keyring, compression: str) -> None:
+    def __init__(
+        self,
+        key: ObjectKey,
+        keyring: Keyring,
+        compression: str,
+        *,
+        bytes_target: int = PACK_BYTES_TARGET,
+    ) -> None:
+        assert bytes_target <= PACK_BYTES_TARGET, "a larger pack may not hold its last block"
         assert parse_key(key) is not None, "a pack needs a name from new_key"
         self._key = key
+        self._bytes_target = bytes_target
         self._keyring = keyring
         self._compressor = Compressor.for_name(compression)
         self._salt = os.urandom(SALT_BYTES) if keyring.encrypted else b""
@@ -131,7 +140,7 @@ class PackWriter:
     @property
     def full(self) -> bool:
         """Return whether the pack is full; a full pack accepts no more blocks."""
-        return self.size_bytes >= PACK_BYTES_TARGET or len(self._entries) >= PACK_BLOCKS_MAX
+        return self.size_bytes >= self._bytes_target or len(self._entries) >= PACK_BLOCKS_MAX
 
     def add(
         self,

@@ -12,6 +12,7 @@ from s3fs_meta.limits import (
     PACK_BYTES_TARGET,
     SEAL_AGE_S,
     SEAL_BATCH_BLOCKS_MAX,
+    SEAL_BATCH_BYTES,
     SEAL_LINGER_S,
 )
 
@@ -22,7 +23,8 @@ class UploadBounds:
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
-    pack_bytes: int = PACK_BYTES_TARGET  # bytes of dirty content that are sealed at once
+    pack_bytes: int = PACK_BYTES_TARGET  # a pack of this size is full
+    batch_bytes: int = SEAL_BATCH_BYTES  # maximum bytes that are sealed and packed at once
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
     # maximum number of block locations in one changelog object

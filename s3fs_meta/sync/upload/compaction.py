@@ -82,11 +82,14 @@ class Compactor:
             _log.warning("cannot compact packs now, will try again: %s", exc)
 
     @part(Cause.COMPACTION)
-    async def run_once(self) -> int:
+    async def run_once(self, *, packs_max: int = COMPACT_PACKS_MAX) -> int:
         """Seal the live blocks of some packs for a move; return the number of blocks.
 
         The uploader moves the sealed blocks; garbage collection deletes the packs after two more
         images. A missing or damaged pack is marked, reported and skipped.
+
+        Args:
+            packs_max: the number of packs to empty.
 
         Raises:
             StoreError: the store is unavailable.
@@ -95,7 +98,7 @@ class Compactor:
         self.last_error = ""
         moved = emptied = failed = 0
         for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_CANDIDATES_MAX):
-            if emptied == COMPACT_PACKS_MAX or failed == COMPACT_FAILURES_MAX:
+            if emptied == packs_max or failed == COMPACT_FAILURES_MAX:
                 break
             try:
                 count = await self._empty(row)

@@ -124,8 +124,12 @@ class Healer:
             if self._status.writable:
                 await self.heal()
 
-    async def heal(self) -> int:
-        """Heal marked blocks that are cached or equal to an intact block; return the number."""
+    async def heal(self, *, scan_rows: int = DAMAGE_SCAN_ROWS) -> int:
+        """Heal marked blocks that are cached or equal to an intact block; return the number.
+
+        Args:
+            scan_rows: the number of blocks of files to read between two schedule points.
+        """
         from_cache: list[BlockRow] = []
         count = 0
         for mark in damage_marks.marks(self._db):
@@ -137,7 +141,7 @@ class Healer:
                         from_cache.append(row)
                 await trio.lowlevel.checkpoint()
         self._cache.evictor.reconsider()
-        return count + await self._upload_again(from_cache)
+        return count + await self._upload_again(from_cache, scan_rows)
 
     def _blocks_at(self, mark: Mark) -> list[BlockRow]:
         found = blocks.in_pack(self._db, mark.pack)
@@ -163,9 +167,9 @@ class Healer:
         held = self._cache.index.get(block)
         return held is not None and held.state in {BlockState.CLEAN, BlockState.UPLOADED}
 
-    async def _upload_again(self, rows: Sequence[BlockRow]) -> int:
+    async def _upload_again(self, rows: Sequence[BlockRow], scan_rows: int) -> int:
         """Seal cached copies for the uploader, which compares each copy with its hash first."""
-        places = await self._places_of(rows)
+        places = await self._places_of(rows, scan_rows)
         count = 0
         for piece in slices(rows):
             self._db.begin()  # not begin_local(), because the next txg must ship the new locations
@@ -182,7 +186,7 @@ class Healer:
             self._cache.upload_signal.set()
         return count
 
-    async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, FilePart]:
+    async def _places_of(self, rows: Sequence[BlockRow], scan_rows: int) -> dict[BlockId, FilePart]:
         """Return one file and block index for each block, for the index of its new pack."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
@@ -193,7 +197,7 @@ class Healer:
                 wanted.discard(block)
         after: FilePart | None = _FIRST
         while wanted and after is not None:
-            after, piece = block_map.blocks_after(self._db, after, DAMAGE_SCAN_ROWS)
+            after, piece = block_map.blocks_after(self._db, after, scan_rows)
             found.update((block, place) for block, place in piece if block in wanted)
             wanted.difference_update(block for block, _place in piece)
             await trio.lowlevel.checkpoint()

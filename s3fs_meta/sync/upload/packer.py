@@ -11,6 +11,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError
+from s3fs_meta.limits import PACK_BYTES_TARGET
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino
 
 
@@ -35,11 +36,18 @@ class Packer:
     """Reads block files and creates packs; any thread may call it, because it has no state."""
 
     def __init__(
-        self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Callable[[], Epoch]
+        self,
+        files: BlockFiles,
+        keyring: Keyring,
+        compression: str,
+        epoch: Callable[[], Epoch],
+        *,
+        pack_bytes: int = PACK_BYTES_TARGET,
     ) -> None:
         self._files = files
         self._keyring = keyring
         self._compression = compression
+        self._pack_bytes = pack_bytes
         self._epoch = epoch  # a function, because a follower has no epoch before its promotion
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
@@ -76,7 +84,9 @@ class Packer:
             LostBlockError: a block file is missing or short.
         """
         key = pack_codec.new_key(self._epoch(), secrets.token_bytes(16))
-        writer = pack_codec.PackWriter(key, self._keyring, self._compression)
+        writer = pack_codec.PackWriter(
+            key, self._keyring, self._compression, bytes_target=self._pack_bytes
+        )
         end = begin
         while end < len(hashed) and not writer.full:
             sealed = hashed[end].sealed

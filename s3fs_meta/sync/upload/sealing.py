@@ -15,7 +15,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import LostBlockError
-from s3fs_meta.limits import LOOP_SLICE_ROWS, SEAL_BATCH_BYTES
+from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, cached_blocks
 from s3fs_meta.model import BlockId, BlockState
@@ -82,7 +82,7 @@ class Sealer:
 
     def _ripe(self, age_s: float) -> list[BlockId]:
         """Return the dirty blocks of the next batch, [] while these do not fill a pack."""
-        ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
+        ripe = self._cache.index.dirty_before(trio.current_time() - age_s, self._bounds.batch_bytes)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
     def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
@@ -97,7 +97,7 @@ class Sealer:
 
     def _waiting(self) -> list[BlockId]:
         """Return sealed blocks that are in no batch, at most as many as fit into a batch."""
-        chosen: list[BlockId] = []
+        chosen, bounds = list[BlockId](), self._bounds
         total = 0
         for block in self._cache.index.sealed():
             if block in self._in_flight or block in self._lost:
@@ -105,7 +105,7 @@ class Sealer:
             held = self._cache.index.get(block)
             assert held is not None, "the index must contain every listed block"
             total += held.size_bytes
-            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == self._bounds.batch_blocks):
+            if chosen and (total > bounds.batch_bytes or len(chosen) == bounds.batch_blocks):
                 break
             chosen.append(block)
         return chosen
@@ -124,7 +124,7 @@ class Sealer:
 
         Sealed blocks that no file uses are removed, because no later cut contains them.
         """
-        index = self._cache.index
+        index, batch_bytes = self._cache.index, self._bounds.batch_bytes
         for piece in slices(self._unnamed()):
             self._db.begin_local()
             for block in piece:
@@ -132,7 +132,7 @@ class Sealer:
                     self._remove(block)
             await trio.lowlevel.checkpoint()
         while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
-            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES, LOOP_SLICE_ROWS)
+            oldest = index.dirty_before(trio.current_time(), batch_bytes, LOOP_SLICE_ROWS)
             self._db.begin_local()
             self._cache.seal(oldest)
             await trio.lowlevel.checkpoint()

@@ -313,10 +313,9 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
 
 
 async def test_packs_that_would_not_shrink_do_not_delay_compaction_of_others(
-    power: Power, monkeypatch: pytest.MonkeyPatch
+    power: Power,
 ) -> None:
     """A pack that would not shrink does not count towards the packs of one run."""
-    monkeypatch.setattr(compaction, "COMPACT_PACKS_MAX", 1)
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]
         await session.flush()
@@ -329,7 +328,7 @@ async def test_packs_that_would_not_shrink_do_not_delay_compaction_of_others(
         await session.flush()
         first, _second = packs.mostly_dead(session.db, COMPACT_LIVE_FRACTION, 9)
 
-        assert await session.compactor.run_once() == 1
+        assert await session.compactor.run_once(packs_max=1) == 1
 
         assert first.live_bytes == packs.get(session.db, first.pack).live_bytes
         await session.flush_at_end()

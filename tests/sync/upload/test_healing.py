@@ -26,7 +26,6 @@ from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.uncached_reads import UncachedReader
-from s3fs_meta.sync.upload import healing
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
@@ -342,10 +341,9 @@ async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(po
 
 
 async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(
-    power: Power, monkeypatch: pytest.MonkeyPatch
+    power: Power,
 ) -> None:
     """The index of a new pack contains the inode and the block index, even of a fetched block."""
-    monkeypatch.setattr(healing, "DAMAGE_SCAN_ROWS", 2)
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
         await session.flush()
@@ -356,7 +354,7 @@ async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(
         row = blocks.get(session.db, _located(session, inos[6]).block)
         assert row.pack is not None
         session.damage.mark(Mark(row.pack, None), "is damaged")
-        assert await session.healer.heal() == 9
+        assert await session.healer.heal(scan_rows=2) == 9
         await session.flush_at_end()
 
         places = [

@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import (
     DatabaseError,
@@ -23,7 +22,7 @@ from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.upload import sealing, uploader
+from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -239,9 +238,8 @@ async def test_each_upload_keeps_only_one_pack_in_memory(
             counts.append(len(alive))
 
     monkeypatch.setattr(mmap, "mmap", CountedMemory)
-    monkeypatch.setattr(sealing, "SEAL_BATCH_BYTES", 8 * MIB)
-    monkeypatch.setattr(pack_codec, "PACK_BYTES_TARGET", MIB)
-    async with power.session("a", tasks=False) as session:
+    bounds = UploadBounds(batch_bytes=8 * MIB, pack_bytes=MIB)
+    async with power.session("a", tasks=False, bounds=bounds) as session:
         for _ in range(UPLOADS_MAX * 8):
             write_file(session, os.urandom(MIB))
         await session.flush()

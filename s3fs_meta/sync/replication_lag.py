@@ -40,7 +40,12 @@ class Unshipped:
     """Reports the unshipped changes of one mount."""
 
     def __init__(
-        self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
+        self,
+        db: Database,
+        confirmed_seq: Callable[[], int],
+        synced_seq: Callable[[], int],
+        *,
+        inodes_max: int = UNSHIPPED_INODES_MAX,
     ) -> None:
         """Begin without reading any record.
 
@@ -48,7 +53,9 @@ class Unshipped:
             db: the database of the mount, which has the records of changes.
             confirmed_seq: returns the number of the last record in the bucket.
             synced_seq: returns the number of the last record on the local disk.
+            inodes_max: the number of changed inodes to remember.
         """
+        self._inodes_max = inodes_max
         self._db = db
         self._confirmed_seq = confirmed_seq
         self._synced_seq = synced_seq
@@ -87,7 +94,7 @@ class Unshipped:
             )
             self._last |= new.last
             self._read_seq, complete = new.last_seq, new.complete
-            if len(self._last) > UNSHIPPED_INODES_MAX:
+            if len(self._last) > self._inodes_max:
                 self._last.clear()
                 self._floor_seq = self._read_seq
             await trio.lowlevel.checkpoint()

@@ -7,8 +7,7 @@ from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync import replication_lag
-from s3fs_meta.sync.replication_lag import FileState
+from s3fs_meta.sync.replication_lag import FileState, Unshipped
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -68,16 +67,20 @@ async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
         assert (await session.unshipped.paths(2)).complete is False
 
 
-async def test_all_files_count_as_changed_after_too_many_changes(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_files_count_as_changed_after_too_many_changes(power: Power) -> None:
     """If there are too many changed files to remember, all files count as changed until a flush."""
-    monkeypatch.setattr(replication_lag, "UNSHIPPED_INODES_MAX", 3)
     async with power.session("a", tasks=False) as session:
+        unshipped = Unshipped(
+            session.db,
+            lambda: session.shipper.confirmed_seq,
+            lambda: session.durability.synced_mark,
+            inodes_max=3,
+        )
         files = [named_file(session, b"%d" % number) for number in range(9)]
-        assert {await session.unshipped.state_of(ino) for ino in files} == {FileState.DIRTY}
+        unchanged = Ino(999)
+        assert {await unshipped.state_of(ino) for ino in (*files, unchanged)} == {FileState.DIRTY}
         await session.flush()
-        assert {await session.unshipped.state_of(ino) for ino in files} == {FileState.BUCKET}
+        assert {await unshipped.state_of(ino) for ino in (*files, unchanged)} == {FileState.BUCKET}
 
 
 async def test_fsync_remote_returns_after_the_upload_to_the_bucket(power: Power) -> None:

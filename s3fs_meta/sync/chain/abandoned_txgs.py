@@ -160,16 +160,22 @@ async def require_right(
 
 
 async def describe(
-    store: ObjectStore, keyring: Keyring, uuid: str, kept: Link, last: Txg
+    store: ObjectStore,
+    keyring: Keyring,
+    uuid: str,
+    kept: Link,
+    last: Txg,
+    *,
+    shown_max: int = ABANDONED_SHOWN_MAX,
 ) -> list[str]:
-    """Return one line for each abandoned txg, with the known facts about the txg."""
+    """Return one line for each of the first abandoned txgs, with the known facts about the txg."""
     sizes: dict[Txg, int] = {}
     async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
         async for info in listing:
             txg = changelog_codec.parse_key(info.key)
-            if txg is not None and len(sizes) < ABANDONED_SHOWN_MAX:
+            if txg is not None and len(sizes) < shown_max:
                 sizes[txg] = info.size_bytes
-    numbers = range(kept.txg + 1, min(last, kept.txg + ABANDONED_SHOWN_MAX) + 1)
+    numbers = range(kept.txg + 1, min(last, kept.txg + shown_max) + 1)
     lines = [
         _line(Txg(txg), await _read(store, keyring, uuid, Txg(txg)), sizes.get(Txg(txg)))
         for txg in numbers

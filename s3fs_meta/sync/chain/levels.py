@@ -287,8 +287,20 @@ def size_of(section: Section) -> int:
     return section_bytes(len(section.locations), len(section.changeset))
 
 
-def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
+def merge(
+    level: int,
+    uuid: str,
+    pieces: Sequence[Piece],
+    *,
+    section_bytes_max: int = LEVEL_SECTION_BYTES_MAX,
+) -> Level:
     """Merge consecutive pieces into one level object. Blocking.
+
+    Args:
+        level: the level of the object.
+        uuid: the UUID of the filesystem.
+        pieces: changelogs, or level objects of the level below.
+        section_bytes_max: the size of the changes that one object may contain.
 
     Raises:
         NotMergedError: the level object would be too large, or a piece has a newer version.
@@ -319,7 +331,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
     if max(len(made.packs), len(made.forgotten)) > CHANGELOG_PACKS_MAX:
         raise NotMergedError("the merged level object would name too many packs")
     if (
-        size_of(made.section) > LEVEL_SECTION_BYTES_MAX
+        size_of(made.section) > section_bytes_max
         or len(made.section.locations) > CHANGELOG_LOCATIONS_MAX
     ):
         raise NotMergedError("the merged level object would contain too many changes")

@@ -37,11 +37,7 @@ from s3fs_meta.errors import (
     S3fsError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import (
-    IMAGE_WAL_BYTES_MAX,
-    MIB,
-    SYNC_BYTES_MAX,
-)
+from s3fs_meta.limits import MIB, SYNC_BYTES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.snapshot import Snapshot
@@ -73,7 +69,7 @@ class _ImageWait(NamedTuple):
     """The upload of an image's blocks while its snapshot is open."""
 
     scope: trio.CancelScope
-    wal_bytes: int  # bytes in the WAL when the upload of the blocks began
+    wal_bytes_max: int  # bytes in the WAL at which the upload is abandoned
 
 
 class Shipper:
@@ -124,7 +120,7 @@ class Shipper:
         if self._recorder.bytes > SYNC_BYTES_MAX:
             self._due.set()
         wait = self._image_wait
-        if wait is not None and self._db.wal_bytes - wait.wal_bytes > IMAGE_WAL_BYTES_MAX:
+        if wait is not None and self._db.wal_bytes > wait.wal_bytes_max:
             wait.scope.cancel()
 
     @property
@@ -391,9 +387,9 @@ class Shipper:
         Raises:
             StoreUnavailableError: the WAL grew too much; the next cut includes the changes.
         """
-        began_s = trio.current_time()
+        began_s, growth_max = trio.current_time(), self._uploader.bounds.image_wal_bytes
         with trio.CancelScope() as scope:
-            self._image_wait = _ImageWait(scope, self._db.wal_bytes)
+            self._image_wait = _ImageWait(scope, self._db.wal_bytes + growth_max)
             try:
                 await self._wait_for_blocks(cut, progress)
             finally:
@@ -403,7 +399,7 @@ class Shipper:
                 "image",
                 1,
                 trio.current_time() - began_s,
-                f"the WAL grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB while blocks were uploaded",
+                f"the WAL grew by {growth_max // MIB} MiB while blocks were uploaded",
             )
 
     async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:

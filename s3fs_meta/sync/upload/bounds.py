@@ -9,6 +9,7 @@ from typing import Final
 from s3fs_meta.limits import (
     CHANGELOG_LOCATIONS_MAX,
     CHANGELOG_RUN_BYTES,
+    IMAGE_WAL_BYTES_MAX,
     PACK_BYTES_TARGET,
     SEAL_AGE_S,
     SEAL_BATCH_BLOCKS_MAX,
@@ -29,6 +30,8 @@ class UploadBounds:
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum bytes of changes in one changelog object
     # maximum number of block locations in one changelog object
     locations: int = CHANGELOG_LOCATIONS_MAX
+    # growth of the WAL while the blocks of an image are uploaded, before the image is abandoned
+    image_wal_bytes: int = IMAGE_WAL_BYTES_MAX
 
 
 DEFAULT_BOUNDS: Final = UploadBounds()

@@ -2,8 +2,6 @@
 
 from contextlib import aclosing
 
-import pytest
-
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import Txg
@@ -16,18 +14,17 @@ from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot, written
 
 
-async def test_list_of_abandoned_txgs_is_bounded(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_list_of_abandoned_txgs_is_bounded(power: Power) -> None:
     """The list reports each abandoned changelog as damaged, missing or intact, up to a maximum."""
-    monkeypatch.setattr(abandoned_txgs, "ABANDONED_SHOWN_MAX", 3)
     await written(power)
     rot(power, 6)
     del power.store.objects[key_of(Txg(7))]
     bucket = await bucket_of(power)
     kept = await bucket.points.link(Txg(5))
 
-    lines = await abandoned_txgs.describe(power.store, bucket.keyring, bucket.uuid, kept, Txg(9))
+    lines = await abandoned_txgs.describe(
+        power.store, bucket.keyring, bucket.uuid, kept, Txg(9), shown_max=3
+    )
 
     assert lines[0].startswith("txg 6 is abandoned: its changelog is damaged")
     assert lines[0].endswith(" bytes")

@@ -15,7 +15,6 @@ from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
 from s3fs_meta.model import BlockIndex, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
@@ -174,11 +173,9 @@ async def test_wal_is_bounded_while_an_image_waits_for_the_store(
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_image_is_abandoned_when_the_wal_grows_too_large(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_image_is_abandoned_when_the_wal_grows_too_large(power: Power) -> None:
     """The next txg ships the locations of blocks that were uploaded for the abandoned image."""
-    monkeypatch.setattr(changelog_writer, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
+    bounds = UploadBounds(image_wal_bytes=1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
     def go_away(step: str) -> None:
@@ -187,7 +184,9 @@ async def test_image_is_abandoned_when_the_wal_grows_too_large(
             write_file(session, b"late" * 1000)
             away.set()
 
-    async with power.session("a", tasks=False, store=faulty, hook=go_away) as session:
+    async with power.session(
+        "a", tasks=False, store=faulty, hook=go_away, bounds=bounds
+    ) as session:
         write_file(session, b"early")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_expect_abandoned, session)

@@ -32,8 +32,17 @@ _TOO_MUCH: Final = "too many changes are not uploaded yet; their versions are mi
 class HistoryHandlers:
     """The handlers of history requests to one mount."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, *, unshipped_bytes_max: int = UNSHIPPED_VERSIONS_BYTES_MAX
+    ) -> None:
+        """Create the handlers.
+
+        Args:
+            session: the session of the mount.
+            unshipped_bytes_max: the size of the changes without a changelog that are examined.
+        """
         self._session = session
+        self._unshipped_bytes_max = unshipped_bytes_max
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handler of each command."""
@@ -73,13 +82,13 @@ class HistoryHandlers:
         session.durability.commit()
         after, last = session.shipper.confirmed_seq, session.volume.recorder.last_seq
         if session.db.wal is None:  # avoid a snapshot, which copies the database without WAL
-            limit = UNSHIPPED_VERSIONS_BYTES_MAX // _SLOWER_ON_LOOP
+            limit = self._unshipped_bytes_max // _SLOWER_ON_LOOP
             run = pending.merged_run(session.db.connection, after, last, limit)
             return _changes(run, last)
         snapshot = session.db.open_snapshot()
         try:
             run = await trio.to_thread.run_sync(
-                pending.merged_run, snapshot.connection, after, last, UNSHIPPED_VERSIONS_BYTES_MAX
+                pending.merged_run, snapshot.connection, after, last, self._unshipped_bytes_max
             )
         finally:
             snapshot.close()

@@ -75,13 +75,16 @@ def message_of(point: KeptPoint, alone_bytes: int | None = None) -> dict[str, An
     }
 
 
-async def listed(kept: KeptPoints, db: Database | None, floor: Txg) -> dict[str, Any]:
+async def listed(
+    kept: KeptPoints, db: Database | None, floor: Txg, *, unreadable_max: int = KEPT_FAULTS_MAX
+) -> dict[str, Any]:
     """Return kept points as a JSON object.
 
     Args:
         kept: the kept points.
         db: the database of the present state; None leaves the costs of the points unknown.
         floor: the retention floor.
+        unreadable_max: the number of unreadable points to list.
     """
     costs = None if db is None else await kept_costs.costs_of(db, kept.points, floor)
     return {
@@ -89,7 +92,7 @@ async def listed(kept: KeptPoints, db: Database | None, floor: Txg) -> dict[str,
             message_of(point, None if costs is None else costs.alone[point.key])
             for point in kept.points
         ],
-        "unreadable": [one._asdict() for one in kept.unreadable[:KEPT_FAULTS_MAX]],
+        "unreadable": [one._asdict() for one in kept.unreadable[:unreadable_max]],
         "unreadable_count": len(kept.unreadable),
         "held_bytes": None if costs is None else costs.total,
     }

@@ -148,7 +148,9 @@ def hand_over(entry: Entry) -> None:
         os.close(fd)
 
 
-def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
+def require_seen(
+    wanted: Iterable[Entry], *, there: bool, within_s: float = KERNEL_FORGET_S_MAX
+) -> None:
     """Wait until programs see that entries exist, or that they do not exist.
 
     The kernel answers lookups from its dentry cache until the mount has invalidated the entries,
@@ -156,10 +158,10 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
     every lookup in the tree for a few tenths of a second.
 
     Raises:
-        ControlError: the change was made, but did not become visible within KERNEL_FORGET_S_MAX.
+        ControlError: the change was made, but did not become visible within *within_s*.
         OSError: lookups fail, because the mount has ended meanwhile.
     """
-    deadline_s, pause_s = time.monotonic() + KERNEL_FORGET_S_MAX, 0.001
+    deadline_s, pause_s = time.monotonic() + within_s, 0.001
     for entry in wanted:
         while _is_there(entry) is not there:
             if time.monotonic() > deadline_s:

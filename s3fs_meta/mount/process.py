@@ -17,16 +17,16 @@ from s3fs_meta.mount.limits import OPEN_FILES_WANTED
 ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 
 
-def raise_open_files() -> None:
-    """Raise the soft limit of open files to OPEN_FILES_WANTED, or to the hard limit if lower.
+def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
+    """Raise the soft limit of open files to *wanted*, or to the hard limit if lower.
 
     The usual soft limit of 1,024 protects programs that use select(2), which this program does
     not use. The hard limit is usually much higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def exempt_objects() -> None:

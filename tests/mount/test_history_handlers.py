@@ -9,7 +9,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
-from s3fs_meta.mount import history_handlers, history_requests
+from s3fs_meta.mount import history_requests
 from s3fs_meta.mount.history_handlers import HistoryHandlers
 from s3fs_meta.mount.limits import HISTORY_SHOWN_MAX
 from s3fs_meta.sync.session import Session
@@ -26,9 +26,11 @@ def named(session: Session, name: bytes, content: bytes) -> Ino:
     return ino
 
 
-async def versions_of(session: Session, *names: str, count: int = 10) -> dict[str, Any]:
+async def versions_of(
+    session: Session, *names: str, count: int = 10, **bounds: int
+) -> dict[str, Any]:
     """Return the mount's list of versions of a path."""
-    handler = HistoryHandlers(session).handlers()[history_requests.VERSIONS]
+    handler = HistoryHandlers(session, **bounds).handlers()[history_requests.VERSIONS]
     wanted = {
         "top": ROOT_INO,
         "names": list(names),
@@ -70,9 +72,7 @@ async def test_changes_that_are_not_uploaded_are_listed_as_versions(plain: Power
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
-async def test_too_many_unshipped_changes_cause_a_notice(
-    plain: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_unshipped_changes_cause_a_notice(plain: Power, journal_mode: str) -> None:
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with plain.session(options=options, tasks=False) as session:
         ino = named(session, b"f", b"x")
@@ -82,8 +82,7 @@ async def test_too_many_unshipped_changes_cause_a_notice(
             inodes.set_size(session.db, ino, 10 + number, 0)
             session.db.commit()
         whole = await versions_of(session, "f")
-        monkeypatch.setattr(history_handlers, "UNSHIPPED_VERSIONS_BYTES_MAX", 1)
-        found = await versions_of(session, "f")
+        found = await versions_of(session, "f", unshipped_bytes_max=1)
 
     assert whole["notices"] == []
     assert [one["uploaded"] for one in whole["versions"]] == [False, True]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from s3fs_meta.codec.changelog import NO_FLOOR
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.model import ObjectKey
@@ -99,13 +100,11 @@ async def test_unreadable_kept_points_are_listed(plain: Power) -> None:
     assert [(one["key"], one["txg"]) for one in found["unreadable"]] == [(made["key"], made["txg"])]
 
 
-async def test_listing_of_many_unreadable_points_fits_into_a_message(
-    plain: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_listing_of_many_unreadable_points_fits_into_a_message(plain: Power) -> None:
     """Any user of a plain bucket can store thousands."""
-    monkeypatch.setattr(keep_requests, "KEPT_FAULTS_MAX", 2)
     for number in range(5):
         plain.store.objects[ObjectKey(f"kept/{7:012}-{0:032x}-{number:016x}")] = b"?"
     async with plain.session(tasks=False) as session:
-        found = await call(session, keep_requests.LIST)
+        kept = await session.reclaimer.kept_points()
+        found = await keep_requests.listed(kept, session.db, NO_FLOOR, unreadable_max=2)
     assert (len(found["unreadable"]), found["unreadable_count"]) == (2, 5)

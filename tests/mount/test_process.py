@@ -44,13 +44,9 @@ def test_higher_limit_of_open_files_is_kept(bounds: tuple[int, int]) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == OPEN_FILES_WANTED + 1
 
 
-def test_limit_of_open_files_does_not_exceed_the_hard_limit(
-    bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limit_of_open_files_does_not_exceed_the_hard_limit(bounds: tuple[int, int]) -> None:
     """The soft limit of open files is raised at most to the hard limit."""
-    monkeypatch.setattr(process, "OPEN_FILES_WANTED", bounds[1] + 1)
-
-    process.raise_open_files()
+    process.raise_open_files(bounds[1] + 1)
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (bounds[1], bounds[1])
 

@@ -48,9 +48,9 @@ class Awake:
         for process in self.processes:
             process.wait()
 
-    def other_load(self) -> float:
-        """Return the load average of one minute without the processes of this class."""
-        share = 1 - math.exp((self._begun_s - time.monotonic()) / LOAD_WINDOW_S)
+    def other_load(self, *, window_s: float = LOAD_WINDOW_S) -> float:
+        """Return the load average of *window_s* without the processes of this class."""
+        share = 1 - math.exp((self._begun_s - time.monotonic()) / window_s)
         return max(os.getloadavg()[0] - len(self.processes) * share, 0.0)
 
 

@@ -24,8 +24,12 @@ SEARCHABLE: Final = 0o711  # lets programs of other users access files below a d
 
 
 @contextlib.contextmanager
-def new() -> Iterator[Path]:
+def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[Path]:
     """Yield the root of a new ext4 filesystem, removed afterwards. Needs root and loop devices.
+
+    Args:
+        bytes_min: the least size of the disk image.
+        bytes_max: the largest size of the disk image.
 
     Raises:
         OSError, CalledProcessError: the image cannot be made or mounted. The option --scratch
@@ -35,10 +39,10 @@ def new() -> Iterator[Path]:
         os.chmod(folder, SEARCHABLE)
         image, place = Path(folder, "image"), Path(folder, "disk")
         space = os.statvfs(folder)
-        size_bytes = min(int(FREE_SHARE * space.f_bavail * space.f_frsize), BYTES_MAX)
-        if size_bytes < BYTES_MIN:
+        size_bytes = min(int(FREE_SHARE * space.f_bavail * space.f_frsize), bytes_max)
+        if size_bytes < bytes_min:
             raise OSError(
-                f"{folder} has too little space for a disk image of {BYTES_MIN >> 30} GiB"
+                f"{folder} has too little space for a disk image of {bytes_min >> 30} GiB"
             )
         with image.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)

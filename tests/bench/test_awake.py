@@ -70,8 +70,7 @@ def test_load_of_others_excludes_the_processes_of_the_benchmark(
     with awake.kept() as processors:
         monkeypatch.setattr(os, "getloadavg", lambda: (count + 0.5, 0.0, 0.0))
         assert processors.other_load() == pytest.approx(count + 0.5, abs=0.2)
-        monkeypatch.setattr(awake, "LOAD_WINDOW_S", 1e-9)
-        assert processors.other_load() == pytest.approx(0.5)
+        assert processors.other_load(window_s=1e-9) == pytest.approx(0.5)
 
 
 def _assert_ended(processes: Sequence["subprocess.Popen[bytes]"]) -> None:

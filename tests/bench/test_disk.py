@@ -13,13 +13,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_space_of_the_disk_is_free_when_a_late_program_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_space_of_the_disk_is_free_when_a_late_program_ends() -> None:
     """The next benchmark finds as much room, although a program still used the disk at the end."""
-    monkeypatch.setattr(disk, "BYTES_MAX", 64 << 20)
-    monkeypatch.setattr(disk, "BYTES_MIN", 1 << 20)
-    with disk.new() as place:
+    with disk.new(bytes_min=1 << 20, bytes_max=64 << 20) as place:
         device = subprocess.check_output(
             ["findmnt", "-no", "SOURCE", "--target", place], text=True
         ).strip()

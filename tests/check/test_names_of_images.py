@@ -49,7 +49,7 @@ class Known(NamedTuple):
     owner: tuple[int, int]
 
 
-async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
+async def filled(power: Power, *, twice: bool = False, count: int = FILES) -> dict[Ino, Known]:
     """Write a tree of files, make an image of it, and delete the chain.
 
     With *twice*, the last image shares most of its pieces with the previous image.
@@ -66,7 +66,7 @@ async def filled(power: Power, *, twice: bool = False) -> dict[Ino, Known]:
             inodes.change_directory(db, Ino(1), 0, entries=1, subdirectories=1)
             homes.append(home)
         db.commit()
-        for number in range(FILES):
+        for number in range(count):
             content = b"content %d " % number * 9
             ino = write_file(session, content)
             which, name = number % DIRECTORIES, b"file %d" % number
@@ -280,11 +280,10 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_rebuild_from_hostile_rows_of_an_image_gives_a_clean_filesystem(
-    power: Power, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    power: Power, seed: int, tmp_path: Path
 ) -> None:
     """Anyone who can write to an unencrypted bucket can forge the rows of an image."""
-    monkeypatch.setattr("tests.check.test_names_of_images.FILES", 40)
-    await filled(power)
+    await filled(power, count=40)
     manifest = await manifest_of(power)
     keyring = (await power.keys()).keyring
     path = tmp_path / "image.db"

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -13,6 +13,7 @@ import pytest
 
 # The extension must be loaded before pyfuse3, which a test may import.
 import s3fs_meta.fuse.extension  # noqa: F401
+from s3fs_meta import machine
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
@@ -77,6 +78,18 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "state-home"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     return home
+
+
+@pytest.fixture
+def reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that changes the boot id of this host, as a reboot does."""
+
+    def change() -> None:
+        boot_id = tmp_path / "boot_id"
+        boot_id.write_text("another boot\n")
+        monkeypatch.setattr(machine, "BOOT_ID", boot_id)
+
+    return change
 
 
 @pytest.fixture

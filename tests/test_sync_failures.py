@@ -3,11 +3,12 @@
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta import machine, sync_failures
+from s3fs_meta import sync_failures
 
 
 def _fill(disk: Path) -> None:
@@ -36,12 +37,11 @@ def test_sync_failure_is_recorded_without_preparation(tmp_path: Path) -> None:
 
 
 def test_sync_failure_before_a_reboot_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
     """A sync failure does not count after a reboot, which clears the memory."""
     sync_failures.note(tmp_path)
-    monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
-    machine.BOOT_ID.write_text("another")
+    reboot()
     assert not sync_failures.is_noted(tmp_path)
 
 

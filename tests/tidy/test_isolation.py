@@ -1,0 +1,149 @@
+"""Rules for tests: they use no private name of another object, and replace no constant.
+
+Each test lists every offender. A test that needs a private name, or another value of a constant,
+depends on how the code is written instead of on its behaviour.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.syntax_trees import nodes_of
+
+ROOT = Path(__file__).parents[2]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+# Documented methods and fields of named tuples, and functions of os and sys.
+DOCUMENTED: Final = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
+_SYNCFS: Final = "the only call of syncfs(2) of the cache, whose failure no filesystem can cause"
+# Private names that a test uses, each with the reason.
+PRIVATE: Final = {
+    "tests/cache/test_block_files.py _directory": "two threads must meet within one call",
+    "tests/cache/test_block_files.py _syncfs": _SYNCFS,
+    "tests/sync/lease/test_keeper.py _store": "the keeper's store must become slow after its start",
+    "tests/sync/lease/test_keeper.py _write": "a second process writes without reading the lease",
+    "tests/sync/opening/test_failed_sync.py _syncfs": _SYNCFS,
+    "tests/sync/test_failed_syncs.py _syncfs": _SYNCFS,
+}
+_STANDARD: Final = "belongs to the standard library"
+_MACHINE: Final = "a file of the kernel or of the system that identifies the machine"
+_NEWER: Final = "the test acts as a program of another version"
+_DEEP: Final = "the limit would pass through several constructors only for a test"
+# Constants that tests replace, each with the reason. A limit is not added here if a parameter can
+# set it.
+REPLACED: Final = {
+    "BLOCK_DEVICES": _MACHINE,
+    "BOOT_ID": _MACHINE,
+    "CONTAINER_MARKS": _MACHINE,
+    "MACHINE_ID": _MACHINE,
+    "PRODUCT_UUID": _MACHINE,
+    "NETWORK_FILESYSTEMS": "the numbers of filesystems that no test can mount",
+    "PROGRAMS": "programs that may be installed on the machine",
+    "CDLL": _STANDARD,
+    "ZIP64_LIMIT": _STANDARD,
+    "KNOWN_FEATURES": _NEWER,
+    "SCHEMA_VERSION": _NEWER,
+    "VERSION": _NEWER,
+    "FOLLOW_TOUCHED_MAX": _DEEP,
+    "FSCK_UNNAMED_PACKS_MAX": _DEEP,
+    "IMAGE_PIECE_BYTES": "part of the format, known to the codec and to each reader of images",
+    "KEPT_POINTS_MAX": _DEEP,
+    "OPEN_BLOCKS_MAX": _DEEP,
+    "RECLAIM_PACK_ROWS": _DEEP,
+    "REQUESTS_LOCK_S_MAX": _DEEP,
+    "TREE_PAUSE_S": _DEEP,
+    "TREE_WAL_BYTES_MAX": _DEEP,
+    "WAL_BYTES_MAX": _DEEP,
+    "WAL_CHECKPOINT_BYTES": _DEEP,
+}
+_CONSTANT: Final = re.compile(r"_?[A-Z][A-Z0-9_]+$")
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    """Return whether an attribute belongs to the object or the class of the method."""
+    return ast.unparse(node.value) in {"self", "cls", "super()"}
+
+
+def _named_in_calls(calls: Iterable[ast.Call]) -> Iterator[str]:
+    """Yield the names of attributes that setattr, getattr and delattr get as a text."""
+    for node in calls:
+        function = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        function = node.func.id if isinstance(node.func, ast.Name) else function
+        if function in {"setattr", "getattr", "delattr"}:
+            for argument in node.args[:2]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield argument.value.rpartition(".")[2]
+
+
+def _private(
+    attributes: Iterable[ast.Attribute],
+    calls: Iterable[ast.Call],
+    imports: Iterable[ast.ImportFrom],
+) -> set[str]:
+    """Return the private names of other objects and modules."""
+    names = {node.attr for node in attributes if not _is_own(node)}
+    names |= set(_named_in_calls(calls))
+    names |= {alias.name for node in imports for alias in node.names}
+    return {name for name in names if _is_private(name)}
+
+
+def _replaced(attributes: Iterable[ast.Attribute], calls: Iterable[ast.Call]) -> set[str]:
+    """Return the constants that are replaced or assigned."""
+    names = set(_named_in_calls(calls))
+    names |= {
+        node.attr for node in attributes if not isinstance(node.ctx, ast.Load) and not _is_own(node)
+    }
+    return {name for name in names if _CONSTANT.match(name)}
+
+
+def test_tests_use_no_private_name_of_another_object() -> None:
+    """A test observes public behaviour; a private part that it needs gets a public name."""
+    found = {
+        f"{path.relative_to(ROOT)} {name}"
+        for path in TESTS
+        for name in _private(
+            nodes_of(path, ast.Attribute), nodes_of(path, ast.Call), nodes_of(path, ast.ImportFrom)
+        )
+    }
+    assert found == set(PRIVATE)
+
+
+def test_tests_set_limits_by_parameters() -> None:
+    """A function or constructor takes its limit as a parameter, whose default is the constant."""
+    found: dict[str, list[str]] = {}
+    for path in TESTS:
+        for name in _replaced(nodes_of(path, ast.Attribute), nodes_of(path, ast.Call)):
+            found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if name not in REPLACED} == {}
+    assert set(REPLACED) == set(found)
+
+
+def _nodes(code: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(code)))
+
+
+def test_private_names_and_replaced_constants_are_found() -> None:
+    """The searches find direct uses, texts and imports, but not an object's own attributes."""
+    for code, private, replaced in (
+        ("a.b._c = 1", {"_c"}, set[str]()),
+        ("self._a._b", {"_b"}, set[str]()),
+        ("from a import _b", {"_b"}, set[str]()),
+        ("patch.setattr(a, '_b', 1)", {"_b"}, set[str]()),
+        ("patch.setattr('a.b.ROWS_MAX', 1)", set[str](), {"ROWS_MAX"}),
+        ("setattr(a, '_ROWS', 1)", {"_ROWS"}, {"_ROWS"}),
+        ("a.ROWS_MAX = 1", set[str](), {"ROWS_MAX"}),
+        ("self._a = super()._a; b = c.ROWS_MAX; d._replace(e=f.__name__)", set[str](), set[str]()),
+    ):
+        nodes = _nodes(code)
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert (_private(attributes, calls, imports), _replaced(attributes, calls)) == (
+            private,
+            replaced,
+        )

@@ -62,7 +62,6 @@ class LoopDisk:
             copy.replace(self.image)
             self._is_cut = False
 
-
     def _detach(self) -> None:
         """Unmount the disk, waiting for processes of a killed daemon that have not exited yet."""
         deadline_s = time.monotonic() + PROCESS_S_MAX

@@ -34,7 +34,7 @@ _KINDS: Final = {
 }
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """One name in a directory."""
 
     path: bytes  # path relative to the root
@@ -62,11 +62,11 @@ async def entry(site: Source, render: Render, wanted: Wanted) -> Reply:
         return page(render("file.html", **values, preview=preview))
 
 
-def described(names: Sequence[bytes], attributes: Attributes) -> Entry:
+def described(names: Sequence[bytes], attributes: Attributes) -> FolderEntry:
     """Return an entry with its kind and mode as text."""
     kind = _KINDS.get(stat.S_IFMT(attributes.mode), "unknown")
     name = names[-1] if names else b"/"
-    return Entry(b"/".join(names), name, kind, stat.filemode(attributes.mode), attributes)
+    return FolderEntry(b"/".join(names), name, kind, stat.filemode(attributes.mode), attributes)
 
 
 def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def _free_nothing(_size_bytes: int) -> None:
     """Free no space, because this process has no cache."""
 
 
-class Bounds(NamedTuple):
+class RetainedRange(NamedTuple):
     """The oldest and the newest retained point in time."""
 
     oldest: Link
@@ -69,7 +69,7 @@ class Source:
         self.place = reading.place
         self.label = bucket.superblock.label
         self.bucket = bucket
-        self._bounds: Bounds | None = None
+        self._bounds: RetainedRange | None = None
         self._known_s = 0.0  # time at which the bounds were read
         self._search: HistorySearch | None = None
         disk = DiskSpace(first.state_dir.path, _free_nothing)
@@ -91,7 +91,7 @@ class Source:
         """Close unused databases until cancelled, then close all databases."""
         await self._points.run()
 
-    async def bounds(self) -> Bounds:
+    async def bounds(self) -> RetainedRange:
         """Return the oldest and the newest point in time, at most BROWSE_FRESH_S old.
 
         Raises:
@@ -104,7 +104,7 @@ class Source:
                 self.counted.clear()  # a rollback
             if known is None or newest != known.newest:
                 self._search = None
-                known = Bounds(await self.bucket.points.oldest(), newest)
+                known = RetainedRange(await self.bucket.points.oldest(), newest)
             self._bounds, self._known_s = known, trio.current_time()
         return known
 

@@ -28,7 +28,7 @@ class Bar(NamedTuple):
     run: Run
 
 
-class Gap(NamedTuple):
+class GapMark(NamedTuple):
     """The mark of a time without changes."""
 
     x: float
@@ -36,7 +36,7 @@ class Gap(NamedTuple):
     length_s: float
 
 
-class Mark(NamedTuple):
+class PointMark(NamedTuple):
     """The mark of a kept point: a line in the bar of its run, with a flag on either side."""
 
     x: float
@@ -55,8 +55,8 @@ class Plot:
             kept: the kept points of each run, by its first txg.
         """
         self.bars: list[Bar] = []  # bars in the order of time
-        self.gaps: list[Gap] = []
-        self.marks: list[Mark] = []
+        self.gaps: list[GapMark] = []
+        self.marks: list[PointMark] = []
         self.begin_ns = self.end_ns = 0
         known = [
             (run.begin_ns, run.end_ns, run)
@@ -79,12 +79,12 @@ class Plot:
             if run.first in without:
                 margin = (left - before) * (1 - _GAP) / 2
                 gap = (before + margin, max(left - before - 2 * margin, 0.0))
-                self.gaps.append(Gap(*gap, without[run.first]))
+                self.gaps.append(GapMark(*gap, without[run.first]))
             self.bars.append(Bar(left, HEIGHT - height, width, height, run))
             for point in (kept or {}).get(run.first, ()):
                 x = left + width / 2 if run.first == run.last else self._x(point.created_ns)
                 x = min(max(x, left), left + width)
-                self.marks.append(Mark(x, _FLAG if x + _FLAG <= WIDTH else -_FLAG, point))
+                self.marks.append(PointMark(x, _FLAG if x + _FLAG <= WIDTH else -_FLAG, point))
             before = left + width
 
     def _x(self, time_ns: int) -> float:

@@ -19,7 +19,7 @@ import trio
 from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
-from s3fs_meta.cache.intent_log import IntentLog, Piece
+from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
@@ -135,23 +135,25 @@ class BlockSync:
             self.unlogged.note_logged((piece.block, piece.offset, piece.stop) for piece in pieces)
         return True
 
-    def _append(self, log: IntentLog, pieces: Sequence[Piece]) -> None:
+    def _append(self, log: IntentLog, pieces: Sequence[LoggedPiece]) -> None:
         with self._files.syncing():
             log.append(pieces)
 
-    def _take_pieces(self, log: IntentLog) -> list[Piece] | None:
+    def _take_pieces(self, log: IntentLog) -> list[LoggedPiece] | None:
         """Return the content to log, None if only a sync of the files can make it durable."""
         if not self.unlogged.are_known:
             return None
         if log.sequence == self._settled_durably:
             log.restart()
         ranges = self.unlogged.take()
-        pieces: list[Piece] = []
+        pieces: list[LoggedPiece] = []
         try:
             for block, start, stop in ranges:
                 held = self._index.get(block)
                 if held is not None and held.state in _ONLY_HERE:
-                    pieces.append(Piece(block, start, self._files.read_on_loop(block, start, stop)))
+                    pieces.append(
+                        LoggedPiece(block, start, self._files.read_on_loop(block, start, stop))
+                    )
         except LostBlockError:
             self.unlogged.give_up()
             return None

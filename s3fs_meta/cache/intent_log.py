@@ -37,7 +37,7 @@ _ZEROS_BYTES: Final = 256 * KIB
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Piece(NamedTuple):
+class LoggedPiece(NamedTuple):
     """Bytes of one block, from an offset on."""
 
     block: BlockId
@@ -50,11 +50,11 @@ class Piece(NamedTuple):
         return self.offset + len(self.data)
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """The content that one fsync made durable."""
 
     sequence: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LoggedPiece, ...]
 
 
 class IntentLog:
@@ -107,7 +107,7 @@ class IntentLog:
         """Let the next entry overwrite the first. No earlier entry may be needed."""
         self._end = 0
 
-    def append(self, pieces: Sequence[Piece]) -> None:
+    def append(self, pieces: Sequence[LoggedPiece]) -> None:
         """Write an entry after the last one, and make it durable. Blocking: in a thread.
 
         Raises:
@@ -123,7 +123,7 @@ class IntentLog:
         self.sequence += 1
 
 
-def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> list[Entry]:
+def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> list[LogEntry]:
     """Return the entries of a log with later numbers than *after*, in order.
 
     Reading ends at the first page that is not a valid entry with the next number: after it are entries
@@ -140,7 +140,7 @@ def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> lis
     return [entry for entry in _decoded(data, epoch, key) if entry.sequence > after]
 
 
-def _decoded(data: bytes, epoch: int, key: bytes) -> Iterator[Entry]:
+def _decoded(data: bytes, epoch: int, key: bytes) -> Iterator[LogEntry]:
     position, sequence = 0, None
     while (entry := _decode(data, position, epoch, key)) is not None:
         if sequence is not None and entry.sequence != sequence + 1:
@@ -151,7 +151,7 @@ def _decoded(data: bytes, epoch: int, key: bytes) -> Iterator[Entry]:
         position += _entry_bytes(len(entry.pieces), size)
 
 
-def _encode(key: bytes, epoch: int, sequence: int, pieces: Sequence[Piece]) -> bytes:
+def _encode(key: bytes, epoch: int, sequence: int, pieces: Sequence[LoggedPiece]) -> bytes:
     size = sum(len(piece.data) for piece in pieces)
     header = _HEADER.pack(_MAGIC, epoch, sequence, len(pieces), size)
     table = [_PIECE.pack(piece.block, piece.offset, len(piece.data)) for piece in pieces]
@@ -159,7 +159,7 @@ def _encode(key: bytes, epoch: int, sequence: int, pieces: Sequence[Piece]) -> b
     return header + _digest(key, header, body) + body
 
 
-def _decode(data: bytes, position: int, epoch: int, key: bytes) -> Entry | None:
+def _decode(data: bytes, position: int, epoch: int, key: bytes) -> LogEntry | None:
     """Return the entry at a position, None if none of this log is there completely."""
     body_at = position + _HEADER.size + _DIGEST_BYTES
     if body_at > len(data):
@@ -174,11 +174,11 @@ def _decode(data: bytes, position: int, epoch: int, key: bytes) -> Entry | None:
         return None
     if data[position + _HEADER.size : body_at] != _digest(key, header, body):
         return None
-    pieces: list[Piece] = []
+    pieces: list[LoggedPiece] = []
     for block, offset, length in _PIECE.iter_unpack(bytes(data[body_at:content_at])):
-        pieces.append(Piece(BlockId(block), offset, data[content_at : content_at + length]))
+        pieces.append(LoggedPiece(BlockId(block), offset, data[content_at : content_at + length]))
         content_at += length
-    return Entry(sequence, tuple(pieces))
+    return LogEntry(sequence, tuple(pieces))
 
 
 def _digest(key: bytes, header: bytes, body: bytes) -> bytes:

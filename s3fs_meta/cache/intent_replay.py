@@ -17,7 +17,7 @@ import trio
 
 from s3fs_meta.cache import intent_log
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.intent_log import IntentLog, Piece
+from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks, local_state
@@ -76,7 +76,7 @@ def _in_use(db: Database) -> Used | None:
     return Used(int(words[0]), bytes.fromhex(words[1]), int(words[2]))
 
 
-def needed_pieces(db: Database, directory: Path) -> list[Piece]:
+def needed_pieces(db: Database, directory: Path) -> list[LoggedPiece]:
     """Return the content that block files in a directory may lack, in the order of its writes.
 
     Raises:
@@ -94,7 +94,7 @@ def needed_pieces(db: Database, directory: Path) -> list[Piece]:
     return [piece for entry in entries for piece in entry.pieces]
 
 
-def only_here(db: Database, pieces: Sequence[Piece]) -> set[BlockId]:
+def only_here(db: Database, pieces: Sequence[LoggedPiece]) -> set[BlockId]:
     """Return the logged blocks whose content the bucket lacks and a file needs.
 
     These are dirty and sealed blocks, and deleted blocks from which a copied block is restored.
@@ -114,7 +114,7 @@ def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
     return held.state in _ONLY_HERE and row is not None and row.pack is None
 
 
-async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[Piece]]:
+async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPiece]]:
     """Write the content of all needed entries into the block files, after a power cut.
 
     Return the content by block. A second call has no effect. The entries stay needed until ``settle``.
@@ -124,7 +124,7 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[Piece]]:
     """
     pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
     wanted = only_here(db, pieces)
-    logged: dict[BlockId, list[Piece]] = {}
+    logged: dict[BlockId, list[LoggedPiece]] = {}
     for piece in pieces:
         if piece.block in wanted:
             logged.setdefault(piece.block, []).append(piece)
@@ -141,7 +141,7 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[Piece]]:
     return logged
 
 
-def put_all(files: BlockFiles, pieces: Iterable[Piece]) -> int:
+def put_all(files: BlockFiles, pieces: Iterable[LoggedPiece]) -> int:
     """Write the logged content of one block into its file; return the end of this content. In a thread.
 
     Raises:
@@ -154,7 +154,7 @@ def put_all(files: BlockFiles, pieces: Iterable[Piece]) -> int:
     return end
 
 
-def _put(files: BlockFiles, piece: Piece) -> None:
+def _put(files: BlockFiles, piece: LoggedPiece) -> None:
     """Write logged content into its file. In a thread.
 
     Raises:
@@ -197,7 +197,7 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     await trio.to_thread.run_sync(db.sync_wal)
 
 
-def _sync_pieces(files: BlockFiles, pieces: Sequence[Piece]) -> dict[BlockId, int]:
+def _sync_pieces(files: BlockFiles, pieces: Sequence[LoggedPiece]) -> dict[BlockId, int]:
     """Sync the files of logged blocks, with lost ends from the log; return their lengths."""
     found: dict[BlockId, int] = {}  # the lengths before a change
     sizes: dict[BlockId, int] = {}
@@ -206,7 +206,7 @@ def _sync_pieces(files: BlockFiles, pieces: Sequence[Piece]) -> dict[BlockId, in
             found[block] = sizes[block] = files.size(block) or 0
         start, stop = max(offset, found[block]), offset + len(data)
         if start < stop and start <= sizes[block]:
-            _put(files, Piece(block, start, data[start - offset :]))
+            _put(files, LoggedPiece(block, start, data[start - offset :]))
             sizes[block] = max(sizes[block], stop)
     files.sync_everything()
     return sizes
@@ -222,7 +222,7 @@ def _note(db: Database, ends: dict[BlockId, int]) -> None:
     cached_blocks.note_synced(db, lengths)
 
 
-def overlaid(data: bytes, pieces: Iterable[Piece]) -> bytes:
+def overlaid(data: bytes, pieces: Iterable[LoggedPiece]) -> bytes:
     """Return the content of a block with logged content written over it; gaps become zeros."""
     content = bytearray(data)
     for piece in pieces:

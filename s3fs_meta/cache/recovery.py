@@ -22,7 +22,7 @@ import trio
 
 from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.intent_log import Piece
+from s3fs_meta.cache.intent_log import LoggedPiece
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, LostBlockError, ObjectMissingError
@@ -34,7 +34,7 @@ from s3fs_meta.model import BlockId
 from s3fs_meta.objects.contract import ObjectStore
 
 _FIRST: Final = BlockId(0)
-_NOTHING_LOGGED: Final[Mapping[BlockId, Sequence[Piece]]] = {}
+_NOTHING_LOGGED: Final[Mapping[BlockId, Sequence[LoggedPiece]]] = {}
 _log = logging.getLogger(__name__)
 
 # A function that returns up to a given number of bytes from the start of a block's file.
@@ -213,7 +213,7 @@ async def restore_copies(
     files: BlockFiles,
     keyring: Keyring,
     store: ObjectStore,
-    logged: Mapping[BlockId, Sequence[Piece]] = _NOTHING_LOGGED,
+    logged: Mapping[BlockId, Sequence[LoggedPiece]] = _NOTHING_LOGGED,
 ) -> None:
     """Restore the content of copied blocks that were never synced, from their origins.
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s3fs_meta import machine
-from s3fs_meta.cache.intent_log import Piece
+from s3fs_meta.cache.intent_log import LoggedPiece
 from s3fs_meta.cache.intent_replay import needed_pieces, only_here, overlaid
 from s3fs_meta.cache.recovery import content_before, through
 from s3fs_meta.codec.keyring import Keyring
@@ -58,7 +58,7 @@ class KeptContent:
         self._bucket = UncachedReader(db, store, keyring, find_elsewhere)
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
-        self._logged: dict[BlockId, list[Piece]] = {}
+        self._logged: dict[BlockId, list[LoggedPiece]] = {}
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
             self._copies = {row.block: row for row in block_origins.not_uploaded(db)}

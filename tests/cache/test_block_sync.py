@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import pytest
 import trio
 
-from s3fs_meta.cache.intent_log import NAME, IntentLog, Piece, read_entries
+from s3fs_meta.cache.intent_log import NAME, IntentLog, LoggedPiece, read_entries
 from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, KIB, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockIndex
@@ -109,7 +109,7 @@ async def _log(bench: CacheBench) -> bool:
     return await bench.cache.block_sync.log_writes(meanwhile=bench.db.commit)
 
 
-def _entries(bench: CacheBench) -> list[list[Piece]]:
+def _entries(bench: CacheBench) -> list[list[LoggedPiece]]:
     _epoch, key, _settled = (local_state.get(bench.db, "intent_log") or "").split()
     entries = read_entries(bench.files.root, 3, bytes.fromhex(key))
     return [list(entry.pieces) for entry in entries]
@@ -122,7 +122,7 @@ async def test_new_block_is_logged_without_a_sync_of_its_file(
     block = logged.write(0, b"new")
 
     assert await _log(logged)
-    assert _entries(logged) == [[Piece(block, 0, b"new")]]
+    assert _entries(logged) == [[LoggedPiece(block, 0, b"new")]]
     assert not logged.db.in_group
     assert cached_blocks.unsynced_tails(logged.db) == [(block, 0, 3)]
 
@@ -134,7 +134,7 @@ async def test_only_writes_since_the_last_entry_are_logged(logged: CacheBench) -
     logged.cache.write_in_place(logged.located(0), 5, b" and second")
     await _log(logged)
 
-    assert _entries(logged)[1:] == [[Piece(block, 5, b" and second")]]
+    assert _entries(logged)[1:] == [[LoggedPiece(block, 5, b" and second")]]
     assert await _log(logged)
     assert len(_entries(logged)) == 2
 
@@ -147,7 +147,7 @@ async def test_gap_before_a_write_is_logged_as_zeros(logged: CacheBench) -> None
     logged.cache.write_in_place(logged.located(0), 5, b"c")
     await _log(logged)
 
-    assert _entries(logged)[1] == [Piece(block, 2, b"\0\0\0c")]
+    assert _entries(logged)[1] == [LoggedPiece(block, 2, b"\0\0\0c")]
 
 
 async def test_copied_block_needs_a_sync_of_its_file(logged: CacheBench) -> None:
@@ -169,7 +169,7 @@ async def test_removed_block_is_not_logged(logged: CacheBench) -> None:
     logged.cache.release(removed)
 
     assert await _log(logged)
-    assert _entries(logged) == [[Piece(kept, 0, b"kept")]]
+    assert _entries(logged) == [[LoggedPiece(kept, 0, b"kept")]]
 
 
 async def test_more_content_than_one_entry_may_have_needs_a_sync(logged: CacheBench) -> None:

@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache.intent_log import KEY_BYTES, NAME, Entry, IntentLog, Piece, read_entries
+from s3fs_meta.cache.intent_log import (
+    KEY_BYTES,
+    NAME,
+    IntentLog,
+    LogEntry,
+    LoggedPiece,
+    read_entries,
+)
 from s3fs_meta.limits import INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
 
 PAGE = 4 * KIB
 ONE, TWO = BlockId(1), BlockId(2)
-HELLO = Piece(ONE, 0, b"hello")
+HELLO = LoggedPiece(ONE, 0, b"hello")
 KEY = bytes(KEY_BYTES)
 
 
@@ -24,18 +31,18 @@ def log_in(directory: Path, epoch: int = 7) -> IntentLog:
     return log
 
 
-def numbers(entries: list[Entry]) -> list[int]:
+def numbers(entries: list[LogEntry]) -> list[int]:
     """Return the numbers of entries."""
     return [entry.sequence for entry in entries]
 
 
 def test_entries_are_read_in_the_order_of_their_appends(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    pieces = [HELLO, Piece(TWO, 9, b"x" * PAGE), Piece(ONE, 1, b"")]
+    pieces = [HELLO, LoggedPiece(TWO, 9, b"x" * PAGE), LoggedPiece(ONE, 1, b"")]
     log.append([HELLO])
     log.append(pieces)
 
-    assert read_entries(tmp_path, 7, KEY) == [Entry(1, (HELLO,)), Entry(2, tuple(pieces))]
+    assert read_entries(tmp_path, 7, KEY) == [LogEntry(1, (HELLO,)), LogEntry(2, tuple(pieces))]
     assert numbers(read_entries(tmp_path, 7, KEY, after=1)) == [2]
 
 
@@ -50,7 +57,7 @@ def test_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
     log_in(tmp_path, epoch=6).append([HELLO])
 
     assert read_entries(tmp_path, 7, KEY) == []
-    log_in(tmp_path, epoch=7).append([Piece(TWO, 0, b"new")])
+    log_in(tmp_path, epoch=7).append([LoggedPiece(TWO, 0, b"new")])
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
@@ -83,11 +90,11 @@ def test_content_of_a_file_cannot_be_an_entry(tmp_path: Path) -> None:
     (tmp_path / "forged").mkdir()
     forger.prepare()
     forger.sequence = 2
-    forger.append([Piece(TWO, 0, b"forged")])
+    forger.append([LoggedPiece(TWO, 0, b"forged")])
     forged = (tmp_path / "forged" / NAME).read_bytes()
 
     log = log_in(tmp_path)
-    log.append([Piece(ONE, 0, bytes(PAGE - 80) + forged)])  # begins at a multiple of a page
+    log.append([LoggedPiece(ONE, 0, bytes(PAGE - 80) + forged)])  # begins at a multiple of a page
     log.restart()
     log.append([HELLO])
 
@@ -100,7 +107,7 @@ def test_changed_byte_makes_an_entry_and_all_after_it_invalid(tmp_path: Path, at
     """A power cut may tear the entry that was being written; a valid one may follow by chance."""
     log = log_in(tmp_path)
     log.append([HELLO])
-    log.append([Piece(ONE, 0, b"y" * 2 * PAGE)])
+    log.append([LoggedPiece(ONE, 0, b"y" * 2 * PAGE)])
     data = bytearray((tmp_path / NAME).read_bytes())
     data[PAGE + at] ^= 1
     (tmp_path / NAME).write_bytes(data)
@@ -114,8 +121,8 @@ def test_changed_byte_makes_an_entry_and_all_after_it_invalid(tmp_path: Path, at
 @pytest.mark.parametrize("size", [0, 20, PAGE - 1, PAGE, PAGE + 40, 2 * PAGE])
 def test_truncated_log_has_only_its_complete_entries(tmp_path: Path, size: int) -> None:
     log = log_in(tmp_path)
-    log.append([Piece(ONE, 0, b"z" * (PAGE - 80))])
-    log.append([Piece(ONE, 0, b"z" * PAGE)])
+    log.append([LoggedPiece(ONE, 0, b"z" * (PAGE - 80))])
+    log.append([LoggedPiece(ONE, 0, b"z" * PAGE)])
     with (tmp_path / NAME).open("r+b") as file:
         file.truncate(size)
 
@@ -123,7 +130,7 @@ def test_truncated_log_has_only_its_complete_entries(tmp_path: Path, size: int) 
 
 
 def test_entry_with_the_maximum_number_of_pieces_is_read(tmp_path: Path) -> None:
-    pieces = [Piece(BlockId(number), 0, b"1") for number in range(1, INTENT_PIECES_MAX + 1)]
+    pieces = [LoggedPiece(BlockId(number), 0, b"1") for number in range(1, INTENT_PIECES_MAX + 1)]
     log = IntentLog(tmp_path, 7, size_bytes=64 * KIB)
     log.key = KEY
     log.prepare()

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from contrib.bench import machine
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -64,7 +64,7 @@ async def check(bucket: Path, database: Path) -> list[str]:
         store = SimulatedStore(bucket, db)
         keys = await open_keys(store, Remembered(bucket), Passphrase(bytes))
         examined = Examined(db, store, keys.keyring, mounted=True)
-        return (await check_filesystem(examined, Wanted(), Report(), SystemClock())).lines()
+        return (await check_filesystem(examined, FsckOptions(), Report(), SystemClock())).lines()
     finally:
         db.close()
 

@@ -34,7 +34,7 @@ from s3fs_meta.sync.progress import Progress, no_progress
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FsckOptions:
     """The options of fsck that the user chose."""
 
     repair: Mode = Mode.REPORT
@@ -73,7 +73,7 @@ class Examined:
 
 async def check_filesystem(
     examined: Examined,
-    wanted: Wanted,
+    wanted: FsckOptions,
     report: Report,
     clock: Clock,
     progress: Progress = no_progress,

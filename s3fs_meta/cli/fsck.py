@@ -11,7 +11,7 @@ import typer
 
 from s3fs_meta.check.from_packs import Rebuilt
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
-from s3fs_meta.check.run import Wanted
+from s3fs_meta.check.run import FsckOptions
 from s3fs_meta.cli import objects_from as objects_from_option
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example
@@ -168,7 +168,7 @@ def fsck(
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=_LOCK_WAIT_S,
         ),
-        wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
+        wanted=FsckOptions(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
         accept_superblock=accept_superblock,
         verbose=verbose and not json,
         publish_local=publish_local,

@@ -19,7 +19,7 @@ import trio
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
-from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.cli import objects_from as objects_from_option
 from s3fs_meta.cli.objects_from import Filesystem, Source
 from s3fs_meta.clock import SystemClock
@@ -85,7 +85,7 @@ class CheckPlan:
     place: Target
     s3: S3Options
     open: OpenOptions
-    wanted: Wanted
+    wanted: FsckOptions
     # Accept the superblock in the bucket, although this host has seen a newer superblock.
     accept_superblock: bool = False
     verbose: bool = False

@@ -10,7 +10,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.invariants import INVARIANTS
 from s3fs_meta.check.report import Mode, Report, Severity
-from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
@@ -351,7 +351,7 @@ class Healthy:
                 epoch=self.epoch,
                 facts=PROPERTIES,
             ),
-            Wanted(repair, deep, delete_unknown),
+            FsckOptions(repair, deep, delete_unknown),
             Report(),
             SystemClock(),
         )

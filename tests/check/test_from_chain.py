@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -77,7 +77,7 @@ async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
             assert await read_file(session, ino) == content
         session.db.commit()
         examined = Examined(session.db, power.store, session.volume.keyring)
-        report = await check_filesystem(examined, Wanted(deep=True), Report(), SystemClock())
+        report = await check_filesystem(examined, FsckOptions(deep=True), Report(), SystemClock())
         assert {one.invariant for one in report.verdicts if one.found} <= {"I49"}
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.lease import KEY as LEASE
@@ -62,7 +62,7 @@ async def test_rebuild_restores_the_content_of_all_files_in_lost_and_found(power
         session.db.commit()
         report = await check_filesystem(
             Examined(session.db, power.store, session.volume.keyring),
-            Wanted(deep=True),
+            FsckOptions(deep=True),
             Report(),
             SystemClock(),
         )
@@ -112,7 +112,7 @@ async def test_unreadable_pack_is_kept_beyond_the_retention(power: Power) -> Non
     await run(power)
     async with power.session("b", tasks=False) as session:
         examined = Examined(session.db, power.store, session.volume.keyring)
-        wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+        wanted = FsckOptions(repair=Mode.ALL, delete_unknown=True)
         report = await check_filesystem(examined, wanted, Report(), SystemClock())
         assert "I49" not in report.broken
         await session.close()

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Piece
@@ -134,7 +134,7 @@ async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int
         db.commit()
         report = await check_filesystem(
             Examined(db, power.store, session.volume.keyring),
-            Wanted(deep=True),
+            FsckOptions(deep=True),
             Report(),
             SystemClock(),
         )

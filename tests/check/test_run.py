@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -16,7 +16,7 @@ from tests.check.random_damage import Vandal
 async def test_check_without_a_cache_directory_is_clean(healthy: Healthy) -> None:
     """Without a cache directory, fsck reports no cached block as missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
-    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
     assert report.lines() == ["clean"]
 
 
@@ -27,7 +27,7 @@ async def test_mounted_filesystem_can_be_checked(healthy: Healthy) -> None:
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
 
     examined = Examined(reader, healthy.store, healthy.keyring, mounted=True)
-    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
 
     assert report.lines() == ["clean"]
     reader.close()

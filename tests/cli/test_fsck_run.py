@@ -13,7 +13,7 @@ import trio
 from typing_extensions import override
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Wanted
+from s3fs_meta.check.run import FsckOptions
 from s3fs_meta.cli import fsck_run
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.clock import SystemClock
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.thorough
 
 def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
     plan = CheckPlan(
-        targets.of_url(place.url, cachedir), S3Options(), OpenOptions(), Wanted(repair=mode)
+        targets.of_url(place.url, cachedir), S3Options(), OpenOptions(), FsckOptions(repair=mode)
     )
     return trio.run(run_check, plan, Passphrase(bytes), TerminalFront(quiet=True))
 
@@ -299,7 +299,7 @@ def test_fsck_beside_a_mount_of_an_older_program_is_refused(program: Program, pl
     _make_former(database)
     before = database.read_bytes()
     plan = CheckPlan(
-        targets.of_url(place.url, program.cachedir), S3Options(), OpenOptions(), Wanted()
+        targets.of_url(place.url, program.cachedir), S3Options(), OpenOptions(), FsckOptions()
     )
 
     async def check_beside() -> None:

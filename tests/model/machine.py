@@ -9,7 +9,7 @@ import trio
 from typing_extensions import override
 
 from s3fs_meta.check.report import Report, Severity
-from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import superblock as superblock_codec
@@ -444,7 +444,7 @@ class Machine:
         self.session.durability.commit()
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
         examined = Examined(opened.db, self._memory, opened.keyring, cache)
-        report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+        report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
         damage = [
             str(finding)
             for verdict in report.verdicts

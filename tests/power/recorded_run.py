@@ -11,7 +11,7 @@ import trio
 from typing_extensions import override
 
 from s3fs_meta.check.report import Report, Severity
-from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import CorruptionError, LostBlockError
 from s3fs_meta.fs.filesystem import Filesystem
@@ -536,7 +536,7 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
     opened = session.volume
     cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
     examined = Examined(opened.db, store, opened.keyring, cache)
-    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
     damage = [
         str(finding)
         for verdict in report.verdicts

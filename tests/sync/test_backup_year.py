@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.export.copier import Copier
@@ -182,7 +182,7 @@ class _Backup:
         opened = session.volume
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
         examined = Examined(opened.db, opened.store, opened.keyring, cache)
-        report = await check_filesystem(examined, Wanted(deep=True), Report(), self._clock)
+        report = await check_filesystem(examined, FsckOptions(deep=True), Report(), self._clock)
         assert report.broken == []
         assert report.exit_status == 0
         self.fscks += 1

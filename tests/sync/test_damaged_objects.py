@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.codec.pack import TRAILER_BYTES
@@ -133,7 +133,9 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
                     said.append(str(exc))
             session.db.commit()
             examined = Examined(session.db, power.store, session.volume.keyring)
-            report = await check_filesystem(examined, Wanted(deep=True), Report(), SystemClock())
+            report = await check_filesystem(
+                examined, FsckOptions(deep=True), Report(), SystemClock()
+            )
             said += [str(finding) for verdict in report.verdicts for finding in verdict.examples]
     except S3fsError as exc:
         said.append(str(exc))

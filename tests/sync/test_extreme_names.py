@@ -7,7 +7,7 @@ import trio.testing
 
 from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS, LEVEL_FAN_OUT
 from s3fs_meta.model import Ino, ObjectKey
@@ -188,7 +188,7 @@ async def test_fsck_counts_names_with_impossible_txgs_as_foreign_objects(
     async with power.session("b", options=TAKEOVER, tasks=False) as session:
         volume = session.volume
         examined = Examined(volume.db, power.store, volume.keyring)
-        report = await check_filesystem(examined, Wanted(deep=deep), Report(), SystemClock())
+        report = await check_filesystem(examined, FsckOptions(deep=deep), Report(), SystemClock())
         left = [verdict.invariant for verdict in report.verdicts if verdict.left]
         assert left == ["I26"], report.lines()  # The files of this test have no directory entries.
         foreign = {row[0] for row in volume.db.all("SELECT object_key FROM temp.seen_foreign")}

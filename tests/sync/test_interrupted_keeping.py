@@ -7,7 +7,7 @@ import pytest
 from typing_extensions import override
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.model import ObjectKey
@@ -66,7 +66,7 @@ async def require_clean(session: Session) -> None:
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = Wanted(repair=Mode.REPORT, deep=True)
+    wanted = FsckOptions(repair=Mode.REPORT, deep=True)
     report = await check_filesystem(examined, wanted, Report(), SystemClock())
     assert set(report.broken) <= {"I26"}
 

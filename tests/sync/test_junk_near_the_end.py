@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
@@ -36,7 +36,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
     """Run fsck; return its report and the objects that it counts as foreign."""
     volume = session.volume
     examined = Examined(volume.db, volume.store, volume.keyring)
-    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
     rows = volume.db.all("SELECT object_key FROM temp.seen_foreign")
     return report, {str(row[0]) for row in rows}
 

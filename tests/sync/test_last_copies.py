@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, damage_marks, xattrs
@@ -40,7 +40,7 @@ async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
         del power.store.objects[key]
     async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
         examined = Examined(session.db, power.store, session.volume.keyring)
-        await check_filesystem(examined, Wanted(repair=Mode.ALL), Report(), SystemClock())
+        await check_filesystem(examined, FsckOptions(repair=Mode.ALL), Report(), SystemClock())
         await session.publish_anew()
         await session.close()
     return ino, block

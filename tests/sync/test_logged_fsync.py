@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta import machine
 from s3fs_meta.cache.intent_log import NAME
 from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state
@@ -134,7 +134,7 @@ async def test_check_without_repair_finds_logged_content_after_a_power_cut(
         opened = session.volume
         directory = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
         examined = Examined(opened.db, opened.store, opened.keyring, directory)
-        report = await check_filesystem(examined, Wanted(), Report(), power.clock)
+        report = await check_filesystem(examined, FsckOptions(), Report(), power.clock)
 
     about_files = {"I43", "I45"}
     found = [each for verdict in report.verdicts for each in verdict.examples]

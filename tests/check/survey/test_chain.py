@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.meta.tables import dentries, inodes
@@ -25,7 +25,7 @@ async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = Fals
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = Wanted(repair=mode, deep=deep)
+    wanted = FsckOptions(repair=mode, deep=deep)
     return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import key_of
@@ -30,7 +30,7 @@ async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = Tr
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = Wanted(repair=mode, deep=deep)
+    wanted = FsckOptions(repair=mode, deep=deep)
     return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 

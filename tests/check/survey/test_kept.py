@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog, kept_point
 from s3fs_meta.codec.kept_point import KeptPoint
@@ -29,7 +29,7 @@ async def checked(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = Fa
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
-    wanted = Wanted(repair=mode, deep=deep)
+    wanted = FsckOptions(repair=mode, deep=deep)
     return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 
@@ -132,7 +132,7 @@ async def test_packs_that_a_kept_point_may_need_are_not_deleted_as_unknown(power
         session.durability.commit()
         opened = session.volume
         examined = Examined(opened.db, opened.store, opened.keyring, epoch=Epoch(9))
-        wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+        wanted = FsckOptions(repair=Mode.ALL, delete_unknown=True)
         report = await check_filesystem(examined, wanted, Report(), SystemClock())
         assert [key in power.store.objects for key, _data in strays] == [True, False]
         assert any("kept points may need" in note for note in report.notes)

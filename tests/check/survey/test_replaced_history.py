@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.session import Session
@@ -21,7 +21,7 @@ async def delete_unknown(session: Session) -> Report:
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring, epoch=opened.keeper.epoch)
-    wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+    wanted = FsckOptions(repair=Mode.ALL, delete_unknown=True)
     return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.from_quarantine import KeptContent
@@ -36,7 +36,7 @@ async def _repair(power: Power) -> None:
     """Run fsck -y on a host without cached blocks, and publish its result as an image."""
     async with power.session("c", options=OpenOptions(repairing=True), tasks=False) as session:
         examined = Examined(session.db, power.store, session.volume.keyring)
-        await check_filesystem(examined, Wanted(repair=Mode.ALL), Report(), SystemClock())
+        await check_filesystem(examined, FsckOptions(repair=Mode.ALL), Report(), SystemClock())
         await session.publish_anew()
         await session.close()
 

@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError
@@ -265,7 +265,7 @@ async def test_last_copies_of_a_damaged_pack_are_quarantined(power: Power) -> No
         del power.store.objects[key]
     async with power.session("b", options=OpenOptions(repairing=True), tasks=False) as session:
         examined = Examined(session.db, power.store, session.volume.keyring)
-        wanted = Wanted(repair=Mode.ALL)
+        wanted = FsckOptions(repair=Mode.ALL)
         await check_filesystem(examined, wanted, Report(), SystemClock())
         await session.publish_anew()
         await session.close()

@@ -63,7 +63,7 @@ Steps = Generator[int, None, None]
 Report = Callable[[str, int, int], None]
 
 
-class Sizes(NamedTuple):
+class BenchSizes(NamedTuple):
     """The sizes and numbers of files; each thread has its own large file and small files."""
 
     big_bytes: int  # size of each large file; 0 means no large files
@@ -104,7 +104,7 @@ def can_drop_caches() -> bool:
 class Workload:
     """One run of the benchmark in a directory."""
 
-    def __init__(self, parent: Path, sizes: Sizes, report: Report) -> None:
+    def __init__(self, parent: Path, sizes: BenchSizes, report: Report) -> None:
         self._parent = parent
         self._sizes = sizes
         self._report = report
@@ -308,7 +308,7 @@ def bench(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta bench``."""
-    sizes = Sizes(
+    sizes = BenchSizes(
         big_bytes=parse_size("--big-size", big_size, "1G"),
         block_bytes=parse_size("--block-size", block_size, "1M"),
         small_bytes=parse_size("--small-size", small_size, "4K"),
@@ -358,7 +358,7 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
     return Path(found[0])
 
 
-def _check(where: Path, sizes: Sizes) -> None:
+def _check(where: Path, sizes: BenchSizes) -> None:
     """Raise UsageError if a size is invalid, or the directory has too little space."""
     if not where.is_dir():
         raise UsageError(f"{where} is not a directory")
@@ -398,7 +398,7 @@ def _row(result: Result) -> list[str]:
     return [result.what, amount, rate, *times]
 
 
-def _facts(where: Path, sizes: Sizes, results: list[Result]) -> dict[str, Any]:
+def _facts(where: Path, sizes: BenchSizes, results: list[Result]) -> dict[str, Any]:
     return {
         "path": str(where),
         **sizes._asdict(),

@@ -65,7 +65,7 @@ def browse(
         bool, typer.Option("--open", help="Open the page in the default browser.")
     ] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
 ) -> None:
     """Run ``s3fs-meta browse``."""
     # The HTTP server is imported late, because only this command needs it.

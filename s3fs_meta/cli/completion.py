@@ -35,7 +35,7 @@ _CHANGEABLE: Final = ("cachesize", "upload_limit", "download_limit")
 _TXG: Final = "txg="
 
 
-class Filesystem(NamedTuple):
+class NamedFilesystem(NamedTuple):
     """The filesystem that an incomplete command line names."""
 
     url: str | None = None
@@ -58,7 +58,7 @@ def mount_options(context: typer.Context, incomplete: str) -> list[str]:
     return options_after(incomplete, _filesystem(context))
 
 
-def options_after(incomplete: str, place: Filesystem) -> list[str]:
+def options_after(incomplete: str, place: NamedFilesystem) -> list[str]:
     """Return the candidates for an incomplete value of ``-o``."""
     parts = _COMMA.split(incomplete)
     before, last = "".join(f"{part}," for part in parts[:-1]), parts[-1]
@@ -75,7 +75,7 @@ def options_after(incomplete: str, place: Filesystem) -> list[str]:
     ]
 
 
-def _values(option: Option, value: str, place: Filesystem) -> list[str]:
+def _values(option: Option, value: str, place: NamedFilesystem) -> list[str]:
     """Return the values of an option that begin with a text and are known on this host."""
     if isinstance(option.parse, OneOf):
         found = list(option.parse.words)
@@ -111,7 +111,7 @@ def kept_names(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _known(place: Filesystem) -> "Known | None":
+def _known(place: NamedFilesystem) -> "Known | None":
     from s3fs_meta.sync import known_points  # imported late: most completions need no state
 
     state = _state(place)
@@ -121,7 +121,7 @@ def _known(place: Filesystem) -> "Known | None":
         return None
 
 
-def times(incomplete: str, place: Filesystem) -> list[str]:
+def times(incomplete: str, place: NamedFilesystem) -> list[str]:
     """Return known points in time that begin with a text; clock times for a leading digit."""
     known = _known(place)
     if known is None:
@@ -135,11 +135,11 @@ def times(incomplete: str, place: Filesystem) -> list[str]:
     return [one for one in found if one.startswith(incomplete)]
 
 
-def _filesystem(context: typer.Context) -> Filesystem:
+def _filesystem(context: typer.Context) -> NamedFilesystem:
     given = context.params
     cachedir = given.get("cachedir")
     url = given.get("url") or _url_at(str(given.get("target") or given.get("source") or ""))
-    return Filesystem(url, None if cachedir is None else Path(cachedir))
+    return NamedFilesystem(url, None if cachedir is None else Path(cachedir))
 
 
 def _url_at(target: str) -> str | None:
@@ -158,7 +158,7 @@ def _url_at(target: str) -> str | None:
     return max(found, key=lambda one: len(one.mountpoint)).source if found else None
 
 
-def _state(place: Filesystem) -> Path | None:
+def _state(place: NamedFilesystem) -> Path | None:
     """Return a filesystem's state directory; without a URL the only one of this host, or None."""
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:

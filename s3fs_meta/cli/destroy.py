@@ -106,7 +106,7 @@ def destroy(
     ] = False,
     force_takeover: options.ForceTakeover = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta destroy``."""

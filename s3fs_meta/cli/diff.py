@@ -102,7 +102,7 @@ def diff(
         bool, typer.Option("--stat", help="Print only how many files changed, and their bytes.")
     ] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta diff``."""

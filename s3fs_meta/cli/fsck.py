@@ -145,7 +145,7 @@ def fsck(
         bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
     ] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
     json: options.Json = False,
@@ -200,7 +200,7 @@ def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
 
 
-def _checked(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
+def _checked(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
     try:
         return _check(plan, access, ask=ask, json=json)
     except CorruptionError as exc:
@@ -225,7 +225,7 @@ def _refuse_quarantined(place: Target) -> None:
         )
 
 
-def _rebuild(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
+def _rebuild(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
     """Rebuild metadata from the packs; print the result."""
     if ask and not typer.confirm(
         f"Make new metadata for {plan.place.url}? All names, directories, modes and links are lost"
@@ -257,7 +257,7 @@ def _rebuilt_line(made: Rebuilt) -> str:
     )
 
 
-def _check(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
+def _check(plan: CheckPlan, access: options.BucketOptions, *, ask: bool, json: bool) -> int:
     """Check the filesystem and print a report; if the user agrees, repeat with repairs."""
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)

@@ -21,7 +21,7 @@ from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
 from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.cli import objects_from as objects_from_option
-from s3fs_meta.cli.objects_from import Filesystem, Source
+from s3fs_meta.cli.objects_from import BucketCopy, RestoredFilesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
@@ -375,9 +375,9 @@ async def _check_alone(
         epoch = Epoch(lease.epoch + 1) if lease.released else lease.epoch
         examined = Examined(volume.db, store, volume.keyring, cache, epoch=epoch, facts=facts)
         if plan.objects_from is not None:
-            source = Source(plan.objects_from, plan.s3)
+            source = BucketCopy(plan.objects_from, plan.s3)
             uuid = volume.uuid
-            filesystem = Filesystem(store, volume.keyring, uuid, state_dir.path)
+            filesystem = RestoredFilesystem(store, volume.keyring, uuid, state_dir.path)
             deep = plan.wanted.deep
             lines = await objects_from_option.mend_packs(source, filesystem, volume.db, deep=deep)
             _note_closed(report, *lines)
@@ -415,8 +415,8 @@ async def _open(
         keys = await _mend_superblock(plan, store, secret, report)
         if plan.objects_from is not None:
             lines = await objects_from_option.mend_metadata(
-                Source(plan.objects_from, plan.s3),
-                Filesystem(store, keys.keyring, keys.superblock.uuid, plan.place.state),
+                BucketCopy(plan.objects_from, plan.s3),
+                RestoredFilesystem(store, keys.keyring, keys.superblock.uuid, plan.place.state),
                 lock_wait_s=plan.open.lock_wait_s,
             )
             _note_closed(report, *lines)

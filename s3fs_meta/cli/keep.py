@@ -176,7 +176,7 @@ def keep(
     dry_run: _DryRun = False,
     *,
     counts: Counts,
-    access: options.Access,
+    access: options.BucketOptions,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:
@@ -292,7 +292,7 @@ class _Opening(NamedTuple):
     """The filesystem, and the options for opening it."""
 
     place: Target
-    access: options.Access
+    access: options.BucketOptions
     opening: OpenOptions
     front: Front
 

@@ -124,7 +124,7 @@ def log(
         ),
     ] = None,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta log``."""

@@ -90,7 +90,7 @@ def mkfs(
     ] = "7d",
     plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt the data.")] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:

@@ -105,7 +105,7 @@ def mount(
         ),
     ] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     _list: Annotated[
         bool,
         typer.Option(

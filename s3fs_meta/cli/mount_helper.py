@@ -24,7 +24,7 @@ USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
 ROOT_DEFAULTS: Final = "dev,suid"
 
 
-class Call(NamedTuple):
+class HelperArguments(NamedTuple):
     """The arguments of one call by mount(8)."""
 
     url: str
@@ -34,7 +34,7 @@ class Call(NamedTuple):
     verbose: bool
 
 
-def parse(arguments: list[str]) -> Call:
+def parse(arguments: list[str]) -> HelperArguments:
     """Return the parsed arguments of mount(8).
 
     Raises:
@@ -47,7 +47,7 @@ def parse(arguments: list[str]) -> Call:
     if len(operands) != 2:  # noqa: PLR2004  # spec and dir
         raise UsageError(USAGE)
     words = [name for name, _value in found]
-    return Call(
+    return HelperArguments(
         url=operands[0],
         directory=Path(operands[1]),
         options=[value for name, value in found if name == "-o"],

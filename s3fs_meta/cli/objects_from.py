@@ -28,14 +28,14 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
-class Source(NamedTuple):
+class BucketCopy(NamedTuple):
     """The copy of the bucket from which objects are restored."""
 
     url: str
     s3: S3Options
 
 
-class Filesystem(NamedTuple):
+class RestoredFilesystem(NamedTuple):
     """The filesystem whose objects are restored."""
 
     store: ObjectStore
@@ -49,7 +49,9 @@ def url_of(words: str) -> str:
     return words if "://" in words else f"local://{Path(words).absolute()}"
 
 
-async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: float) -> list[str]:
+async def mend_metadata(
+    source: BucketCopy, filesystem: RestoredFilesystem, *, lock_wait_s: float
+) -> list[str]:
     """Restore changelogs, levels and images from copies; return a line for each restored object.
 
     Raises:
@@ -66,7 +68,7 @@ async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: 
 
 
 async def mend_packs(
-    source: Source, filesystem: Filesystem, db: Database, *, deep: bool
+    source: BucketCopy, filesystem: RestoredFilesystem, db: Database, *, deep: bool
 ) -> list[str]:
     """Restore packs from copies; return a line for each restored pack."""
     async with _repair(source, filesystem) as repair:
@@ -75,7 +77,9 @@ async def mend_packs(
 
 
 @contextlib.asynccontextmanager
-async def _repair(source: Source, filesystem: Filesystem) -> AsyncIterator[ObjectCopies]:
+async def _repair(
+    source: BucketCopy, filesystem: RestoredFilesystem
+) -> AsyncIterator[ObjectCopies]:
     store, remembered = filesystem.store, Remembered(filesystem.state)
     stamp = str(SystemClock().now_ns())
 

@@ -129,7 +129,7 @@ def command(*words: str | Path, cachedir: Path | None = None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class BucketOptions:
     """The options of every command that opens a bucket; ``entry.flat`` adds them to the command."""
 
     passphrase_file: PassphraseFile = None

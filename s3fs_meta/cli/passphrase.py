@@ -50,7 +50,7 @@ def passphrase(
     url: options.Url,
     new_passphrase_file: NewPassphraseFile = None,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
 ) -> None:
     """Run ``s3fs-meta passphrase``."""
     place, mutate = targets.of_url(url, access.cachedir), new_passphrase(new_passphrase_file)

@@ -69,7 +69,7 @@ def reclaim(
         bool, typer.Option("--dry-run", "-n", help="Only list the objects that would be deleted.")
     ] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     json: options.Json = False,
 ) -> None:

@@ -61,7 +61,7 @@ def recover_key(
     ] = None,
     new_passphrase_file: NewPassphraseFile = None,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
 ) -> None:
     """Run ``s3fs-meta recover-key``."""
     if renew and new_passphrase_file is not None:

@@ -108,7 +108,7 @@ def recover_state(
     ] = False,
     no_privileges: options.NoPrivileges = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> int:
     """Run ``s3fs-meta recover-state``."""
@@ -145,7 +145,9 @@ def _require_database(kept: Kept) -> None:
         raise SettingsError(f"no file can be copied out of {kept.path}: {why}")
 
 
-async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[Tally, Copier]:
+async def _copy(
+    wanted: _Wanted, access: options.BucketOptions, front: Front
+) -> tuple[Tally, Copier]:
     secret = access.secret(front.ask)
     async with opened_store(wanted.place.url, access.s3, counts=wanted.place.state) as store:
         keys = await open_keys(store, Remembered(wanted.place.state), secret)

@@ -76,7 +76,7 @@ def restore(
     at: options.At = "newest",
     no_privileges: options.NoPrivileges = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> int:
     """Run ``s3fs-meta restore``."""

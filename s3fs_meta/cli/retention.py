@@ -51,7 +51,7 @@ def retention(
         ),
     ] = None,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta retention``."""

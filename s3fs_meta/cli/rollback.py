@@ -87,7 +87,7 @@ def rollback(
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
     json: options.Json = False,

@@ -125,7 +125,7 @@ _Prometheus = Annotated[
 def status(
     target: _Target = None,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
     unshipped: _Unshipped = False,
     every: _Every = False,
@@ -167,7 +167,7 @@ def _limits(max_age: str | None, max_pending: str | None, min_free: str | None) 
     )
 
 
-def _show(place: Target, access: options.Access, *, json: bool, every: bool) -> int:
+def _show(place: Target, access: options.BucketOptions, *, json: bool, every: bool) -> int:
     """Print the figures of a mount, or facts about the objects in a bucket."""
     figures = trio.run(_figures, place, access)
     is_mounted = figures["mountpoint"] is not None
@@ -245,7 +245,7 @@ async def _all_figures() -> list[dict[str, Any]]:
     return found
 
 
-async def _figures(place: Target, access: options.Access) -> dict[str, Any]:
+async def _figures(place: Target, access: options.BucketOptions) -> dict[str, Any]:
     try:
         return await request_status(place)
     except NotMountedError:

@@ -30,7 +30,7 @@ _NS: Final = 1_000_000_000
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-async def facts(place: Target, access: options.Access) -> dict[str, Any]:
+async def facts(place: Target, access: options.BucketOptions) -> dict[str, Any]:
     """Return the facts about a filesystem, read from the bucket; nothing is written.
 
     The user is not asked for the passphrase. Without it, an encrypted filesystem is described by the
@@ -52,7 +52,7 @@ async def facts(place: Target, access: options.Access) -> dict[str, Any]:
 
 
 def _fields(
-    place: Target, access: options.Access, found: Overview, requests: int
+    place: Target, access: options.BucketOptions, found: Overview, requests: int
 ) -> dict[str, Any]:
     superblock, lease, head, newest = found.superblock, found.lease, found.head, found.newest
     ours = lease is not None and lease.holder in read_holder(place.state)[:1]
@@ -103,7 +103,7 @@ def _image(found: Overview) -> dict[str, Any]:
     }
 
 
-def _next(found: Overview, *, ours: bool, access: options.Access, url: str) -> list[str]:
+def _next(found: Overview, *, ours: bool, access: options.BucketOptions, url: str) -> list[str]:
     """Return the arguments of the command that the user should run next."""
     if found.faults:
         return ["fsck", "-n", *access.words, url]

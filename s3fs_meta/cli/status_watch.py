@@ -36,14 +36,14 @@ _FEW_PER_S: Final = 10  # rates below this limit are shown with one decimal
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Reading(NamedTuple):
+class TimedFigures(NamedTuple):
     """The figures of a mount at one point in time."""
 
     at_s: float
     figures: Mapping[str, Any]
 
 
-class View(NamedTuple):
+class StatusScreen(NamedTuple):
     """The texts of one screen."""
 
     title: str
@@ -101,9 +101,9 @@ async def _watch(place: Target, interval_s: float) -> None:
             earlier, wait_s = later, interval_s
 
 
-async def _read(place: Target) -> Reading:
+async def _read(place: Target) -> TimedFigures:
     figures = await request_status(place)
-    return Reading(trio.current_time(), figures)
+    return TimedFigures(trio.current_time(), figures)
 
 
 async def _requesters(place: Target, within_s: float) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
 # --- one screen ----------------------------------------------------------------------------------
 
 
-def view(earlier: Reading, later: Reading, requesters: Mapping[str, Any]) -> View:
+def view(earlier: TimedFigures, later: TimedFigures, requesters: Mapping[str, Any]) -> StatusScreen:
     """Return a screen that shows the activity between two readings."""
     figures, before = later.figures, earlier.figures
     passed_s = max(later.at_s - earlier.at_s, 1e-6)
@@ -138,7 +138,7 @@ def view(earlier: Reading, later: Reading, requesters: Mapping[str, Any]) -> Vie
         "only on this host": status_view.at_risk(figures),
         "bucket": _bucket(before["store"], figures["store"], passed_s),
     }
-    return View(
+    return StatusScreen(
         f"{figures['url']} on {figures['mountpoint']}, {datetime.now().astimezone():%H:%M:%S}",
         rows | status_view.errors_of(figures),
         _operations(times, passed_s),
@@ -221,7 +221,7 @@ def _rate(per_s: float) -> str:
     return f"{per_s:.1f}/s" if 0 < per_s < _FEW_PER_S else f"{per_s:.0f}/s"
 
 
-def rendered(shown: View) -> Group:
+def rendered(shown: StatusScreen) -> Group:
     """Return a screen for the terminal."""
     rows = Table(show_header=False, box=None)
     rows.add_column(style="bold", no_wrap=True)

@@ -99,7 +99,7 @@ def versions(
         ),
     ] = False,
     *,
-    access: options.Access,
+    access: options.BucketOptions,
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta versions``."""

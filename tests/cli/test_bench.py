@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli import entry
-from s3fs_meta.cli.bench import PREFIX, Sizes, Workload, the_mount
+from s3fs_meta.cli.bench import PREFIX, BenchSizes, Workload, the_mount
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import KIB, MIB
@@ -24,7 +24,7 @@ from tests.programs import PROCESS_S_MAX, ROOT, Program
 pytestmark = pytest.mark.thorough
 
 SMALL = ("--big-size", "1M", "--files", "3")
-SIZES = Sizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
+SIZES = BenchSizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5, threads=3)
 
 
 def test_bench_prints_a_row_for_each_measurement(
@@ -181,7 +181,7 @@ def test_interrupted_bench_stops_all_threads_and_leaves_no_file(tmp_path: Path) 
 
 def test_bench_stopped_before_its_first_thread_leaves_no_file(tmp_path: Path) -> None:
     """An interrupt before the first thread starts raises KeyboardInterrupt and leaves no file."""
-    sizes = Sizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
+    sizes = BenchSizes(big_bytes=0, block_bytes=KIB, small_bytes=KIB, files=1 << 40, threads=2)
     workload = Workload(tmp_path, sizes, lambda *_: None)
     workload.stop()
 

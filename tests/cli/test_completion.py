@@ -13,7 +13,7 @@ import typer
 from contrib.docs import reference
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import completion
-from s3fs_meta.cli.completion import Filesystem, options_after, times
+from s3fs_meta.cli.completion import NamedFilesystem, options_after, times
 from s3fs_meta.cli.limits import COMPLETED_POINTS_MAX
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
@@ -47,7 +47,7 @@ def completed(line: str, directory: Path | None = None) -> list[str]:
 
 
 def test_completion_offers_every_option_that_is_not_given_yet() -> None:
-    words = options_after("ro,cachesize=5G,", Filesystem())
+    words = options_after("ro,cachesize=5G,", NamedFilesystem())
 
     assert len(words) == len(OPTIONS) - len(WITHOUT_EFFECT) - 2
     assert "ro,cachesize=5G,allow_other" in words
@@ -68,7 +68,7 @@ def test_completion_offers_every_option_that_is_not_given_yet() -> None:
     ],
 )
 def test_completion_offers_values_of_an_option(incomplete: str, offered: list[str]) -> None:
-    assert options_after(incomplete, Filesystem()) == offered
+    assert options_after(incomplete, NamedFilesystem()) == offered
 
 
 def test_completion_offers_settings_of_a_mount() -> None:
@@ -83,16 +83,16 @@ POINTS: Final = tuple(Point(txg, 1_795_420_800_000_000_000 + txg * 10**9) for tx
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Filesystem:
+def known(tmp_path: Path) -> NamedFilesystem:
     """Return a filesystem with some points in time that this host knows."""
-    place = Filesystem(URL, tmp_path / "state")
+    place = NamedFilesystem(URL, tmp_path / "state")
     state = targets.of_url(URL, place.cachedir).state
     state.mkdir(parents=True)
     known_points.write(state, Known("u", POINTS))
     return place
 
 
-def test_completion_offers_known_txgs_latest_first(known: Filesystem) -> None:
+def test_completion_offers_known_txgs_latest_first(known: NamedFilesystem) -> None:
     found = times("", known)
 
     assert found[:3] == ["newest", "txg=98", "txg=97"]
@@ -102,7 +102,7 @@ def test_completion_offers_known_txgs_latest_first(known: Filesystem) -> None:
     assert options_after("ro,txg=90", known) == ["ro,txg=90"]
 
 
-def test_completion_offers_known_times_after_a_digit(known: Filesystem) -> None:
+def test_completion_offers_known_times_after_a_digit(known: NamedFilesystem) -> None:
     """Each offered time refers to exactly one known transaction group."""
     found = times("20", known)
 
@@ -113,7 +113,7 @@ def test_completion_offers_known_times_after_a_digit(known: Filesystem) -> None:
 
 
 def test_completion_offers_names_of_kept_points(
-    known: Filesystem, monkeypatch: pytest.MonkeyPatch
+    known: NamedFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Completion offers names of kept points for each point in time and for --drop."""
     state = targets.of_url(URL, known.cachedir).state
@@ -139,7 +139,7 @@ def test_completion_offers_names_of_kept_points(
     assert completion.kept_names(cast("typer.Context", elsewhere), "") == []
 
 
-def test_completion_without_a_url_uses_the_only_filesystem(known: Filesystem) -> None:
+def test_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesystem) -> None:
     """Without a URL, completion uses the host's only filesystem; with several it offers nothing."""
     nameless = known._replace(url=None)
     assert times("newest", nameless) == ["newest"]
@@ -153,7 +153,7 @@ def test_completion_without_a_url_uses_the_only_filesystem(known: Filesystem) ->
 
 @pytest.mark.parametrize("data", [None, b"damaged", b'{"version": 2}'])
 def test_completion_offers_no_points_that_only_the_bucket_knows(
-    known: Filesystem, data: bytes | None
+    known: NamedFilesystem, data: bytes | None
 ) -> None:
     file = targets.of_url(URL, known.cachedir).state / "points.json"
     file.unlink()

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from rich.console import Console
 
-from s3fs_meta.cli.status_watch import Reading, rendered, view
+from s3fs_meta.cli.status_watch import TimedFigures, rendered, view
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.programs import PROCESS_S_MAX, ROOT, Program
@@ -52,7 +52,7 @@ def test_watch_shows_rates_between_two_readings() -> None:
         store={"get": {"requests": 9, "sent_bytes": 0, "received_bytes": 4196}},
     )
 
-    shown = view(Reading(10.0, _figures()), Reading(12.0, later), {})
+    shown = view(TimedFigures(10.0, _figures()), TimedFigures(12.0, later), {})
 
     assert shown.rows["state"] == "serving"
     assert shown.rows["requests"] == "10/s, 2 waiting, the oldest for 3 s"
@@ -69,7 +69,7 @@ def test_watch_shows_processes_with_their_share_of_requests() -> None:
     ]
     found = {"span_s": 2.0, "requests": 40, "processes": processes}
 
-    shown = view(Reading(0.0, _figures()), Reading(2.0, _figures()), found)
+    shown = view(TimedFigures(0.0, _figures()), TimedFigures(2.0, _figures()), found)
 
     assert shown.processes == [
         ["tar", "7", "root", "15/s", "75%"],
@@ -81,7 +81,7 @@ def test_watch_of_an_older_daemon_shows_no_times() -> None:
     """A daemon of an older version reports no operation times."""
     old = {key: value for key, value in _figures().items() if key != "latency"}
 
-    shown = view(Reading(0.0, old), Reading(2.0, old), {})
+    shown = view(TimedFigures(0.0, old), TimedFigures(2.0, old), {})
 
     assert shown.operations == []
     assert shown.rows["requests"] == "0/s"
@@ -94,7 +94,7 @@ def test_watch_escapes_control_characters_of_process_names() -> None:
     found = {"span_s": 1.0, "requests": 3, "processes": [one]}
     console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
 
-    console.print(rendered(view(Reading(1.0, _figures()), Reading(2.0, later), found)))
+    console.print(rendered(view(TimedFigures(1.0, _figures()), TimedFigures(2.0, later), found)))
 
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
@@ -105,7 +105,9 @@ def test_watch_escapes_control_characters_of_process_names() -> None:
 def test_watch_shows_errors_without_interpreting_markup(capsys: pytest.CaptureFixture[str]) -> None:
     later = _figures(image={"last_error": "[red]refused"})
 
-    Console(markup=False).print(rendered(view(Reading(0.0, _figures()), Reading(2.0, later), {})))
+    Console(markup=False).print(
+        rendered(view(TimedFigures(0.0, _figures()), TimedFigures(2.0, later), {}))
+    )
 
     assert "[red]refused" in capsys.readouterr().out
 

@@ -50,7 +50,7 @@ class CopiedFile(NamedTuple):
     unsure: list[tuple[int, int]]  # byte ranges that were not synced before a power loss
 
 
-class Source(Protocol):
+class ContentSource(Protocol):
     """A source of the content of blocks."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
@@ -74,7 +74,7 @@ class Copier:
     """Copies inodes of one database into one directory."""
 
     def __init__(
-        self, db: Database, source: Source, target: Path, *, privileges: bool = True
+        self, db: Database, source: ContentSource, target: Path, *, privileges: bool = True
     ) -> None:
         """Prepare to copy into one directory.
 

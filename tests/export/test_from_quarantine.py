@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export import quarantine_list
-from s3fs_meta.export.copier import CopiedFile, Copier, Empty, Source
+from s3fs_meta.export.copier import ContentSource, CopiedFile, Copier, Empty
 from s3fs_meta.export.from_quarantine import KeptContent, copy_all
 from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.meta.db.database import Database
@@ -76,7 +76,7 @@ def _cut_power(session: Session, *lost: BlockId) -> None:
 class _KeepingCopier(Copier):
     """A copier that records every copied file."""
 
-    def __init__(self, db: Database, source: Source, target: Path) -> None:
+    def __init__(self, db: Database, source: ContentSource, target: Path) -> None:
         super().__init__(db, source, target)
         self.copied: list[CopiedFile] = []
 

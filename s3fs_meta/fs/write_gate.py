@@ -28,7 +28,7 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 
-class Lost(NamedTuple):
+class Invalidations(NamedTuple):
     """Names and inodes to invalidate in the kernel, for example after a lost group."""
 
     names: list[tuple[Ino, bytes]]  # (directory, name)
@@ -43,7 +43,7 @@ async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
 class KernelNotices(NamedTuple):
     """Functions that invalidate the kernel's caches; the defaults do nothing."""
 
-    changed: Callable[[Lost], None] = lambda _lost: None  # a function that must not wait
+    changed: Callable[[Invalidations], None] = lambda _lost: None  # a function that must not wait
     forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
 
@@ -131,7 +131,7 @@ class Changes:
         self._inodes.append(ino)
 
     def _lost(self) -> None:
-        lost = Lost(self._names, sorted(set(self._inodes)))
+        lost = Invalidations(self._names, sorted(set(self._inodes)))
         self._names, self._inodes = [], []
         _log.error(
             "a commit failed, so the changes of these inodes were undone: %s",

@@ -27,7 +27,7 @@ import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.write_gate import KernelNotices, Lost
+from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import READDIR_ROWS_MAX
@@ -122,7 +122,7 @@ async def forget_name(parent: Ino, name: bytes) -> None:
     await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
 
 
-def changed(lost: Lost) -> None:
+def changed(lost: Invalidations) -> None:
     """Invalidate names and inodes, so that the kernel requests them again. Schedule point: never.
 
     A thread of pyfuse3 invalidates the names, because the kernel may block the call until requests

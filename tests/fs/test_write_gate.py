@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.write_gate import KernelNotices, Lost
+from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
 from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
 from s3fs_meta.model import ROOT_INO
 from tests.fs.conftest import ROOT, Volume, make_file
@@ -47,7 +47,7 @@ async def test_full_disk_still_allows_removals(
 
 async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
     """Only names and inodes of the uncommitted group are reported as lost."""
-    reported: list[Lost] = []
+    reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         make_file(fs, b"safe")
         volume.commit()
@@ -62,7 +62,7 @@ async def test_lost_group_reports_its_names_and_inodes(volume: Volume) -> None:
 
 async def test_group_is_committed_at_its_maximum_number_of_operations(volume: Volume) -> None:
     """A group that reaches its maximum number of operations is committed."""
-    reported: list[Lost] = []
+    reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         for number in range(GROUP_OPERATIONS_MAX + 10):
             make_file(fs, b"%d" % number)

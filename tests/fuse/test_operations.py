@@ -6,7 +6,7 @@ import os
 import pyfuse3
 import pytest
 
-from s3fs_meta.fs.write_gate import Lost
+from s3fs_meta.fs.write_gate import Invalidations
 from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
@@ -137,4 +137,4 @@ async def test_names_of_a_lost_group_are_invalidated(
     handlers.session.db.rollback()
     assert reported == [(ROOT_INO, b"f")]
     assert asked == [(ROOT_INO, False)], "the directory, with its listing, must be invalidated"
-    kernel_cache.changed(Lost([], []))
+    kernel_cache.changed(Invalidations([], []))

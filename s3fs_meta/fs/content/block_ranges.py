@@ -33,7 +33,7 @@ class How(enum.Enum):
     FETCH = "fetch"  # fetch a block that is not cached, then continue as for COPY
 
 
-class Step(NamedTuple):
+class WritePart(NamedTuple):
     """One part of a write, and the current block of the file at this position."""
 
     span: Span
@@ -45,7 +45,7 @@ class WritePlan(NamedTuple):
     """One write, with the inode and blocks that it changes; valid until the next schedule point."""
 
     before: Attributes
-    steps: list[Step]  # ascending
+    steps: list[WritePart]  # ascending
     missing: list[Located]  # blocks to fetch before a new plan is made
     added_bytes: int  # total growth of all blocks in bytes
     overwrites: bool  # True if the write changes committed bytes in place
@@ -90,7 +90,7 @@ def plan_write(
         parts: the parts of the write, in ascending order.
         is_local: returns whether a block is cached and needs no verification.
     """
-    steps: list[Step] = []
+    steps: list[WritePart] = []
     missing: list[Located] = []
     added_bytes = 0
     overwrites = False
@@ -107,7 +107,7 @@ def plan_write(
         else:
             how = How.FETCH
             missing.append(located)
-        steps.append(_new(Step, (span, located, how)))
+        steps.append(_new(WritePart, (span, located, how)))
     return _new(WritePlan, (before, steps, missing, added_bytes, overwrites))
 
 

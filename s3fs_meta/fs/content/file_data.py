@@ -35,7 +35,7 @@ from s3fs_meta.fs.content.block_ranges import (
     How,
     Part,
     Span,
-    Step,
+    WritePart,
     WritePlan,
     bytes_to_keep,
     cut,
@@ -321,7 +321,7 @@ class FileData:
             if done and self._db.in_group:
                 self._note_write(before, offset + done, mapped, sets_times=sets_times)
 
-    def _write_step(self, ino: Ino, step: Step, data: memoryview) -> int:
+    def _write_step(self, ino: Ino, step: WritePart, data: memoryview) -> int:
         """Write one part; return 1 if the part was a hole, otherwise 0."""
         span, before, how = step
         if how is How.NEW:

@@ -33,7 +33,7 @@ from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.protection import require_unprotected
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
-from s3fs_meta.fs.write_gate import Changes, Lost
+from s3fs_meta.fs.write_gate import Changes, Invalidations
 from s3fs_meta.limits import (
     DISK_RESERVE_BYTES,
     TREE_BUSY_S,
@@ -177,7 +177,7 @@ class TreeRemoval:
             # If the group was lost, the flag was never cleared.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
-        self._notices.changed(Lost([], [ino]))
+        self._notices.changed(Invalidations([], [ino]))
         return self.announce(parent, name)
 
     def _remove_found(self, parent: Ino, name: bytes, found: Attributes) -> None:
@@ -194,7 +194,7 @@ class TreeRemoval:
         Returns:
             An event that is set once the kernel has dropped the name.
         """
-        self._notices.changed(Lost([], [parent]))
+        self._notices.changed(Invalidations([], [parent]))
         return self._forget_name(parent, name)
 
     def _forget_name(self, parent: Ino, name: bytes) -> trio.Event:
@@ -412,7 +412,7 @@ class TreeRemoval:
         """Invalidate attributes in the kernel, so that it requests the link counts again."""
         known = sorted(inos)
         if known:
-            self._notices.changed(Lost([], known))
+            self._notices.changed(Invalidations([], known))
 
     def _drop_contents(self, names: Sequence[Name], fates: _Sorted) -> None:
         """Remove blocks, symlink targets and extended attributes of deleted inodes."""

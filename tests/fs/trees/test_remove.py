@@ -7,7 +7,7 @@ import trio.testing
 from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
-from s3fs_meta.fs.write_gate import KernelNotices, Lost
+from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
@@ -188,7 +188,7 @@ async def test_open_inodes_of_a_removed_tree_stay_until_released(fs: Filesystem)
 
 async def test_kernel_drops_cached_names_of_a_removed_tree(volume: Volume) -> None:
     """The kernel's cache drops a removed tree, its names and its hard links outside."""
-    reported: list[Lost] = []
+    reported: list[Invalidations] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
     async def forget(parent: Ino, name: bytes) -> None:
@@ -206,7 +206,11 @@ async def test_kernel_drops_cached_names_of_a_removed_tree(volume: Volume) -> No
         done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
         await _removed(fs)
 
-    assert reported == [Lost([], [top]), Lost([], [ROOT_INO]), Lost([], [file])]
+    assert reported == [
+        Invalidations([], [top]),
+        Invalidations([], [ROOT_INO]),
+        Invalidations([], [file]),
+    ]
     assert forgotten == [(ROOT_INO, b"tree"), (top, b"f")]
     assert done.is_set()
 

@@ -12,7 +12,7 @@ import trio
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.meta.tables import pending
-from s3fs_meta.meta.tables.pending import Run
+from s3fs_meta.meta.tables.pending import MergedRecords
 from s3fs_meta.model import Ino, Txg
 from s3fs_meta.mount import history_requests
 from s3fs_meta.mount.limits import (
@@ -95,7 +95,7 @@ class HistoryHandlers:
         return _changes(run, last)
 
 
-def _changes(run: Run | None, last: int) -> tuple[bytes, str | None]:
+def _changes(run: MergedRecords | None, last: int) -> tuple[bytes, str | None]:
     """Return the changes of a merged run; for an incomplete run, only a notice."""
     if run is None:
         return b"", None

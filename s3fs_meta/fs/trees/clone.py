@@ -42,7 +42,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.trees import past_content, tree_copies
-from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, Origin, Source
+from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, Origin, SourceDirectory
 from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino, Txg
 from s3fs_meta.mount_state import MountStatus
 
@@ -224,7 +224,7 @@ class TreeClone:
             if source.mapped_blocks:
                 await self._copy_contents([(source.ino, new)], work)
             return 0
-        waiting = [Source(source.ino, new, Cookie(0))]
+        waiting = [SourceDirectory(source.ino, new, Cookie(0))]
         self.progress = TreeProgress(1, source.size_bytes)
         directories = 0
         while waiting:
@@ -245,7 +245,7 @@ class TreeClone:
             await wait_for_log(self._db, self._changes)
         return directories
 
-    def _copy_slice(self, taken: list[Source], origin: Origin) -> CopiedSlice:
+    def _copy_slice(self, taken: list[SourceDirectory], origin: Origin) -> CopiedSlice:
         """Copy some names in one group. Schedule point: never."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
         with self._group_of(origin):

@@ -44,7 +44,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.trees import removed_trees
-from s3fs_meta.meta.trees.removed_trees import Name, Scope, Tally
+from s3fs_meta.meta.trees.removed_trees import Name, Scope, TopTally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
@@ -58,7 +58,7 @@ class _Slice(NamedTuple):
     """The names that are removed in one group."""
 
     scope: Scope
-    tallies: list[Tally]  # plain files without a lookup count, which one statement removes
+    tallies: list[TopTally]  # plain files without a lookup count, which one statement removes
     names: list[Name]  # names that are removed one by one
     inner: list[Ino]  # directories in the scope whose entries are all removed
 
@@ -342,7 +342,7 @@ class TreeRemoval:
 
     def _select(self, scope: Scope) -> _Slice:
         """Separate names that can be removed in bulk from names that are checked one by one."""
-        fast: list[Tally] = []
+        fast: list[TopTally] = []
         names: list[Name] = []
         for tally in removed_trees.tally(self._db, scope):
             if self._may_be_held(tally):
@@ -374,7 +374,7 @@ class TreeRemoval:
             inner,
         )
 
-    def _may_be_held(self, tally: Tally) -> bool:
+    def _may_be_held(self, tally: TopTally) -> bool:
         """Return whether a plain file of a tally may be open or have a lookup count."""
         first, last = tally.first, tally.last
         if first is None or last is None:

@@ -255,7 +255,7 @@ def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[Blo
     return News([BlockRow._make(row) for row in rows], [PackNews._make(row) for row in packs])
 
 
-class Run(NamedTuple):
+class MergedRecords(NamedTuple):
     """Several consecutive records merged into one."""
 
     changeset: bytes
@@ -264,7 +264,7 @@ class Run(NamedTuple):
 
 def merged_run(
     connection: apsw.Connection, seq_after: int, seq_max: int, bytes_max: int
-) -> Run | None:
+) -> MergedRecords | None:
     """Merge records after *seq_after* up to *seq_max*, as many as fit into *bytes_max*.
 
     The first record is always included, even if it is larger.
@@ -291,7 +291,7 @@ def merged_run(
             last_seq = seq
             yield from (bytes(row[0]) for row in cursor)
 
-    return Run(changesets.merge(records()), last_seq)
+    return MergedRecords(changesets.merge(records()), last_seq)
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:

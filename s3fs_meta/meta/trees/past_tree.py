@@ -36,7 +36,7 @@ Former = tuple[Ino, Ino, Txg]  # an inode, its directory, and the last txg in wh
 _Parent = tuple[Ino, Txg]
 
 
-class PastTree:
+class SubtreeHistory:
     """Finds the last txg in which an inode was below one of some directories."""
 
     def __init__(

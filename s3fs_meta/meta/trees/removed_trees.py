@@ -73,7 +73,7 @@ class Scope(NamedTuple):
     until: Cookie | None  # last cookie of the slice, or None for all names of the parents
 
 
-class Tally(NamedTuple):
+class TopTally(NamedTuple):
     """Counts of the names of one top within a scope, and of their plain files."""
 
     parent: Ino
@@ -150,7 +150,7 @@ def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
     return None if row is None else Cookie(row[0])
 
 
-def tally(db: Database, within: Scope) -> list[Tally]:
+def tally(db: Database, within: Scope) -> list[TopTally]:
     """Return the tally of each top; tops without names may be omitted."""
     if within.until is not None:
         rows = db.inodes.all(_TALLY + _UNTIL, (within.parents[0], within.until))
@@ -158,7 +158,7 @@ def tally(db: Database, within: Scope) -> list[Tally]:
         rows = db.inodes.all(_TALLY_MANY, (json.dumps(within.parents),))
     else:
         rows = [row for parent in within.parents for row in db.inodes.all(_TALLY, (parent,))]
-    return [Tally._make((*row, within.until)) for row in rows if row[0] is not None]
+    return [TopTally._make((*row, within.until)) for row in rows if row[0] is not None]
 
 
 def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = False) -> list[Name]:
@@ -178,7 +178,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
     return [Name._make(row) for row in rows]
 
 
-def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
+def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:
     """Delete the inodes of the plain files in tallies, but not yet their names. Inside a group."""
     counters = db.counters
     small: list[Ino] = []

@@ -128,7 +128,7 @@ def past(txg: Txg) -> Origin:
     return Origin(PAST, txg)
 
 
-class Source(NamedTuple):
+class SourceDirectory(NamedTuple):
     """A directory that is being copied."""
 
     old: Ino
@@ -140,9 +140,9 @@ class CopiedSlice(NamedTuple):
     """The result of copying one slice of a tree."""
 
     names: int
-    left: list[Source]  # directories that still have names to copy
+    left: list[SourceDirectory]  # directories that still have names to copy
     names_below: int  # number of names in all of *directories*
-    directories: list[Source]  # new directories whose names are not copied yet
+    directories: list[SourceDirectory]  # new directories whose names are not copied yet
     # (old, new) inode numbers of files that were copied without blocks.
     files: list[tuple[Ino, Ino]]
     revived: int = 0  # number of past packs that have live blocks again
@@ -196,7 +196,7 @@ def copy_inode(db: Database, origin: Origin, source: Attributes, now_ns: int) ->
 def copy_names(
     db: Database,
     origin: Origin,
-    sources: Sequence[Source],
+    sources: Sequence[SourceDirectory],
     now_ns: int,
     *,
     names_max: int,
@@ -326,7 +326,7 @@ def _share_blocks(db: Database, before: int) -> None:
     )
 
 
-def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
+def _left(db: Database, sources: Sequence[SourceDirectory]) -> list[SourceDirectory]:
     """Return the directories that still have names to copy after the slice."""
     last = db.one("SELECT parent, cookie FROM temp.copied_names ORDER BY place DESC LIMIT 1")
     assert last is not None, "a full slice must have a name"
@@ -334,7 +334,9 @@ def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
     return [sources[at]._replace(after=last[1]), *sources[at + 1 :]]
 
 
-def _to_go_on(db: Database, before: int) -> tuple[int, list[Source], list[tuple[Ino, Ino]]]:
+def _to_go_on(
+    db: Database, before: int
+) -> tuple[int, list[SourceDirectory], list[tuple[Ino, Ino]]]:
     directories = db.all(
         "SELECT p.old, p.place + ?1, p.size_bytes FROM temp.copied_names AS p"
         f" WHERE p.kind = {_DIRECTORY} AND p.size_bytes ORDER BY p.place",
@@ -346,7 +348,7 @@ def _to_go_on(db: Database, before: int) -> tuple[int, list[Source], list[tuple[
     )
     return (
         sum(row[2] for row in directories),
-        [Source(old, new, Cookie(0)) for old, new, _names in directories],
+        [SourceDirectory(old, new, Cookie(0)) for old, new, _names in directories],
         [(row[0], row[1]) for row in files],
     )
 

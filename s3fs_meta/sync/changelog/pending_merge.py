@@ -15,7 +15,7 @@ from s3fs_meta.limits import CHANGELOG_RUN_BYTES, CONDENSE_INTERVAL_S, CONDENSED
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
-from s3fs_meta.meta.tables.pending import ChangeRecorder, Run
+from s3fs_meta.meta.tables.pending import ChangeRecorder, MergedRecords
 
 
 class Condenser:
@@ -56,7 +56,7 @@ class Condenser:
         self._recorder.replace_run(first, last, merged.changeset)
         return True
 
-    async def _merge(self, first: int, last: int) -> Run | None:
+    async def _merge(self, first: int, last: int) -> MergedRecords | None:
         if not self._db.pragmas.is_wal:
             waiting = pending.records_of_run(self._db.connection, first, last)
             return await trio.to_thread.run_sync(_merged, waiting)
@@ -69,7 +69,7 @@ class Condenser:
             snapshot.close()
 
 
-def _merged(waiting: list[tuple[int, bytes]]) -> Run | None:
+def _merged(waiting: list[tuple[int, bytes]]) -> MergedRecords | None:
     if not waiting:
         return None
-    return Run(changesets.merge(changeset for _seq, changeset in waiting), waiting[-1][0])
+    return MergedRecords(changesets.merge(changeset for _seq, changeset in waiting), waiting[-1][0])

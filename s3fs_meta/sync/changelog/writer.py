@@ -42,7 +42,7 @@ from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.meta.tables import pending
-from s3fs_meta.meta.tables.pending import News, Run
+from s3fs_meta.meta.tables.pending import MergedRecords, News
 from s3fs_meta.model import PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -483,7 +483,7 @@ class Shipper:
         )
         return changelog, [one.pack for one in news.packs]
 
-    async def _next_run(self, frozen: Frozen, seq: int) -> Run | None:
+    async def _next_run(self, frozen: Frozen, seq: int) -> MergedRecords | None:
         return await self._in_view(
             frozen, pending.merged_run, seq, frozen.last_seq, self._uploader.bounds.run_bytes
         )

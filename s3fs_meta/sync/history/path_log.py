@@ -24,7 +24,7 @@ from s3fs_meta.limits import FORMER_NAMES_MAX, HISTORY_FAN_OUT, HISTORY_FETCHES_
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.row_history import ChangedRows
-from s3fs_meta.meta.trees.past_tree import Former, PastTree
+from s3fs_meta.meta.trees.past_tree import Former, SubtreeHistory
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Fetched
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, Unreadable
@@ -60,7 +60,7 @@ class PathLog:
         self._changelogs = changelogs
         self._former_names_max = former_names_max
         tops = {stay.ino: stay.last for stay in stays}
-        self._tree = PastTree(db, tops, last, names_max=former_names_max)
+        self._tree = SubtreeHistory(db, tops, last, names_max=former_names_max)
 
     async def backwards(self, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
         """Yield the changelogs that changed the path, the latest first, down to the txg *first*.

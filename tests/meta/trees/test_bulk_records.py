@@ -13,7 +13,7 @@ from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.meta.trees import bulk_records, tree_copies
-from s3fs_meta.meta.trees.tree_copies import LIVING, Source
+from s3fs_meta.meta.trees.tree_copies import LIVING, SourceDirectory
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.meta.conftest import NOW_NS
 from tests.meta.recorders import SessionRecorder
@@ -58,7 +58,7 @@ def _copy(db: Database, top: Ino) -> None:
     db.begin()
     tree_copies.begin(db)
     new = tree_copies.copy_inode(db, LIVING, inodes.get(db, top), NOW_NS)
-    source = Source(top, new, Cookie(0))
+    source = SourceDirectory(top, new, Cookie(0))
     tree_copies.copy_names(db, LIVING, [source], NOW_NS, names_max=100, blocks_max=10)
     # Some rows change a second time in the same group.
     db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))

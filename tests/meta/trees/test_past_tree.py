@@ -8,7 +8,7 @@ from s3fs_meta.limits import WATCHED_DIRECTORIES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, hard_links, inodes
-from s3fs_meta.meta.trees.past_tree import PastTree
+from s3fs_meta.meta.trees.past_tree import SubtreeHistory
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 
 FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
@@ -70,7 +70,7 @@ def test_inode_with_a_present_name_below_the_directory_is_below_it(
     db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
     """The result does not depend on the number of directories kept in memory."""
-    tree = PastTree(db, {at(db, top): LAST}, LAST, directories_max=limit)
+    tree = SubtreeHistory(db, {at(db, top): LAST}, LAST, directories_max=limit)
 
     for _ in range(2):
         assert tree.until(at(db, of)) == (LAST if is_below else 0)
@@ -78,7 +78,7 @@ def test_inode_with_a_present_name_below_the_directory_is_below_it(
 
 def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -> None:
     """The latest removal of a name counts, and so does the removal of the directory above it."""
-    tree = PastTree(db, {at(db, "a"): LAST}, LAST)
+    tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
     assert tree.until(REMOVED) == 0
 
     tree.add([(REMOVED, at(db, "a/b"), Txg(30)), (REMOVED, ROOT_INO, Txg(70))])
@@ -91,7 +91,7 @@ def test_removed_inode_was_below_the_directory_until_its_removal(db: Database) -
 
 
 def test_moved_directory_takes_its_tree_out_of_the_old_parent(db: Database) -> None:
-    tree = PastTree(db, {at(db, "h"): LAST}, LAST)
+    tree = SubtreeHistory(db, {at(db, "h"): LAST}, LAST)
     tree.add([(at(db, "a"), at(db, "h"), Txg(50))])
 
     assert tree.until(at(db, "a/b/c")) == 50
@@ -101,13 +101,13 @@ def test_moved_directory_takes_its_tree_out_of_the_old_parent(db: Database) -> N
 
 def test_end_of_a_top_directory_limits_all_inodes_below_it(db: Database) -> None:
     """A top directory ends when another directory takes its path; the later of two ends counts."""
-    tree = PastTree(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
+    tree = SubtreeHistory(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
 
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
 
 
 def test_assumed_names_are_valid_until_the_next_call(db: Database) -> None:
-    tree = PastTree(db, {at(db, "a"): LAST}, LAST)
+    tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
 
     tree.assume([(REMOVED, at(db, "a"), Txg(30))])
     assert tree.until(REMOVED) == 30
@@ -118,7 +118,7 @@ def test_assumed_names_are_valid_until_the_next_call(db: Database) -> None:
 def test_directories_that_were_below_each_other_do_not_loop_the_search(db: Database) -> None:
     """At different times, directory a was below h, and h was below a/b."""
     a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
-    tree = PastTree(db, {REMOVED: LAST}, LAST)
+    tree = SubtreeHistory(db, {REMOVED: LAST}, LAST)
     tree.add([(a, h, Txg(50)), (h, b, Txg(40))])
     assert tree.until(b) == 0
 
@@ -127,7 +127,7 @@ def test_directories_that_were_below_each_other_do_not_loop_the_search(db: Datab
 
 
 def test_number_of_past_names_is_bounded(db: Database) -> None:
-    tree = PastTree(db, {at(db, "a"): LAST}, LAST, names_max=2)
+    tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST, names_max=2)
     tree.add([(REMOVED, ROOT_INO, Txg(1)), (REMOVED, ROOT_INO, Txg(2))])
     assert not tree.is_full
 

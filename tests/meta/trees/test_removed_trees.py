@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, dentries, hard_links, inodes, packs
 from s3fs_meta.meta.trees import removed_trees
-from s3fs_meta.meta.trees.removed_trees import Freed, Scope, Tally
+from s3fs_meta.meta.trees.removed_trees import Freed, Scope, TopTally
 from s3fs_meta.model import ROOT_INO, Attributes, BlockId, BlockIndex, Ino, InodeFlag, ObjectKey
 from tests.meta.conftest import NOW_NS
 
@@ -28,7 +28,7 @@ def test_plain_files_of_a_removed_directory_need_no_separate_queries(db: Databas
     dentries.add(db, top, b"nothing", Ino(999))
     within = Scope([top], None)
 
-    assert removed_trees.tally(db, within) == [Tally(top, plain[0], plain[-1], 3, 5, 5, None)]
+    assert removed_trees.tally(db, within) == [TopTally(top, plain[0], plain[-1], 3, 5, 5, None)]
     found = {name.ino: name.mode for name in removed_trees.others(db, top, None)}
     assert found == {pipe: 0o010644, 999: None}
     assert len(removed_trees.others(db, top, None, plain=True)) == 5

@@ -3,7 +3,7 @@
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
 from s3fs_meta.meta.trees import removed_trees, tree_copies
-from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, Source
+from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, SourceDirectory
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
 from tests.meta.conftest import NOW_NS
 
@@ -18,14 +18,14 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
     return made
 
 
-def _copy(db: Database, sources: list[Source], names_max: int = 100) -> CopiedSlice:
+def _copy(db: Database, sources: list[SourceDirectory], names_max: int = 100) -> CopiedSlice:
     return tree_copies.copy_names(db, LIVING, sources, LATER_NS, names_max=names_max, blocks_max=10)
 
 
-def _begin(db: Database, old: Ino) -> Source:
+def _begin(db: Database, old: Ino) -> SourceDirectory:
     tree_copies.begin(db)
     new = tree_copies.copy_inode(db, LIVING, inodes.get(db, old), LATER_NS)
-    return Source(old, new, Cookie(0))
+    return SourceDirectory(old, new, Cookie(0))
 
 
 def test_copy_of_a_tree_is_first_marked_as_removed(db: Database) -> None:
@@ -61,7 +61,7 @@ def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
     new_link = dentries.find(db, source.new, b"link")
     assert new_below is not None
     assert new_link is not None
-    assert done == CopiedSlice(2, [], 1, [Source(below, new_below, Cookie(0))], [])
+    assert done == CopiedSlice(2, [], 1, [SourceDirectory(below, new_below, Cookie(0))], [])
     assert tree_copies.directories_in(db, source.new) == 1
     assert inodes.get(db, source.new).size_bytes == 2
     assert symlinks.target(db, new_link) == b"target"

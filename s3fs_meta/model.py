@@ -101,7 +101,7 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-class Mark(NamedTuple):
+class AbbreviatedLink(NamedTuple):
     """A position in the chain of changelogs, as mount prints it and at_least= accepts it."""
 
     txg: Txg

@@ -26,7 +26,7 @@ from s3fs_meta.limits import (
     PAGE_BYTES_MIN,
     RETENTION_S_MAX,
 )
-from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg, is_kept_name
+from s3fs_meta.model import NEWEST, AbbreviatedLink, Address, PointInTime, Txg, is_kept_name
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 SIZE_BYTES_MAX: Final = 1 << 62  # the sum of two sizes fits into 64 bits
@@ -171,12 +171,12 @@ def format_time(time_ns: int) -> str:
     return when.astimezone().isoformat(timespec="milliseconds")
 
 
-def mark(word: str, text: str) -> Mark:
+def mark(word: str, text: str) -> AbbreviatedLink:
     """Parse a position in the chain in the form ``TXG:HASH``, as mount prints it."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
         raise UsageError(f"{word}={text} must be TXG:HASH as printed by mount")
-    return Mark(Txg(int(match[1])), match[2])
+    return AbbreviatedLink(Txg(int(match[1])), match[2])
 
 
 def listen_address(word: str, text: str) -> Address:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import AccessTime, Address, Mark, PointInTime
+from s3fs_meta.model import AbbreviatedLink, AccessTime, Address, PointInTime
 from s3fs_meta.option_row import Option
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, default_of
@@ -135,7 +135,7 @@ class MountOptions(SessionOptions, FilesystemOptions, SqliteOptions, KernelOptio
     capacity_bytes: int | None = default_of("capacity_bytes")
     # mount
     at: PointInTime | None = default_of("at")
-    at_least: Mark | None = default_of("at_least")
+    at_least: AbbreviatedLink | None = default_of("at_least")
     metrics: Address | None = default_of("metrics")
     snapdir: str = default_of("snapdir")
     uid: int | None = default_of("uid")

@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta import option_syntax
 from s3fs_meta.errors import UsageError
-from s3fs_meta.model import NEWEST, Address, Mark, PointInTime, Txg
+from s3fs_meta.model import NEWEST, AbbreviatedLink, Address, PointInTime, Txg
 from s3fs_meta.option_syntax import (
     format_time,
     listen_address,
@@ -141,7 +141,7 @@ def test_invalid_at_least_value_is_refused(text: str) -> None:
 
 def test_at_least_value_may_have_a_shortened_hash() -> None:
     """The hash of at_least may be shortened and have upper or lower case."""
-    assert mark("at_least", "7:" + "AB" * 8) == Mark(Txg(7), "ab" * 8)
+    assert mark("at_least", "7:" + "AB" * 8) == AbbreviatedLink(Txg(7), "ab" * 8)
 
 
 @pytest.mark.parametrize(

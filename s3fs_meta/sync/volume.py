@@ -16,7 +16,7 @@ from s3fs_meta.limits import LEASE_CHECK_S
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import Mark
+from s3fs_meta.model import AbbreviatedLink
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
@@ -42,7 +42,7 @@ class OpenOptions:
     lock_wait_s: float = 0.0
     # minimum seconds between two checks that the lease is still held
     lease_check_s: float = LEASE_CHECK_S
-    at_least: Mark | None = None  # a txg that the opened state must include
+    at_least: AbbreviatedLink | None = None  # a txg that the opened state must include
     hook: Hook = no_hook
 
 

@@ -29,7 +29,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import MARK_HASH_DIGITS
-from s3fs_meta.model import Mark, ObjectKey, PointInTime, Txg
+from s3fs_meta.model import AbbreviatedLink, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, levels
@@ -345,7 +345,7 @@ def _too_early(what: str, oldest: Link) -> SettingsError:
 
 
 async def require_at_least(
-    store: ObjectStore, mark: Mark, served: Link | None = None
+    store: ObjectStore, mark: AbbreviatedLink, served: Link | None = None
 ) -> str | None:
     """Raise an error if the bucket is older than a mark of the caller, or has another history.
 
@@ -380,7 +380,7 @@ async def require_at_least(
     return None
 
 
-async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str | None:
+async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Link) -> str | None:
     """Compare a mark with the link that the mount shows, which may be older than a listing."""
     if served.txg < mark.txg:
         why = f"the last txg that can be shown is {served.txg}"

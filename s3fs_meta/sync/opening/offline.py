@@ -34,7 +34,7 @@ from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import BlockId, Epoch, Mark
+from s3fs_meta.model import AbbreviatedLink, BlockId, Epoch
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
@@ -171,7 +171,7 @@ def _notice(why: str, *, follows: bool) -> str:
     return f"mounted offline, from local state alone: {why}{later}"
 
 
-def _require_mark(url: str, link: Link, mark: Mark) -> None:
+def _require_mark(url: str, link: Link, mark: AbbreviatedLink) -> None:
     """Raise OlderBucketError if the local state is older than a mark of the caller.
 
     A later link is accepted, because the marked txg's hash cannot be read without the bucket.

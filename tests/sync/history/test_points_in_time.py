@@ -12,7 +12,7 @@ from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
 from s3fs_meta.errors import ObjectMissingError, SettingsError
-from s3fs_meta.model import Mark, ObjectKey, PointInTime, Txg
+from s3fs_meta.model import AbbreviatedLink, ObjectKey, PointInTime, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
@@ -173,7 +173,7 @@ async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Po
     link = await bucket.find(PointInTime("txg=0", txg=Txg(0)))
 
     assert link == await bucket.points.newest() == await bucket.points.oldest()
-    assert await require_at_least(power.store, Mark(link.txg, link.hash)) is None
+    assert await require_at_least(power.store, AbbreviatedLink(link.txg, link.hash)) is None
 
 
 async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
@@ -184,11 +184,11 @@ async def test_older_bucket_is_refused_by_a_host_that_saw_a_newer_one(power: Pow
         link = await ship_at(session, clock, FAR + SECOND_NS)
         await ship_at(session, clock, FAR + 2 * SECOND_NS)
     txg, _, digits = mark_of(link).partition(":")
-    mark = Mark(Txg(int(txg)), digits)
+    mark = AbbreviatedLink(Txg(int(txg)), digits)
 
     assert await require_at_least(power.store, mark) is None
     with pytest.raises(OlderBucketError, match="another txg has that number"):
-        await require_at_least(power.store, Mark(mark.txg, "0123456789abcdef"))
+        await require_at_least(power.store, AbbreviatedLink(mark.txg, "0123456789abcdef"))
     del power.store.objects[f"changelog/{link.txg:012}"]  # type: ignore[arg-type]
     assert "no longer retained" in str(await require_at_least(power.store, mark))
     power.store.objects = old
@@ -224,13 +224,13 @@ class HidingStore(MemoryStore):
                     yield info
 
 
-async def mark_at_end(power: Power) -> Mark:
+async def mark_at_end(power: Power) -> AbbreviatedLink:
     """Ship three changes; return the last txg and hash, as the last mount printed them."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
     txg, _, digits = mark_of(links[-1]).partition(":")
-    return Mark(Txg(int(txg)), digits)
+    return AbbreviatedLink(Txg(int(txg)), digits)
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -286,15 +286,15 @@ async def test_at_least_is_compared_with_the_hash_of_the_served_txg(power: Power
     """A mount with --at-least compares the txg and the hash of the state that it serves."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()
-    other = Mark(end.txg, "0123456789abcdef")
+    other = AbbreviatedLink(end.txg, "0123456789abcdef")
     assert await require_at_least(power.store, mark, end) is None
     with pytest.raises(OlderBucketError, match="another txg"):
         await require_at_least(power.store, other, end)
     with pytest.raises(OlderBucketError, match="another txg"):
         await require_at_least(power.store, other, end._replace(txg=Txg(end.txg + 1)))
-    missing = Mark(Txg(end.txg + 1), mark.hash)
+    missing = AbbreviatedLink(Txg(end.txg + 1), mark.hash)
     later = end._replace(txg=Txg(end.txg + 2))
     assert "no longer retained" in str(await require_at_least(power.store, missing, later))
     with pytest.raises(OlderBucketError, match="should be retained"):
         await require_at_least(power.store, missing, later._replace(floor=Txg(1)))
-    assert await require_at_least(power.store, Mark(Txg(0), "0" * 16), end) is None
+    assert await require_at_least(power.store, AbbreviatedLink(Txg(0), "0" * 16), end) is None

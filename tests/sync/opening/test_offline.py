@@ -13,7 +13,7 @@ from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.errors import OfflineError, PassphraseError, ReadOnlyStateError
 from s3fs_meta.limits import OFFLINE_AFTER_S
 from s3fs_meta.meta.tables import inodes, local_state
-from s3fs_meta.model import Mark, Txg
+from s3fs_meta.model import AbbreviatedLink, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
@@ -32,7 +32,7 @@ CONTENT = b"hello" * 1000
 WHY = "there is no network"
 
 
-async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Volume:
+async def offline(power: Power, host: str = "a", mark: AbbreviatedLink | None = None) -> Volume:
     """Open the local state of a host, with a store whose requests all fail."""
     store = FaultyStore(power.store)
     store.fail(ANY, times=1000)
@@ -265,10 +265,13 @@ async def test_offline_mount_of_a_state_older_than_the_at_least_option_is_refuse
     async with power.session("a") as session:
         link = session.link
         await session.close()
-    good = Mark(link.txg, link.hash)
+    good = AbbreviatedLink(link.txg, link.hash)
 
     await close_filesystem(await offline(power, mark=good), release=False)
-    for mark in (Mark(Txg(link.txg + 1), link.hash), Mark(link.txg, "0123456789abcdef")):
+    for mark in (
+        AbbreviatedLink(Txg(link.txg + 1), link.hash),
+        AbbreviatedLink(link.txg, "0123456789abcdef"),
+    ):
         with pytest.raises(OlderBucketError, match="this host has only txgs up to"):
             await offline(power, mark=mark)
 

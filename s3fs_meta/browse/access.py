@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from s3fs_meta.model import Address
-from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, Reply, Request
+from s3fs_meta.mount.http_server import FORBIDDEN, MISDIRECTED, HttpRequest, Reply
 
 _TOKEN_BYTES: Final = 32
 _PATH_BYTES: Final = 16
@@ -72,7 +72,7 @@ class Access:
         """Return the URL for the user, which works once."""
         return f"http://{self._address}/?token={self._token}"
 
-    def refusal(self, request: Request) -> Reply | None:
+    def refusal(self, request: HttpRequest) -> Reply | None:
         """Return the reply to a refused request; None if the request may get its page."""
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self._hosts:
@@ -110,7 +110,7 @@ class Access:
         first = b"/".join(path.split(b"/", 2)[:2])
         return _is_equal(first.decode("latin-1"), self.root)
 
-    def _has_cookie(self, request: Request) -> bool:
+    def _has_cookie(self, request: HttpRequest) -> bool:
         try:
             found = SimpleCookie(request.headers.get(b"cookie", b"").decode("latin-1"))
         except CookieError:

@@ -59,7 +59,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import http_server
-from s3fs_meta.mount.http_server import Reply, Request
+from s3fs_meta.mount.http_server import HttpRequest, Reply
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Site:
         self._pending = pending
         self._watch = watch
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: HttpRequest) -> Reply:
         """Return the reply to a request."""
         if request.method not in {"GET", "HEAD"}:
             allowed = {"allow": "GET, HEAD"}

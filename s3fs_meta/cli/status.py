@@ -14,7 +14,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_status, request_unshipped
-from s3fs_meta.mount.health import Level, Limits, Verdict, judge
+from s3fs_meta.mount.health import HealthLevel, Limits, MountHealth, judge
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.option_syntax import parse_size, percent, seconds
@@ -185,7 +185,7 @@ def _show(place: Target, access: options.BucketOptions, *, json: bool, every: bo
 def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     """Print a line for one mount or each mount; return the worst exit status."""
     places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
-    worst = Level.OK if places else Level.CRITICAL
+    worst = HealthLevel.OK if places else HealthLevel.CRITICAL
     if not places:
         output.print_text(f"{worst.name}: nothing is mounted")
     for place in places:
@@ -195,14 +195,16 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     return int(worst)
 
 
-async def _verdict(place: Target, limits: Limits) -> Verdict:
+async def _verdict(place: Target, limits: Limits) -> MountHealth:
     try:
         figures = await request_status(place)
         disk = await trio.to_thread.run_sync(os.statvfs, place.state)
     except NotMountedError as exc:
-        return Verdict(Level.CRITICAL, f"{Level.CRITICAL.name}: {exc.message}")
+        return MountHealth(HealthLevel.CRITICAL, f"{HealthLevel.CRITICAL.name}: {exc.message}")
     except ControlError as exc:
-        return Verdict(Level.UNKNOWN, f"{Level.UNKNOWN.name}: {place.url}: {exc.message}")
+        return MountHealth(
+            HealthLevel.UNKNOWN, f"{HealthLevel.UNKNOWN.name}: {place.url}: {exc.message}"
+        )
     return judge(figures, 100.0 * disk.f_bavail / max(disk.f_blocks, 1), limits)
 
 

@@ -8,7 +8,7 @@ import trio
 from s3fs_meta.errors import ControlError
 from s3fs_meta.mount import prometheus, targets
 from s3fs_meta.mount.control_api import request_status
-from s3fs_meta.mount.prometheus import Reading
+from s3fs_meta.mount.prometheus import MountFigures
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 
@@ -23,19 +23,19 @@ def show(target: str | None, cachedir: Path | None) -> None:
     sys.stdout.write(prometheus.text(readings, open_metrics=False).decode())
 
 
-async def _readings(target: str | None, cachedir: Path | None) -> list[Reading]:
+async def _readings(target: str | None, cachedir: Path | None) -> list[MountFigures]:
     if target is None:
         return [await _reading(place) for place in targets.all_mounted()]
     try:
         place = targets.of_either(target, cachedir)
     except NotMountedError:
-        return [Reading(target, None)]
+        return [MountFigures(target, None)]
     return [await _reading(place)]
 
 
-async def _reading(place: Target) -> Reading:
+async def _reading(place: Target) -> MountFigures:
     try:
         figures = await request_status(place)
     except (NotMountedError, ControlError):
-        return Reading(place.mountpoint or place.url, None)
-    return Reading(figures["mountpoint"], figures)
+        return MountFigures(place.mountpoint or place.url, None)
+    return MountFigures(figures["mountpoint"], figures)

@@ -19,7 +19,7 @@ TOTAL: Final = "total"
 _KINDS: Final = tuple(kind.value for kind in RequestClass)
 
 
-class Span(NamedTuple):
+class CostSpan(NamedTuple):
     """A span of days up to today, over which counts are summed."""
 
     first_day: int
@@ -36,9 +36,9 @@ def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:
     days = max((now_ns - begin_ns) / DAY_NS, 0.0)
     factor = MONTH_DAYS / days if days >= _HOUR_DAYS else None
     spans = {
-        "today": Span(today, today),
-        "last_30_days": Span(first, today),
-        "per_month": Span(first, today, factor, is_rate=True),
+        "today": CostSpan(today, today),
+        "last_30_days": CostSpan(first, today),
+        "per_month": CostSpan(first, today, factor, is_rate=True),
     }
     return {
         "prices": {
@@ -52,7 +52,9 @@ def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _costs(ledger: Ledger, prices: PriceTable, span: Span, now_ns: int) -> dict[str, Any] | None:
+def _costs(
+    ledger: Ledger, prices: PriceTable, span: CostSpan, now_ns: int
+) -> dict[str, Any] | None:
     if span.factor is None:
         return None
     causes = {cause.value: _of_cause(ledger, prices, span, cause.value) for cause in Cause}
@@ -69,7 +71,7 @@ def _costs(ledger: Ledger, prices: PriceTable, span: Span, now_ns: int) -> dict[
     return found | {TOTAL: requests + found[TRANSFER]["cost"] + found[STORAGE]["cost"]}
 
 
-def _of_cause(ledger: Ledger, prices: PriceTable, span: Span, cause: str) -> dict[str, Any]:
+def _of_cause(ledger: Ledger, prices: PriceTable, span: CostSpan, cause: str) -> dict[str, Any]:
     """Return the requests with one cause by request class, their bytes and their cost."""
     counts: dict[str, Billed] = {}
     for day, usage in ledger.usage.items():
@@ -97,7 +99,7 @@ def _latest(ledger: Ledger, day: int) -> int:
     return ledger.stored_bytes[max(known)] if known else 0
 
 
-def _stored(ledger: Ledger, span: Span, now_ns: int) -> float:
+def _stored(ledger: Ledger, span: CostSpan, now_ns: int) -> float:
     """Return the average of the stored bytes in a span, multiplied by its fraction of a month.
 
     A day without a record has the size of the previous record.

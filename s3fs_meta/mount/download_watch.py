@@ -15,7 +15,7 @@ from s3fs_meta.mount.limits import (
     UPLOAD_LINE_PAUSE_S_MIN,
 )
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.upload_watch import Left, UploadWatch
+from s3fs_meta.mount.upload_watch import RemainingUpload, UploadWatch
 
 
 class DownloadWatch(UploadWatch):
@@ -30,7 +30,7 @@ class DownloadWatch(UploadWatch):
         self._wait_s = UPLOAD_LINE_PAUSE_S_MIN
 
     @override
-    def note(self, left: Left) -> None:
+    def note(self, left: RemainingUpload) -> None:
         """Process the result of a poll; print a line if one is due. Schedule point: never."""
         if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
             if self._is_silent:

@@ -19,7 +19,7 @@ _IN_ORDER: Final = {MountState.SERVING.value, MountState.FOLLOWING.value}
 _PASSING: Final = {MountState.STARTING.value, MountState.STOPPING.value, ENDING}
 
 
-class Level(enum.IntEnum):
+class HealthLevel(enum.IntEnum):
     """The health level of a mount; the value is the exit status."""
 
     OK = 0
@@ -36,10 +36,10 @@ class Limits(NamedTuple):
     free_percent: float | None = None  # minimum free space on the disk of the cache
 
 
-class Verdict(NamedTuple):
+class MountHealth(NamedTuple):
     """The level of one mount, and the output line with its figures."""
 
-    level: Level
+    level: HealthLevel
     text: str
 
 
@@ -66,7 +66,7 @@ def away(figures: Mapping[str, Any]) -> str:
     return ""
 
 
-def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Verdict:
+def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> MountHealth:
     """Return the health of a mount.
 
     Args:
@@ -97,10 +97,12 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Ve
         doubts.append(f"{found.content_bytes} bytes are only on this host")
     if limits.free_percent is not None and free_percent < limits.free_percent:
         doubts.append(f"the disk with the cache has only {free_percent:.0f} % free")
-    level = Level.CRITICAL if broken else Level.WARNING if doubts else Level.OK
+    level = HealthLevel.CRITICAL if broken else HealthLevel.WARNING if doubts else HealthLevel.OK
     why = "; ".join(broken + doubts) or f"the mount is {state}"
     where = f"{figures['url']} on {figures['mountpoint']}"
-    return Verdict(level, f"{level.name}: {where}: {why} | {_data(found, free_percent, limits)}")
+    return MountHealth(
+        level, f"{level.name}: {where}: {why} | {_data(found, free_percent, limits)}"
+    )
 
 
 def _data(found: Exposure, free_percent: float, limits: Limits) -> str:

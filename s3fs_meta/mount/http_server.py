@@ -53,7 +53,7 @@ class Bounds(NamedTuple):
     send_s: float  # maximum time for reading one piece of a reply
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A complete request from a client."""
 
     method: str
@@ -74,7 +74,7 @@ class Reply(NamedTuple):
     length: int | None = None  # number of bytes that ``stream`` sends; None if unknown
 
 
-Answer = Callable[[Request], Awaitable[Reply]]
+Answer = Callable[[HttpRequest], Awaitable[Reply]]
 
 _BUSY: Final = Reply(NOT_NOW, b"too many requests at a time; try again\n")
 _SLOW: Final = Reply(SLOW, b"the request was not complete in time\n")
@@ -142,10 +142,10 @@ class HttpServer:
         except Exception:  # noqa: BLE001  # the client sees an incomplete reply; others are served
             _log.exception("a reply could not be completed")
 
-    async def _accepted(self, exchange: "_Exchange") -> Request | None:
+    async def _accepted(self, exchange: "_Exchange") -> HttpRequest | None:
         """Return the request of a connection; None if it was refused or the client sent nothing."""
         found = await exchange.receive()
-        if isinstance(found, Request):
+        if isinstance(found, HttpRequest):
             if self._answered < self._bounds.connections:
                 return found
             found = _BUSY
@@ -154,7 +154,7 @@ class HttpServer:
             await exchange.drain()
         return None
 
-    async def _answer(self, exchange: "_Exchange", request: Request, answer: Answer) -> None:
+    async def _answer(self, exchange: "_Exchange", request: HttpRequest, answer: Answer) -> None:
         self._answered += 1
         try:
             await exchange.send(await answer(request))
@@ -189,7 +189,7 @@ class _Exchange:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.request_bytes)
         self._has_body = True  # False for a HEAD request
 
-    async def receive(self) -> Request | Reply | None:
+    async def receive(self) -> HttpRequest | Reply | None:
         """Return the request, or the reply to a bad request; None if the client sent nothing."""
         try:
             with trio.move_on_after(self._bounds.request_s):
@@ -198,7 +198,7 @@ class _Exchange:
             return Reply(exc.error_status_hint or BAD, f"{exc}\n".encode())
         return _SLOW if self._http.trailing_data[0] else None
 
-    async def _request(self) -> Request | None:
+    async def _request(self) -> HttpRequest | None:
         while True:  # ends at the latest after request_bytes or request_s
             event = self._http.next_event()
             if isinstance(event, h11.Request):
@@ -206,7 +206,7 @@ class _Exchange:
                 headers: dict[bytes, bytes] = {}
                 for name, value in event.headers:
                     headers[name] = headers[name] + b"," + value if name in headers else value
-                return Request(event.method.decode(), event.target, headers)
+                return HttpRequest(event.method.decode(), event.target, headers)
             if event is not h11.NEED_DATA:
                 return None  # the client closed the connection
             self._http.receive_data(await self._stream.receive_some(_RECEIVE_BYTES))

@@ -19,14 +19,14 @@ import trio
 
 from s3fs_meta.model import Address
 from s3fs_meta.mount import http_server, prometheus
-from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply, Request
+from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply
 from s3fs_meta.mount.limits import (
     METRICS_CONNECTIONS_MAX,
     METRICS_PAGE_S,
     METRICS_REQUEST_BYTES_MAX,
     METRICS_S_MAX,
 )
-from s3fs_meta.mount.prometheus import Reading
+from s3fs_meta.mount.prometheus import MountFigures
 
 _PATH: Final = b"/metrics"
 _HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]+)(?::[0-9]{1,5})?")  # RFC 9110, 7.2
@@ -79,7 +79,7 @@ class MetricsServer:
         self._collect = collect
         await self._server.serve(self._answer)
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: HttpRequest) -> Reply:
         refused = self._refusal(request)
         if refused is not None:
             return refused
@@ -90,7 +90,7 @@ class MetricsServer:
             return Reply(http_server.OK, page, content_type)
         return Reply(http_server.TIMEOUT, b"the mount did not report its figures in time\n")
 
-    def _refusal(self, request: Request) -> Reply | None:
+    def _refusal(self, request: HttpRequest) -> Reply | None:
         """Return the error reply to a refused request; None if the request is accepted.
 
         A web page of another host could make a browser on this host resolve the page's host name to
@@ -110,7 +110,7 @@ class MetricsServer:
             made_s, page = self._pages.get(open_metrics, (-METRICS_PAGE_S, b""))
             if trio.current_time() - made_s < METRICS_PAGE_S:
                 return page
-            reading = Reading(self._mountpoint, await self._collect())
+            reading = MountFigures(self._mountpoint, await self._collect())
             page = await trio.to_thread.run_sync(
                 lambda: prometheus.text([reading], open_metrics=open_metrics)
             )
@@ -118,7 +118,7 @@ class MetricsServer:
             return page
 
 
-def _header(request: Request, wanted: bytes) -> str:
+def _header(request: HttpRequest, wanted: bytes) -> str:
     """Return the value of a header; "" if the request lacks the header."""
     return request.headers.get(wanted, b"").decode(errors="replace")
 

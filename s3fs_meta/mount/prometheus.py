@@ -30,7 +30,7 @@ _PARTS: Final = ("upload", "chain", "image", "compaction", "reclaim", "follow", 
 _WORK: Final = ("copying", "locking", "removing")
 
 
-class Reading(NamedTuple):
+class MountFigures(NamedTuple):
     """The figures of one mount; None if its daemon does not answer."""
 
     mountpoint: str
@@ -112,7 +112,7 @@ _ROWS: Final = (
 )
 
 
-def text(readings: Sequence[Reading], *, open_metrics: bool) -> bytes:
+def text(readings: Sequence[MountFigures], *, open_metrics: bool) -> bytes:
     """Return the metrics of mounts as text; takes some ms, so call it in a thread.
 
     Args:
@@ -134,7 +134,7 @@ def text(readings: Sequence[Reading], *, open_metrics: bool) -> bytes:
     return page
 
 
-def families(readings: Sequence[Reading]) -> Iterator["Metric"]:
+def families(readings: Sequence[MountFigures]) -> Iterator["Metric"]:
     """Yield the metrics of mounts; each sample has the label ``mountpoint``."""
     readings = [one._replace(mountpoint=_shown(one.mountpoint)) for one in readings]
     yield _family("up", "1 if the daemon answers.", _up(readings))
@@ -187,7 +187,7 @@ def _info(alive: _Alive) -> "Metric":
     return made
 
 
-def _up(readings: Sequence[Reading]) -> Iterator[_Sample]:
+def _up(readings: Sequence[MountFigures]) -> Iterator[_Sample]:
     for one in readings:
         yield {"mountpoint": one.mountpoint}, _flag(one.figures is not None)
 

@@ -29,7 +29,7 @@ from s3fs_meta.mount.targets import Target
 from s3fs_meta.mount_errors import NotMountedError
 
 
-class Left(NamedTuple):
+class RemainingUpload(NamedTuple):
     """The changes of a mount that are not in the bucket, and the state of the bucket."""
 
     where: str  # URL of the bucket, and its server
@@ -43,7 +43,7 @@ class Left(NamedTuple):
     why: str  # last error of the bucket or of an upload; "" after a successful upload
 
     @classmethod
-    def of(cls, figures: Mapping[str, Any]) -> "Left":
+    def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
         """Return the upload figures of a mount."""
         upload, chain = figures["upload"], figures["chain"]
         # A daemon of an older version reports no outage and no endpoint.
@@ -110,7 +110,8 @@ class UploadWatch:
         self._place = place
         self._front = front
         self._remains = remains or Remains("")
-        self._left: Left | None = None  # result of the last poll; None before the first poll
+        # Result of the last poll; None before the first poll.
+        self._left: RemainingUpload | None = None
         self._is_announced = False
         self._is_away = False
         self._is_mute = False  # True if the daemon did not answer the last poll
@@ -159,9 +160,9 @@ class UploadWatch:
                 self._is_mute = True
             else:
                 self._is_mute = False
-                self.note(Left.of(figures))
+                self.note(RemainingUpload.of(figures))
 
-    def note(self, left: Left) -> None:
+    def note(self, left: RemainingUpload) -> None:
         """Process the result of a poll; print a line if one is due. Schedule point: never."""
         now_s = trio.current_time()
         self._left = left
@@ -196,14 +197,14 @@ def _wait_longer() -> None:
     """Do nothing: the command waits for the bucket without a limit."""
 
 
-def _progress(left: Left) -> str:
+def _progress(left: RemainingUpload) -> str:
     parts = [f"{left.described} to upload", *left.rate]
     if left.is_silent:
         parts.append(f"no answer from {left.where} since {left.silent_s:.0f} s")
     return ", ".join(parts)
 
 
-def _waiting(left: Left) -> str:
+def _waiting(left: RemainingUpload) -> str:
     """Return the line about an outage; its reason contains the server and advice."""
     since = f", no answer since {left.away_s:.0f} s" if left.away_s else ""
     return (

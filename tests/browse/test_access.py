@@ -4,7 +4,7 @@ import re
 
 from s3fs_meta.browse.access import Access, leading_to, new_path
 from s3fs_meta.model import Address
-from s3fs_meta.mount.http_server import Reply, Request
+from s3fs_meta.mount.http_server import HttpRequest, Reply
 
 HOST = {b"host": b"127.0.0.1:8080"}
 
@@ -22,7 +22,7 @@ def status_of(reply: Reply | None) -> int:
 def cookie_of(access: Access) -> tuple[bytes, str]:
     """Exchange the token for a cookie, and return the cookie and its attributes."""
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
-    reply = access.refusal(Request("GET", target, HOST))
+    reply = access.refusal(HttpRequest("GET", target, HOST))
     assert reply is not None
     cookie, _, flags = reply.headers["set-cookie"].partition("; ")
     return cookie.encode(), flags
@@ -31,20 +31,20 @@ def cookie_of(access: Access) -> tuple[bytes, str]:
 def test_token_works_once_and_is_replaced_by_a_strict_cookie() -> None:
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
-    assert status_of(access.refusal(Request("HEAD", target, HOST))) == 403
+    assert status_of(access.refusal(HttpRequest("HEAD", target, HOST))) == 403
     cookie, flags = cookie_of(access)
     assert flags == f"HttpOnly; SameSite=Strict; Path={access.root}"
-    assert status_of(access.refusal(Request("GET", target, HOST))) == 403
+    assert status_of(access.refusal(HttpRequest("GET", target, HOST))) == 403
     inside = f"{access.root}/at/2/".encode()
-    assert access.refusal(Request("GET", inside, {**HOST, b"cookie": cookie})) is None
-    assert status_of(access.refusal(Request("GET", inside, HOST))) == 403
+    assert access.refusal(HttpRequest("GET", inside, {**HOST, b"cookie": cookie})) is None
+    assert status_of(access.refusal(HttpRequest("GET", inside, HOST))) == 403
 
 
 def test_login_page_opens_the_pages_without_a_redirect() -> None:
     """After a redirect that another program or page began, browsers omit a strict cookie."""
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
-    reply = access.refusal(Request("GET", target, HOST))
+    reply = access.refusal(HttpRequest("GET", target, HOST))
     assert reply is not None
     assert reply.status == 200
     assert f'content="0; url={access.root}/"'.encode() in reply.content
@@ -58,7 +58,7 @@ def test_cookie_is_sent_only_below_the_secret_path() -> None:
     assert access.root != other.root
     assert re.fullmatch("/[A-Za-z0-9_-]{20,}", access.root)
     for path in (b"/", b"/at/2/", other.root.encode(), access.root.encode() + b"x/", b"//x"):
-        request = Request("GET", path, {**HOST, b"cookie": cookie})
+        request = HttpRequest("GET", path, {**HOST, b"cookie": cookie})
         assert status_of(access.refusal(request)) == 403
 
 
@@ -73,20 +73,20 @@ def test_request_from_a_page_of_another_site_is_refused() -> None:
         (b"", 403),
     ):
         headers = {**HOST, b"cookie": cookie, b"sec-fetch-site": site}
-        request = Request("GET", access.root.encode(), headers)
+        request = HttpRequest("GET", access.root.encode(), headers)
         assert status_of(access.refusal(request)) == status
 
 
 def test_token_of_another_server_is_refused() -> None:
     access, other = made(), made()
     target = b"/?" + other.url.partition("?")[2].encode()
-    assert status_of(access.refusal(Request("GET", target, HOST))) == 403
+    assert status_of(access.refusal(HttpRequest("GET", target, HOST))) == 403
 
 
 def test_host_header_without_a_port_is_allowed_only_on_port_80() -> None:
     for port, status in ((80, 403), (8080, 421)):
         access = Access(Address("127.0.0.1", port), new_path())
-        reply = access.refusal(Request("GET", b"/", {b"host": b"127.0.0.1"}))
+        reply = access.refusal(HttpRequest("GET", b"/", {b"host": b"127.0.0.1"}))
         assert status_of(reply) == status
 
 
@@ -95,4 +95,4 @@ def test_wrong_cookie_is_refused() -> None:
     cookie, _ = cookie_of(access)
     for wrong in (b"", b"x", cookie + b"x", b"a=b, c", b"\xff=\xff", cookie.replace(b"=", b"x=")):
         headers = {**HOST, b"cookie": wrong}
-        assert status_of(access.refusal(Request("GET", access.root.encode(), headers))) == 403
+        assert status_of(access.refusal(HttpRequest("GET", access.root.encode(), headers))) == 403

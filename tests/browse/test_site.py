@@ -17,7 +17,7 @@ from s3fs_meta.browse.source import Source
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.model import Address
 from s3fs_meta.mount import http_server
-from s3fs_meta.mount.http_server import Reply, Request
+from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.objects.contact import Outage
 from tests.browse.conftest import SECOND
 from tests.browse.serving import Served
@@ -124,7 +124,7 @@ class _Away:
         await trio.sleep_forever()
 
 
-async def _made(site: Site, request: Request) -> Reply:
+async def _made(site: Site, request: HttpRequest) -> Reply:
     """Return a page as a browser gets it, which asks again while the page is made."""
     while (reply := await site.answer(request)).status == http_server.ACCEPTED:
         assert b'<meta http-equiv="refresh" content="0">' in reply.content
@@ -135,7 +135,7 @@ async def _entered(site: Site, access: Access) -> dict[bytes, bytes]:
     """Exchange the token for a cookie, and return the headers of later requests."""
     host = {b"host": b"127.0.0.1:8080"}
     token = access.url.partition("8080")[2].encode()
-    reply = await site.answer(Request("GET", token, host))
+    reply = await site.answer(HttpRequest("GET", token, host))
     return {
         **host,
         b"accept": b"text/html",
@@ -152,7 +152,7 @@ async def test_page_does_not_wait_for_an_unreachable_bucket(
     site = Site(cast("Source", _Away(fails_after_s)), access, render, PendingPages(nursery))
     headers = await _entered(site, access)
     began_s = trio.current_time()
-    request = Request("GET", access.root.encode(), headers)
+    request = HttpRequest("GET", access.root.encode(), headers)
     first = await site.answer(request)
     assert trio.current_time() - began_s == pytest.approx(BROWSE_ANSWER_S)
     assert first.status == http_server.ACCEPTED
@@ -171,7 +171,7 @@ async def test_program_that_is_no_browser_waits_for_the_page(
     render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
     site = Site(cast("Source", _Away(0.0)), access, render, PendingPages(nursery))
     headers = {**await _entered(site, access), b"accept": b"*/*"}
-    reply = await site.answer(Request("GET", access.root.encode(), headers))
+    reply = await site.answer(HttpRequest("GET", access.root.encode(), headers))
     assert reply.status == 502
 
 
@@ -198,7 +198,7 @@ async def test_several_failed_requests_are_reported_as_one_error(
     render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
     site = Site(cast("Source", _Failing(0.0)), access, render, PendingPages(nursery))
     headers = await _entered(site, access)
-    reply = await _made(site, Request("GET", access.root.encode(), headers))
+    reply = await _made(site, HttpRequest("GET", access.root.encode(), headers))
     assert reply.status == 502
     assert b"The bucket cannot be read" in reply.content
     assert b"SlowDown" in reply.content

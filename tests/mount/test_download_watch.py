@@ -11,7 +11,7 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.download_watch import DownloadWatch
 from s3fs_meta.mount.limits import SILENCE_SHOWN_S_MIN, UPLOAD_AWAY_S_MIN, UPLOAD_LINE_PAUSE_S_MIN
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.upload_watch import Left
+from s3fs_meta.mount.upload_watch import RemainingUpload
 
 WHERE = "s3://bucket/home at http://nas:9000"
 
@@ -52,9 +52,9 @@ async def test_wait_for_downloads_prints_nothing_while_the_bucket_answers(
     lines = Lines()
     watched = watch(lines)
 
-    watched.note(Left.of(figures()))
-    watched.note(Left.of(figures(silent_s=SILENCE_SHOWN_S_MIN / 2)))
-    watched.note(Left.of(figures(why="connection refused", age_s=UPLOAD_AWAY_S_MIN / 2)))
+    watched.note(RemainingUpload.of(figures()))
+    watched.note(RemainingUpload.of(figures(silent_s=SILENCE_SHOWN_S_MIN / 2)))
+    watched.note(RemainingUpload.of(figures(why="connection refused", age_s=UPLOAD_AWAY_S_MIN / 2)))
 
     assert lines.seen == []
 
@@ -66,10 +66,10 @@ async def test_silent_bucket_is_named_at_growing_intervals_until_it_answers(
     watched = watch(lines)
 
     for second in range(20):
-        watched.note(Left.of(figures(silent_s=SILENCE_SHOWN_S_MIN + second)))
+        watched.note(RemainingUpload.of(figures(silent_s=SILENCE_SHOWN_S_MIN + second)))
         await trio.sleep(1)
-    watched.note(Left.of(figures()))
-    watched.note(Left.of(figures()))
+    watched.note(RemainingUpload.of(figures()))
+    watched.note(RemainingUpload.of(figures()))
 
     assert [time for time, _line in lines.seen] == [
         0,
@@ -89,6 +89,6 @@ async def test_reason_of_an_outage_is_printed_while_downloads_wait(
 ) -> None:
     lines = Lines()
 
-    watch(lines).note(Left.of(figures(why="the server hangs", age_s=25.0)))
+    watch(lines).note(RemainingUpload.of(figures(why="the server hangs", age_s=25.0)))
 
     assert f"no answer from {WHERE} since 25 s: the server hangs; the download" in lines.seen[0][1]

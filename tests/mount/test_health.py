@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from s3fs_meta.mount.health import Level, Limits, exposure, judge
+from s3fs_meta.mount.health import HealthLevel, Limits, exposure, judge
 
 STRICT = Limits(age_s=60, pending_bytes=1000, free_percent=5)
 
@@ -30,39 +30,51 @@ def figures(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "level", "text"),
     [
-        ({}, Level.OK, "the mount is serving"),
-        ({"state": "following"}, Level.OK, "the mount is following"),
-        ({"state": "ending"}, Level.WARNING, "the mount is ending"),
+        ({}, HealthLevel.OK, "the mount is serving"),
+        ({"state": "following"}, HealthLevel.OK, "the mount is following"),
+        ({"state": "ending"}, HealthLevel.WARNING, "the mount is ending"),
         (
             {"state": "fenced", "why": "host b took over"},
-            Level.CRITICAL,
+            HealthLevel.CRITICAL,
             "fenced: host b took over",
         ),
-        ({"state": "degraded", "why": "disk"}, Level.CRITICAL, "degraded: disk"),
+        ({"state": "degraded", "why": "disk"}, HealthLevel.CRITICAL, "degraded: disk"),
         (
             {"upload": {"lost_blocks": 2}},
-            Level.CRITICAL,
+            HealthLevel.CRITICAL,
             "2 blocks lost: unmount, and run s3fs-meta fsck -y s3://",
         ),
-        ({"upload": {"last_error": "refused"}}, Level.WARNING, "upload: refused"),
+        ({"upload": {"last_error": "refused"}}, HealthLevel.WARNING, "upload: refused"),
         (
             {"outage": {"age_s": 25.2, "why": "refused", "silent_s": 0.0}},
-            Level.WARNING,
+            HealthLevel.WARNING,
             "bucket away since 25 s: refused",
         ),
         (
             {"outage": {"age_s": 0.0, "why": "", "silent_s": 7.0}},
-            Level.WARNING,
+            HealthLevel.WARNING,
             "no answer from the bucket since 7 s",
         ),
-        ({"outage": {"age_s": 0.0, "why": "", "silent_s": 1.0}}, Level.OK, "the mount is serving"),
-        ({"chain": {"unshipped_age_s": 61.0}}, Level.WARNING, "changes of 61 s are only on this"),
-        ({"kernel": {"age_s": 99.0}}, Level.WARNING, "changes of 99 s are only on this"),
-        ({"upload": {"pending_bytes": 1001}}, Level.WARNING, "1001 bytes are only on this host"),
+        (
+            {"outage": {"age_s": 0.0, "why": "", "silent_s": 1.0}},
+            HealthLevel.OK,
+            "the mount is serving",
+        ),
+        (
+            {"chain": {"unshipped_age_s": 61.0}},
+            HealthLevel.WARNING,
+            "changes of 61 s are only on this",
+        ),
+        ({"kernel": {"age_s": 99.0}}, HealthLevel.WARNING, "changes of 99 s are only on this"),
+        (
+            {"upload": {"pending_bytes": 1001}},
+            HealthLevel.WARNING,
+            "1001 bytes are only on this host",
+        ),
     ],
 )
 def test_each_problem_of_a_mount_has_a_level_and_a_reason(
-    changes: dict[str, Any], level: Level, text: str
+    changes: dict[str, Any], level: HealthLevel, text: str
 ) -> None:
     found = judge(figures(**changes), 50.0, STRICT)
     assert found.level is level
@@ -72,11 +84,11 @@ def test_each_problem_of_a_mount_has_a_level_and_a_reason(
 
 def test_nearly_full_disk_is_reported_as_a_problem() -> None:
     found = judge(figures(), 4.0, STRICT)
-    assert found.level is Level.WARNING
+    assert found.level is HealthLevel.WARNING
     assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
 
 
 def test_age_and_size_are_no_problem_without_limits() -> None:
     old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
-    assert judge(old, 0.0, Limits()).level is Level.OK
+    assert judge(old, 0.0, Limits()).level is HealthLevel.OK
     assert exposure(old) == (1e6, 1 << 40)

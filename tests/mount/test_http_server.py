@@ -10,7 +10,7 @@ import trio.testing
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.model import Address
-from s3fs_meta.mount.http_server import Bounds, HttpServer, Reply, Request, Send
+from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply, Send
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
 
 BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=30.0, send_s=60.0)
@@ -25,7 +25,7 @@ class Site:
         self.ended = trio.Event()
         self.why = ""  # exception that ended a download
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: HttpRequest) -> Reply:
         """Return the reply to a request."""
 
         async def broken(put: Send) -> None:

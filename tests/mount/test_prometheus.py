@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import Metric, parser
 from prometheus_client.openmetrics import parser as open_parser
 
-from s3fs_meta.mount.prometheus import STATES, Reading, text
+from s3fs_meta.mount.prometheus import STATES, MountFigures, text
 
 FIGURES: dict[str, Any] = {
     "url": 's3://b/"home"\n',
@@ -31,7 +31,7 @@ FIGURES: dict[str, Any] = {
         "operations": {"read": {"counts": [1, 2, 4], "total_s": 1.5}},
     },
 }
-READINGS = (Reading("/a", FIGURES), Reading("/b", FIGURES), Reading("/c", None))
+READINGS = (MountFigures("/a", FIGURES), MountFigures("/b", FIGURES), MountFigures("/c", None))
 
 
 def _parsed(*, open_metrics: bool) -> dict[str, Metric]:
@@ -149,7 +149,7 @@ def test_mountpoint_that_is_not_utf8_does_not_break_the_page(open_metrics: bool)
     """One mountpoint that is not UTF-8 does not break the page of all mounts."""
     strange = os.fsdecode(b"/m\xff\n")
     page = text(
-        [*READINGS, Reading(strange, FIGURES | {"url": strange})], open_metrics=open_metrics
+        [*READINGS, MountFigures(strange, FIGURES | {"url": strange})], open_metrics=open_metrics
     )
     parse = open_parser if open_metrics else parser
     found = {one.name: one for one in parse.text_string_to_metric_families(page.decode())}

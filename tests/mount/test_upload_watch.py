@@ -17,7 +17,7 @@ from s3fs_meta.mount.limits import (
     UPLOAD_LINE_PAUSE_S_MIN,
 )
 from s3fs_meta.mount.targets import Target
-from s3fs_meta.mount.upload_watch import Left, UploadWatch, rate_of
+from s3fs_meta.mount.upload_watch import RemainingUpload, UploadWatch, rate_of
 
 WHERE = "s3://bucket/home at http://nas:9000"
 MIB = 1 << 20
@@ -73,7 +73,7 @@ async def test_first_line_names_content_bucket_and_server_of_an_upload(
 ) -> None:
     lines = Lines()
 
-    watch(lines).note(Left.of(figures()))
+    watch(lines).note(RemainingUpload.of(figures()))
 
     assert lines.seen == [(0, f"uploading 20 MiB in 20 blocks (about 2 packs) to {WHERE}")]
 
@@ -88,7 +88,7 @@ async def test_upload_progress_is_printed_at_growing_intervals(
     uploading["upload"] |= {"sent_bytes_per_s": 2 * MIB, "left_s": 10.0}
 
     for _ in range(400):
-        watched.note(Left.of(uploading))
+        watched.note(RemainingUpload.of(uploading))
         await trio.sleep(1)
 
     times = [time for time, _line in lines.seen]
@@ -104,10 +104,10 @@ async def test_silent_bucket_is_named_before_a_request_fails(
     """A bucket that does not answer is named even before a request fails."""
     lines = Lines()
     watched = watch(lines)
-    watched.note(Left.of(figures()))
+    watched.note(RemainingUpload.of(figures()))
     await trio.sleep(UPLOAD_LINE_PAUSE_S_MIN)
 
-    watched.note(Left.of(figures(silent_s=SILENCE_SHOWN_S_MIN)))
+    watched.note(RemainingUpload.of(figures(silent_s=SILENCE_SHOWN_S_MIN)))
 
     assert lines.seen[-1][1].endswith(f"to upload, no answer from {WHERE} since 5 s")
 
@@ -119,10 +119,10 @@ async def test_start_and_end_of_an_outage_are_printed(
     lines = Lines()
     watched = watch(lines)
 
-    watched.note(Left.of(figures(why="connection refused", age_s=0.5)))
-    watched.note(Left.of(figures(why="connection refused", age_s=25.0)))
-    watched.note(Left.of(figures(why="connection refused", age_s=25.4)))
-    watched.note(Left.of(figures()))
+    watched.note(RemainingUpload.of(figures(why="connection refused", age_s=0.5)))
+    watched.note(RemainingUpload.of(figures(why="connection refused", age_s=25.0)))
+    watched.note(RemainingUpload.of(figures(why="connection refused", age_s=25.4)))
+    watched.note(RemainingUpload.of(figures()))
 
     _first, away, back = (line for _time, line in lines.seen)
     assert away == (
@@ -141,7 +141,7 @@ async def test_outage_of_some_seconds_ends_a_limited_wait(
 
     for age_s in (0.0, 1.5, UPLOAD_FORCE_S_MIN):
         assert calls == []
-        watched.note(Left.of(figures(why="connection refused", age_s=age_s)))
+        watched.note(RemainingUpload.of(figures(why="connection refused", age_s=age_s)))
 
     assert len(calls) == 1
 
@@ -154,7 +154,7 @@ async def test_refused_upload_is_not_reported_as_an_outage(
     assert isinstance(refused["upload"], dict)
     refused["upload"]["last_error"] = "store refused 'pack/1': AccessDenied"
 
-    watch(lines).note(Left.of(refused))
+    watch(lines).note(RemainingUpload.of(refused))
 
     assert f"waiting for {WHERE}: store refused 'pack/1': AccessDenied; " in lines.seen[-1][1]
 
@@ -166,7 +166,7 @@ async def test_interrupted_wait_describes_changes_that_are_not_uploaded(
     watched = watch(Lines(), remains, "/mnt stays mounted")
     assert remains.text == "the last changes may be only on this host. /mnt stays mounted"
 
-    watched.note(Left.of(figures()))
+    watched.note(RemainingUpload.of(figures()))
     watched.advise("run: s3fs-meta umount /mnt")
 
     assert remains.text == (
@@ -180,7 +180,7 @@ async def test_upload_of_metadata_alone_is_described(
 ) -> None:
     lines = Lines()
 
-    watch(lines).note(Left.of(figures(0)))
+    watch(lines).note(RemainingUpload.of(figures(0)))
 
     assert lines.seen == [(0, f"uploading changes of the metadata to {WHERE}")]
 
@@ -194,9 +194,9 @@ async def test_wait_without_changes_prints_nothing_while_the_bucket_answers(
     idle["chain"]["unshipped_since_ns"] = 0
     watched = watch(lines)
 
-    watched.note(Left.of(idle))
+    watched.note(RemainingUpload.of(idle))
     assert lines.seen == []
-    watched.note(Left.of(idle | {"outage": {"age_s": 0.0, "silent_s": 6.0, "why": ""}}))
+    watched.note(RemainingUpload.of(idle | {"outage": {"age_s": 0.0, "silent_s": 6.0, "why": ""}}))
 
     [(_time, line)] = lines.seen
     assert line == f"the last changes to upload, no answer from {WHERE} since 6 s"
@@ -212,7 +212,7 @@ async def test_upload_figures_of_an_older_daemon_are_accepted(
     del older["upload"]["pending_packs"]
     lines = Lines()
 
-    watch(lines).note(Left.of(older))
+    watch(lines).note(RemainingUpload.of(older))
 
     assert lines.seen == [(0, "uploading 1 MiB in 1 block to s3://bucket/home")]
 

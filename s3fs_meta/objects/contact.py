@@ -32,7 +32,7 @@ class Outage(NamedTuple):
 NO_OUTAGE = Outage(0.0, "", 0.0)
 
 
-class Bounds(Protocol):
+class RetryBounds(Protocol):
     """The retry limits that determine how long a request can take."""
 
     def bound_s(self, attempt_s: float, *, unconnected: bool = False) -> float:
@@ -43,7 +43,9 @@ class Bounds(Protocol):
 class Contact:
     """Records the answers and failures of a store; reports delays until its first answer."""
 
-    def __init__(self, store: ObjectStore, bounds: Bounds, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: ObjectStore, bounds: RetryBounds, notify: Callable[[str], None]
+    ) -> None:
         """Prepare to watch the store; send no request.
 
         Args:

@@ -22,7 +22,7 @@ from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.limits import HISTORY_FAN_OUT, HISTORY_FETCHES_MAX
 from s3fs_meta.meta import row_history
 from s3fs_meta.model import Ino, Txg
-from s3fs_meta.sync.history.changelog_reader import Unreadable
+from s3fs_meta.sync.history.changelog_reader import UnreadableTxg
 
 # Minimum length of a marked gap, as a fraction of the shown time.
 _GAP: Final = 0.04
@@ -212,7 +212,7 @@ async def _completed(source: Source, run: _Indexed, times: dict[Txg, int]) -> in
     for at in range(0, len(run.missing), HISTORY_FETCHES_MAX):
         batch = run.missing[at : at + HISTORY_FETCHES_MAX]
         for one in await source.changelogs.scan(batch, _inodes):
-            if isinstance(one, Unreadable):
+            if isinstance(one, UnreadableTxg):
                 return None
             times[one.txg] = one.link.created_ns
             run.inos.update(*one.results)

@@ -57,7 +57,7 @@ from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.history.kept_points import KeptPointReader
 from s3fs_meta.sync.image import pieces as image_pieces
-from s3fs_meta.sync.image.salvage import Remains, Salvager
+from s3fs_meta.sync.image.salvage import SalvagedImage, Salvager
 from s3fs_meta.sync.lease.keeper import released
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress
@@ -206,7 +206,9 @@ async def _make_from_metadata(
     reader = ChainReader(store, keyring, uuid, partial(_create_empty, new), new.progress)
     chain_txg = await reader.lay_out(chain_path)
     replayed = (
-        None if chain_txg is None else Remains(changelog_codec.key_of(chain_txg), chain_txg, 0, 0)
+        None
+        if chain_txg is None
+        else SalvagedImage(changelog_codec.key_of(chain_txg), chain_txg, 0, 0)
     )
     old = await _images_of_old_points(store, keyring, uuid, new.traces.txg)
     salvager = Salvager(store, keyring, uuid, new.progress, old)
@@ -254,7 +256,7 @@ async def _images_of_old_points(
 
 
 async def _try_to_make(
-    store: ObjectStore, keyring: Keyring, new: "_New", remains: Remains, path: Path
+    store: ObjectStore, keyring: Keyring, new: "_New", remains: SalvagedImage, path: Path
 ) -> Rebuilt | None:
     try:
         return await _make_from_image(store, keyring, new, remains, path)
@@ -267,7 +269,7 @@ async def _try_to_make(
 
 
 async def _make_from_image(
-    store: ObjectStore, keyring: Keyring, new: "_New", remains: Remains, path: Path
+    store: ObjectStore, keyring: Keyring, new: "_New", remains: SalvagedImage, path: Path
 ) -> Rebuilt:
     damaged = await trio.to_thread.run_sync(DamagedDatabase, path, remains.key)
     try:
@@ -292,7 +294,7 @@ async def _make_database(
     store: ObjectStore,
     keyring: Keyring,
     new: _New,
-    remains: Remains | None,
+    remains: SalvagedImage | None,
     damaged: DamagedDatabase | None,
 ) -> Rebuilt:
     db = await trio.to_thread.run_sync(_create, new, damaged)

@@ -25,7 +25,7 @@ from s3fs_meta.model import NEWEST, ROOT_INO, Ino, PointInTime, Txg
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.mount.stores import with_options
 from s3fs_meta.option_syntax import format_time
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
@@ -173,7 +173,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
 
 async def _of_path(
     reading: Reading, bucket: Bucket, volume: Volume, wanted: _Wanted, first: Txg
-) -> AsyncGenerator[Fetched | Gap, None]:
+) -> AsyncGenerator[FetchedChangelog | Gap, None]:
     """Return the changelogs with changes of the wanted path, the latest first."""
     search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link)
     changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
@@ -206,7 +206,7 @@ async def _last(bucket: Bucket, until: PointInTime) -> Link:
     return newest
 
 
-async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> TxgRecord | Gap:
+async def _entry(bucket: Bucket, fetched: FetchedChangelog | Gap) -> TxgRecord | Gap:
     if isinstance(fetched, Gap):
         return fetched
     try:
@@ -217,7 +217,7 @@ async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> TxgRecord | Gap:
         return Gap(fetched.link.txg, exc.message)
 
 
-def _is_before(fetched: Fetched | Gap, since: PointInTime | None) -> bool:
+def _is_before(fetched: FetchedChangelog | Gap, since: PointInTime | None) -> bool:
     if since is None:
         return False
     if since.txg is not None:

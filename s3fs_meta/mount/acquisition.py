@@ -22,7 +22,7 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.history.snapshot_mount import Restoring, open_snapshot, read_bucket
+from s3fs_meta.sync.history.snapshot_mount import RestoreOptions, open_snapshot, read_bucket
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.offline import why_unreachable
 from s3fs_meta.sync.opening.opening import close_filesystem, let_go, open_filesystem
@@ -66,7 +66,7 @@ async def open_for_mount(
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         bucket = await read_bucket(store, Remembered(present.state), secret, clock)
-        how = Restoring(front.progress)
+        how = RestoreOptions(front.progress)
         return await open_snapshot(bucket, state_dir, plan.open, plan.options.at, how)
     was_here = state_dir.database.exists()
     volume = await open_it()

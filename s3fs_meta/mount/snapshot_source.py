@@ -21,7 +21,7 @@ from s3fs_meta.mount.stores import S3_FLAGS, opened_store, with_options
 from s3fs_meta.mount.targets import Target, mount_flags
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
-from s3fs_meta.sync.history.snapshot_mount import Bucket, Restoring, open_snapshot, read_bucket
+from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot, read_bucket
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.state_dir import StateDir, remove_stale_snapshots
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -78,7 +78,7 @@ async def opened_snapshot(
         bucket: its bucket.
         wanted: the point in time.
         part: distinguishes points in time that one process has open.
-        earlier: as for ``Restoring``.
+        earlier: as for ``RestoreOptions``.
 
     Raises:
         As ``open_snapshot``.
@@ -86,7 +86,7 @@ async def opened_snapshot(
     own = locate_snapshot_state(reading.place.state, f"process {os.getpid()} {part}".rstrip())
     await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)
     options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
-    how = Restoring(front.progress, earlier=earlier)
+    how = RestoreOptions(front.progress, earlier=earlier)
     volume = await open_snapshot(bucket, StateDir(own), options, wanted, how)
     try:
         shown = () if earlier is None else earlier.notices

@@ -28,7 +28,7 @@ from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_POINTS_MAX
 from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.kept_points import KeptPoints
 from s3fs_meta.sync.history.points_in_time import PointsInTime
@@ -174,7 +174,7 @@ class PointKeeper:
         await self._fetch(point.txg, point.hash)
         await self._require_changelogs(image, point.txg)
 
-    async def _fetch(self, txg: Txg, wanted_hash: str) -> Fetched:
+    async def _fetch(self, txg: Txg, wanted_hash: str) -> FetchedChangelog:
         """Return the changelog of a kept point. Raises FormatError, ObjectMissingError."""
         volume = self._volume
         fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)

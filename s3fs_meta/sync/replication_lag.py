@@ -29,14 +29,14 @@ class FileState(enum.Enum):
     BUCKET = "bucket"  # all changes of the file are in the bucket
 
 
-class Paths(NamedTuple):
+class UnshippedPaths(NamedTuple):
     """The sorted paths of files with changes that are not in the bucket."""
 
     paths: list[str]
     complete: bool  # False if *paths* lists only a part of these files
 
 
-class Unshipped:
+class ReplicationLag:
     """Reports the unshipped changes of one mount."""
 
     def __init__(
@@ -74,12 +74,12 @@ class Unshipped:
             return FileState.BUCKET
         return FileState.LOCAL if seq <= self._synced_seq() else FileState.DIRTY
 
-    async def paths(self, limit: int) -> Paths:
+    async def paths(self, limit: int) -> UnshippedPaths:
         """Return at most *limit* paths with unshipped changes. Schedule point: always."""
         async with self._lock:
             self._db.commit()
             found = await self._read(tree_paths.unshipped, self._confirmed_seq(), limit + 1)
-        return Paths(found[:limit], len(found) <= limit)
+        return UnshippedPaths(found[:limit], len(found) <= limit)
 
     async def _refresh(self) -> None:
         """Read the records of changes that were added since the last call."""

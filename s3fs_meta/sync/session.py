@@ -51,7 +51,7 @@ from s3fs_meta.sync.image.writer import Imager
 from s3fs_meta.sync.kernel import Kernel, NoKernel
 from s3fs_meta.sync.opening.opening import close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.replication_lag import Unshipped
+from s3fs_meta.sync.replication_lag import ReplicationLag
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
 from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.upload.compaction import Compactor
@@ -168,7 +168,7 @@ class Session:
         )
         self.imager = Imager(volume, self.cache, self.shipper, self.durability, status, self._hook)
         self.condenser = Condenser(volume.db, volume.recorder, lambda: self.shipper.frozen_seq)
-        self.unshipped = Unshipped(
+        self.unshipped = ReplicationLag(
             volume.db,
             lambda: self.shipper.confirmed_seq,
             lambda: self.durability.synced_mark,

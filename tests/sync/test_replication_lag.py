@@ -7,7 +7,7 @@ from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
 from s3fs_meta.settings import SessionOptions
-from s3fs_meta.sync.replication_lag import FileState, Unshipped
+from s3fs_meta.sync.replication_lag import FileState, ReplicationLag
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -70,7 +70,7 @@ async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
 async def test_all_files_count_as_changed_after_too_many_changes(power: Power) -> None:
     """If there are too many changed files to remember, all files count as changed until a flush."""
     async with power.session("a", tasks=False) as session:
-        unshipped = Unshipped(
+        unshipped = ReplicationLag(
             session.db,
             lambda: session.shipper.confirmed_seq,
             lambda: session.durability.synced_mark,

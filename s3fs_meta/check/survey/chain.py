@@ -26,7 +26,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, levels, names
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.progress import Progress, no_progress
 
 _PARTS: Final = changelog_codec.PART_PREFIX
@@ -186,7 +186,7 @@ class _Chain:
             hashes.add(fetched.link.hash)
         return Txg(0)
 
-    async def _changelog(self, txg: Txg) -> Fetched | None:
+    async def _changelog(self, txg: Txg) -> FetchedChangelog | None:
         try:
             return await chain.fetch(self._store, self._keyring, self._uuid, txg)
         except (FormatError, ObjectMissingError):
@@ -196,7 +196,7 @@ class _Chain:
         """Read changelogs after a link up to *end*, record faults, return the last readable link."""
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
             self._progress("changelogs", start - link.txg, end - link.txg)
-            found: dict[Txg, Fetched | None] = {}
+            found: dict[Txg, FetchedChangelog | None] = {}
             async with trio.open_nursery() as nursery:
                 for number in range(start, min(start + FETCHES_MAX, end + 1)):
                     nursery.start_soon(self._fetch, Txg(number), found, past)
@@ -214,7 +214,7 @@ class _Chain:
                 link = fetched.link
         return link
 
-    async def _fetch(self, txg: Txg, found: dict[Txg, Fetched | None], past: bool) -> None:
+    async def _fetch(self, txg: Txg, found: dict[Txg, FetchedChangelog | None], past: bool) -> None:
         found[txg] = None
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)

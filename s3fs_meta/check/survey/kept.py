@@ -29,7 +29,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
-from s3fs_meta.sync.history.pins import Pins
+from s3fs_meta.sync.history.pins import KeptPointPins
 from s3fs_meta.sync.progress import Progress, no_progress
 
 _Fault = tuple[str, str]  # the key of an object, and a description of its fault
@@ -83,7 +83,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
     why = "txgs of a history that a repair replaced may need them"
     if _retains_one_history(exam):
         kept = await _kept(exam, store, keyring)
-        pins = Pins(kept, (), Txg(exam.db.counters.txg))
+        pins = KeptPointPins(kept, (), Txg(exam.db.counters.txg))
         needed = [key for key in needed if pins.needs_stray_pack(_epoch_of(key))]
         why = "kept points may need them"
     for key in needed:

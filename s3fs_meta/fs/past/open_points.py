@@ -37,7 +37,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
-from s3fs_meta.sync.history.snapshot_mount import Bucket, Restoring, open_snapshot
+from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot
 from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
@@ -207,7 +207,7 @@ class OpenPoints:
                 size_bytes = self._volume.state_dir.database.stat().st_size
                 reserve = partial(self._reserve, state.database)
                 apart = self._may_spawn and size_bytes >= self._apart_bytes_min
-                how = Restoring(reserve=reserve, apart=apart)
+                how = RestoreOptions(reserve=reserve, apart=apart)
                 try:
                     with self._disk.holding(state.database, size_bytes):
                         volume = await open_snapshot(self._bucket(), state, _OPTIONS, wanted, how)

@@ -32,7 +32,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, names
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.progress import Progress
 
 _ROW: Final = "mend"
@@ -109,7 +109,7 @@ async def behind_all(
     created_ns = kept.created_ns
     for txg in reversed(await chain.numbers_from(store, keyring, kept.next_txg)):
         fetched = await _read(store, keyring, uuid, txg)
-        if isinstance(fetched, Fetched):
+        if isinstance(fetched, FetchedChangelog):
             created_ns = max(created_ns, fetched.link.created_ns)
             break
     return Behind(last, created_ns)
@@ -148,7 +148,7 @@ async def require_right(
             f" {mend.end_at}; --end-at={kept} abandons {lost}"
         )
     before = await _read(store, keyring, uuid, kept)
-    epoch = before.changelog.epoch if isinstance(before, Fetched) else None
+    epoch = before.changelog.epoch if isinstance(before, FetchedChangelog) else None
     if lease.holder == right.holder and epoch == lease.epoch:
         return
     raise SettingsError(
@@ -188,7 +188,7 @@ def _after(txg: Txg) -> str:
     return changelog_codec.key_of(txg) if txg else changelog_codec.PREFIX
 
 
-def _line(txg: Txg, found: Fetched | str, size_bytes: int | None) -> str:
+def _line(txg: Txg, found: FetchedChangelog | str, size_bytes: int | None) -> str:
     if isinstance(found, str):
         size = "" if size_bytes is None else f", {size_bytes} bytes"
         return f"txg {txg} is abandoned: {found}{size}"
@@ -200,7 +200,9 @@ def _line(txg: Txg, found: Fetched | str, size_bytes: int | None) -> str:
     )
 
 
-async def _read(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched | str:
+async def _read(
+    store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg
+) -> FetchedChangelog | str:
     """Return the changelog of a txg, or the reason why it cannot be read."""
     try:
         return await chain.fetch(store, keyring, uuid, txg)

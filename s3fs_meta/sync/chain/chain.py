@@ -54,7 +54,7 @@ class Link(NamedTuple):
         return Txg(self.txg + 1)
 
 
-class Fetched(NamedTuple):
+class FetchedChangelog(NamedTuple):
     """A changelog that was read from the bucket, with its link."""
 
     changelog: Changelog
@@ -187,7 +187,9 @@ async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
     return found
 
 
-async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Link) -> Fetched:
+async def fetch_next(
+    store: ObjectStore, keyring: Keyring, uuid: str, before: Link
+) -> FetchedChangelog:
     """Return the changelog directly after a link.
 
     Raises:
@@ -242,7 +244,7 @@ def require_known(changelog: Changelog) -> None:
         raise NewerFormatError(key, f"schema version {changelog.schema_version}")
 
 
-async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:
+async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> FetchedChangelog:
     """Return the changelog of a txg, without a check of its predecessor.
 
     Raises:
@@ -256,7 +258,7 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
     changelog = await _decode(store, keyring, uuid, txg, data)
     if changelog.uuid != uuid:
         raise FormatError(key, "the changelog belongs to another filesystem")
-    return Fetched(changelog, _link(changelog, data), len(data))
+    return FetchedChangelog(changelog, _link(changelog, data), len(data))
 
 
 async def _decode(
@@ -336,7 +338,7 @@ async def _link_of_image_alone(
 
 async def fetch_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
-) -> Fetched | None:
+) -> FetchedChangelog | None:
     """Return the changelog of an image's txg, None for the first image of the filesystem.
 
     Raises:

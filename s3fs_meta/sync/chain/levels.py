@@ -36,7 +36,7 @@ from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, names
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class NotMergedError(Exception):
     """Changelogs or level objects cannot be merged: they are too large, or one is an image."""
 
 
-class Piece(NamedTuple):
+class MergeInput(NamedTuple):
     """The content of a changelog or level object, as input of a merge."""
 
     first: Txg
@@ -245,9 +245,9 @@ def link_of(level: Level) -> Link:
 # --- merge changelogs and level objects --------------------------------------------------------
 
 
-def piece_of_level(level: Level) -> Piece:
+def piece_of_level(level: Level) -> MergeInput:
     """Return a level object as the input of a merge."""
-    return Piece(
+    return MergeInput(
         level.first,
         link_of(level),
         level.first_ns,
@@ -260,7 +260,7 @@ def piece_of_level(level: Level) -> Piece:
     )
 
 
-def piece_of_changelog(fetched: Fetched) -> Piece:
+def piece_of_changelog(fetched: FetchedChangelog) -> MergeInput:
     """Return a changelog as the input of a merge.
 
     Raises:
@@ -269,7 +269,7 @@ def piece_of_changelog(fetched: Fetched) -> Piece:
     changelog = fetched.changelog
     if changelog.kind is Kind.IMAGE or changelog.parts:
         raise NotMergedError(f"changelog {changelog.txg}")
-    return Piece(
+    return MergeInput(
         changelog.txg,
         fetched.link,
         changelog.created_ns,
@@ -290,7 +290,7 @@ def size_of(section: Section) -> int:
 def merge(
     level: int,
     uuid: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[MergeInput],
     *,
     section_bytes_max: int = LEVEL_SECTION_BYTES_MAX,
 ) -> Level:
@@ -351,12 +351,12 @@ def _section(sections: Sequence[Section]) -> Section:
     return Section(changeset, tuple(places.values()))
 
 
-def _packs(pieces: Sequence[Piece]) -> tuple[PackNote, ...]:
+def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
     """Return the last note about each pack, without packs whose deletion a piece records."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)
 
 
-def _forgotten(pieces: Sequence[Piece]) -> tuple[PackId, ...]:
+def _forgotten(pieces: Sequence[MergeInput]) -> tuple[PackId, ...]:
     return tuple(dict.fromkeys(pack for piece in pieces for pack in piece.forgotten))

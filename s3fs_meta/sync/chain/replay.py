@@ -29,7 +29,7 @@ from s3fs_meta.model import BlockId, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import levels
 from s3fs_meta.sync.chain.chain import (
-    Fetched,
+    FetchedChangelog,
     Link,
     encode_link,
     fetch_next,
@@ -188,7 +188,7 @@ class Replayer:
             link.txg, level.packs, level.forgotten, encode_link(link), level.key, merged=True
         )
 
-    async def apply(self, fetched: Fetched) -> list[BlockId]:
+    async def apply(self, fetched: FetchedChangelog) -> list[BlockId]:
         """Apply the next changelog to the database; return the blocks that it removed.
 
         Raises:

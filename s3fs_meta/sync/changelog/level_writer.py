@@ -27,8 +27,8 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain, levels
-from s3fs_meta.sync.chain.chain import Fetched
-from s3fs_meta.sync.chain.levels import NotMergedError, Piece
+from s3fs_meta.sync.chain.chain import FetchedChangelog
+from s3fs_meta.sync.chain.levels import MergeInput, NotMergedError
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.volume import Volume
 
@@ -43,7 +43,7 @@ class Leveler:
         volume: Volume,
         status: MountStatus,
         hook: Hook,
-        read: Callable[[Fetched], Awaitable[None]],
+        read: Callable[[FetchedChangelog], Awaitable[None]],
     ) -> None:
         """Prepare to merge; *read* is called with each changelog that was read."""
         self._store = volume.store
@@ -126,13 +126,13 @@ class Leveler:
         self._hook("level put")
         return True
 
-    async def _pieces(self, level: int, last: Txg) -> list[Piece]:
+    async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
         """Return the content of the objects that a level object merges, which are one level below.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: one of the objects cannot be merged.
         """
-        pieces: list[Piece] = []
+        pieces: list[MergeInput] = []
         size = 0
         step = LEVEL_FAN_OUT ** (level - 1)
         first = level_codec.first_of(level, last)
@@ -144,7 +144,7 @@ class Leveler:
             pieces.append(piece)
         return pieces
 
-    async def _piece(self, level: int, last: Txg) -> Piece:
+    async def _piece(self, level: int, last: Txg) -> MergeInput:
         if level == 0:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, last)
             await self._read(fetched)

@@ -44,7 +44,7 @@ from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.follower import follower_resync
 from s3fs_meta.sync.kernel import Kernel, Turned
@@ -178,7 +178,7 @@ class Follower:
         except (FormatError, ObjectMissingError) as exc:
             await self._begin_anew(str(exc), None)
 
-    async def _poll(self, *, must_list: bool) -> Fetched | None:
+    async def _poll(self, *, must_list: bool) -> FetchedChangelog | None:
         """Return the changelog after the shown txg, or None. Sends one small request."""
         volume = self._volume
         try:
@@ -202,7 +202,7 @@ class Follower:
         if found and found[-1] > self.link.txg and self.link.next_txg not in found:
             raise ObjectMissingError(key_of(self.link.next_txg))
 
-    async def _take(self, fetched: Fetched) -> None:
+    async def _take(self, fetched: FetchedChangelog) -> None:
         """Apply one txg on the second connection, then show it."""
         volume, applier = self._volume, await self.applier()
         self._touched = Touched(set(), set(), set(), set())

@@ -11,7 +11,7 @@ from s3fs_meta.limits import DIFF_CHANGELOGS_MAX, DIFF_CHANGES_MAX, HISTORY_FETC
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.row_history import ChangedRows
 from s3fs_meta.model import Ino, Txg
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Unreadable
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, UnreadableTxg
 from s3fs_meta.sync.history.index_search import HistorySearch, TooManyError
 from s3fs_meta.sync.progress import Progress
 
@@ -59,7 +59,7 @@ async def changed_between(
         return None
     for at in range(0, len(missing), HISTORY_FETCHES_MAX):
         for one in await changelogs.scan(missing[at : at + HISTORY_FETCHES_MAX], _changed):
-            if isinstance(one, Unreadable):
+            if isinstance(one, UnreadableTxg):
                 return None
             found.update(*one.results)
         progress("changelogs", min(at + HISTORY_FETCHES_MAX, len(missing)), len(missing))

@@ -23,14 +23,14 @@ from s3fs_meta.limits import HISTORY_CACHED_BYTES_MAX, HISTORY_FETCHES_MAX, MEND
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
 _T = TypeVar("_T")
 
 Function = Callable[[bytes, bool], _T]
 
 
-class Unreadable(NamedTuple):
+class UnreadableTxg(NamedTuple):
     """A txg whose changes are unknown, with the reason."""
 
     txg: Txg
@@ -57,13 +57,13 @@ class ChangelogReader:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._cached: OrderedDict[Txg, Fetched] = OrderedDict()
+        self._cached: OrderedDict[Txg, FetchedChangelog] = OrderedDict()
         # txgs that a fence record skipped, because fsck had abandoned them
         self._abandoned: list[range] = []
 
     async def scan(
         self, txgs: Sequence[Txg], function: Function[_T]
-    ) -> list[Scanned[_T] | Unreadable]:
+    ) -> list[Scanned[_T] | UnreadableTxg]:
         """Call a function with the changeset of each section of some txgs.
 
         Args:
@@ -78,7 +78,7 @@ class ChangelogReader:
             NewerFormatError: a newer program wrote a changelog.
             StoreError: the bucket cannot be read.
         """
-        found: dict[Txg, Scanned[_T] | Unreadable] = {}
+        found: dict[Txg, Scanned[_T] | UnreadableTxg] = {}
 
         async def scan_one(txg: Txg) -> None:
             found[txg] = await self._scan(txg, function)
@@ -88,16 +88,16 @@ class ChangelogReader:
                 nursery.start_soon(scan_one, txg)
         return [self._unless_abandoned(found[txg]) for txg in txgs]
 
-    def _unless_abandoned(self, one: Scanned[_T] | Unreadable) -> Scanned[_T] | Unreadable:
-        if isinstance(one, Unreadable) or not any(one.txg in run for run in self._abandoned):
+    def _unless_abandoned(self, one: Scanned[_T] | UnreadableTxg) -> Scanned[_T] | UnreadableTxg:
+        if isinstance(one, UnreadableTxg) or not any(one.txg in run for run in self._abandoned):
             return one
-        return Unreadable(one.txg, one.link.created_ns, "fsck ended the chain before it")
+        return UnreadableTxg(one.txg, one.link.created_ns, "fsck ended the chain before it")
 
-    async def _scan(self, txg: Txg, function: Function[_T]) -> Scanned[_T] | Unreadable:
+    async def _scan(self, txg: Txg, function: Function[_T]) -> Scanned[_T] | UnreadableTxg:
         try:
             fetched = await self.fetch(txg)
             if fetched.changelog.kind is Kind.IMAGE:
-                return Unreadable(
+                return UnreadableTxg(
                     txg, fetched.link.created_ns, "fsck or rollback replaced the metadata"
                 )
             if fetched.changelog.kind is Kind.FENCE:
@@ -113,12 +113,12 @@ class ChangelogReader:
         except NewerFormatError:
             raise
         except ObjectMissingError:
-            return Unreadable(txg, None, "the changelog is missing")
+            return UnreadableTxg(txg, None, "the changelog is missing")
         except FormatError as exc:
-            return Unreadable(txg, None, exc.what)
+            return UnreadableTxg(txg, None, exc.what)
         return Scanned(fetched.link, results)
 
-    async def _find_abandoned(self, fence: Fetched) -> None:
+    async def _find_abandoned(self, fence: FetchedChangelog) -> None:
         """Record the abandoned txgs between a fence record and the link that the record names.
 
         The search ends where the bucket has no readable changelog.
@@ -152,7 +152,7 @@ class ChangelogReader:
                 nursery.start_soon(read, txg)
         return found
 
-    async def fetch(self, txg: Txg) -> Fetched:
+    async def fetch(self, txg: Txg) -> FetchedChangelog:
         """Return a changelog, from the cache if it was read recently.
 
         Raises:

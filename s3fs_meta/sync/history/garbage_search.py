@@ -33,7 +33,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.own_objects import own_objects
-from s3fs_meta.sync.history.pins import NO_PINS, Pins
+from s3fs_meta.sync.history.pins import NO_PINS, KeptPointPins
 from s3fs_meta.sync.history.retention import Image
 from s3fs_meta.sync.upload.pack_index import is_ours
 
@@ -69,14 +69,14 @@ class Garbage(NamedTuple):
         return sum(number for number, _size in self.counts.values())
 
 
-class Past(NamedTuple):
+class RetainedHistory(NamedTuple):
     """The part of the history that is retained."""
 
     floor: Txg  # the oldest retained txg; unpinned objects that only earlier txgs need are garbage
     floor_epoch: Epoch  # the epoch of the writer of the txg *floor*
     end: Txg  # the last txg that is confirmed in the bucket
     retention_ns: int  # how long a point in time is retained
-    pins: Pins = NO_PINS
+    pins: KeptPointPins = NO_PINS
 
 
 class _Facts(NamedTuple):
@@ -257,7 +257,7 @@ class StoredImages:
         stay: set[ObjectKey],
         before: Txg,
         base: Txg = changelog_codec.NO_FLOOR,
-        pins: Pins = NO_PINS,
+        pins: KeptPointPins = NO_PINS,
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest names.
 
@@ -387,7 +387,7 @@ class Finder:
         gone = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in gone]
 
-    async def find(self, images: Sequence[Image], past: Past, limit: int) -> Garbage:
+    async def find(self, images: Sequence[Image], past: RetainedHistory, limit: int) -> Garbage:
         """Return at most *limit* objects of garbage; *images* is the last result of ``images``."""
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
         floor, pins = past.floor, past.pins
@@ -421,7 +421,7 @@ class Finder:
             self._cleared = (base.txg, pins.intervals)
         return found
 
-    async def _dead_packs(self, floor: Txg, pins: Pins, limit: int) -> list[PackRow]:
+    async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
         """Return packs that neither a txg from *floor* on nor a kept point needs."""
 
         def is_needed(row: PackRow) -> bool:
@@ -458,12 +458,12 @@ class Finder:
                 )
         return [info for info in wanted if self._judged[info]]
 
-    def _cleared_upto(self, pins: Pins) -> Txg:
+    def _cleared_upto(self, pins: KeptPointPins) -> Txg:
         """Return the txg up to which all unpinned objects are deleted; 0 if a point was dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 
-    async def _changelogs(self, base: Txg, pins: Pins, limit: int) -> list[ObjectInfo]:
+    async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
         """Return the changelogs before the changelog of the base image, the oldest first."""
         found: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
@@ -472,7 +472,7 @@ class Finder:
         return found
 
     async def _changelogs_from(
-        self, start: Txg, base: Txg, pins: Pins, limit: int, found: list[ObjectInfo]
+        self, start: Txg, base: Txg, pins: KeptPointPins, limit: int, found: list[ObjectInfo]
     ) -> Txg | None:
         """Add changelogs to *found*, up to a pinned run; return the txg after that run, or None."""
         after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
@@ -488,7 +488,7 @@ class Finder:
                     found.append(info)
         return None
 
-    async def _parts(self, base: Txg, end: Txg, pins: Pins) -> list[ObjectInfo]:
+    async def _parts(self, base: Txg, end: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
         """Return parts of changelogs before the base image, and parts that no changelog names."""
         found: list[ObjectInfo] = []
         unsure: dict[Txg, list[ObjectInfo]] = {}
@@ -508,7 +508,7 @@ class Finder:
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]
 
-    async def _levels(self, base: Txg, pins: Pins) -> list[ObjectInfo]:
+    async def _levels(self, base: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
         """Return level objects that do not begin after the base image."""
         found: list[ObjectInfo] = []
         start = self._cleared_upto(pins)
@@ -550,7 +550,7 @@ class Finder:
         return [info for info in parts if info.key not in named]
 
     async def find_orphans(
-        self, floor_epoch: Epoch, limit: int, pins: Pins = NO_PINS
+        self, floor_epoch: Epoch, limit: int, pins: KeptPointPins = NO_PINS
     ) -> list[ObjectInfo]:
         """Return packs without a row, of epochs before the floor's; no changelog ever listed them.
 

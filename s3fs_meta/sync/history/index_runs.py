@@ -26,7 +26,7 @@ from s3fs_meta.meta.row_history import ChangedRows
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
 
 class TooManyChangesError(Exception):
@@ -48,7 +48,7 @@ class TxgChanges(NamedTuple):
         return 0 if rows is None else len(rows.content) + len(rows.other) + len(rows.names)
 
 
-async def changes_of(store: ObjectStore, keyring: Keyring, fetched: Fetched) -> TxgChanges:
+async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog) -> TxgChanges:
     """Return the changes in a changelog; read its parts one after the other.
 
     Raises:

@@ -30,7 +30,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Fetched
+from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history import index_runs
 from s3fs_meta.sync.history.index_runs import TooManyChangesError, TxgChanges
 from s3fs_meta.sync.hooks import Hook
@@ -68,7 +68,7 @@ class Indexer:
             except S3fsError as exc:
                 _log.info("cannot index the history now, will try again: %s", exc)
 
-    async def take(self, fetched: Fetched) -> None:
+    async def take(self, fetched: FetchedChangelog) -> None:
         """Keep the changes of a changelog that was read for another purpose.
 
         Indexing then needs no request for these changes. If too many changes wait, the changelog is

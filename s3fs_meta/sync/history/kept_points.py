@@ -20,7 +20,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 
 
-class Unreadable(NamedTuple):
+class UnreadablePoint(NamedTuple):
     """An object that has the key of a kept point and cannot be decoded."""
 
     key: ObjectKey
@@ -32,7 +32,7 @@ class KeptPoints(NamedTuple):
     """The kept points of a filesystem, the oldest first."""
 
     points: tuple[KeptPoint, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadablePoint, ...] = ()
 
     def named(self, name: str) -> list[KeptPoint]:
         """Return the points with a name, the latest first; a race of writers may leave two."""
@@ -56,7 +56,7 @@ class KeptPointReader:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._known: dict[ObjectInfo, KeptPoint | Unreadable] = {}
+        self._known: dict[ObjectInfo, KeptPoint | UnreadablePoint] = {}
 
     async def all(self) -> KeptPoints:
         """Return all kept points.
@@ -95,7 +95,7 @@ class KeptPointReader:
 
     async def _read(self, infos: Sequence[ObjectInfo]) -> KeptPoints:
         """Read the objects of kept points; objects beyond the maximum count as unreadable."""
-        known: dict[ObjectInfo, KeptPoint | Unreadable] = {}
+        known: dict[ObjectInfo, KeptPoint | UnreadablePoint] = {}
         waiting = iter(infos[:KEPT_POINTS_MAX])
         failed: list[StoreError] = []
 
@@ -118,14 +118,14 @@ class KeptPointReader:
             raise failed[0]
         self._known = known
         points = [one for one in known.values() if isinstance(one, KeptPoint)]
-        unreadable = [one for one in known.values() if isinstance(one, Unreadable)]
+        unreadable = [one for one in known.values() if isinstance(one, UnreadablePoint)]
         unreadable += [_beyond(info.key) for info in infos[KEPT_POINTS_MAX:]]
         return KeptPoints(
             tuple(sorted(points, key=lambda one: (one.txg, one.kept_ns, one.key))),
             tuple(sorted(unreadable)),
         )
 
-    async def _fetch(self, key: ObjectKey) -> KeptPoint | Unreadable | None:
+    async def _fetch(self, key: ObjectKey) -> KeptPoint | UnreadablePoint | None:
         """Return a kept point, or why it is unreadable; None if it was dropped meanwhile."""
         try:
             data = (await self._store.get(key, kept_codec.ENCODED_BYTES_MAX)).data
@@ -139,11 +139,11 @@ class KeptPointReader:
         return point
 
 
-def _unreadable(key: ObjectKey, why: str) -> Unreadable:
+def _unreadable(key: ObjectKey, why: str) -> UnreadablePoint:
     name = kept_codec.parse_key(key)
     assert name is not None, "the listing was filtered by the form of the names"
-    return Unreadable(key, name.txg, why)
+    return UnreadablePoint(key, name.txg, why)
 
 
-def _beyond(key: ObjectKey) -> Unreadable:
+def _beyond(key: ObjectKey) -> UnreadablePoint:
     return _unreadable(key, f"there are more than {KEPT_POINTS_MAX} objects of kept points")

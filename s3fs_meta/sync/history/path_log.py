@@ -26,8 +26,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.row_history import ChangedRows
 from s3fs_meta.meta.trees.past_tree import Former, SubtreeHistory
 from s3fs_meta.model import Txg
-from s3fs_meta.sync.chain.chain import Fetched
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, Unreadable
+from s3fs_meta.sync.chain.chain import FetchedChangelog
+from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Scanned, UnreadableTxg
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_versions import Stay
 from s3fs_meta.sync.history.txg_log import Gap
@@ -62,7 +62,7 @@ class PathLog:
         tops = {stay.ino: stay.last for stay in stays}
         self._tree = SubtreeHistory(db, tops, last, names_max=former_names_max)
 
-    async def backwards(self, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
+    async def backwards(self, first: Txg) -> AsyncGenerator[FetchedChangelog | Gap, None]:
         """Yield the changelogs that changed the path, the latest first, down to the txg *first*.
 
         A changelog that is unreadable, or that fsck abandoned, becomes a gap.
@@ -78,12 +78,12 @@ class PathLog:
             for one in await self._changelogs.scan(txgs, _changed_rows):
                 if isinstance(one, Scanned) and not self._concerns(one):
                     continue
-                if isinstance(one, Unreadable):
+                if isinstance(one, UnreadableTxg):
                     yield await self._unknown(one)
                 else:
                     yield await self._changelogs.fetch(one.txg)
 
-    async def _unknown(self, one: Unreadable) -> Fetched | Gap:
+    async def _unknown(self, one: UnreadableTxg) -> FetchedChangelog | Gap:
         """Return the changelog if its txg is an image, a gap if it is unreadable or abandoned."""
         if one.created_ns is not None:
             fetched = await self._changelogs.fetch(one.txg)

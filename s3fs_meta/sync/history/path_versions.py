@@ -31,7 +31,12 @@ from s3fs_meta.meta.row_history import InodeChange, LostName
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.changelog_reader import ChangelogReader, Function, Scanned, Unreadable
+from s3fs_meta.sync.history.changelog_reader import (
+    ChangelogReader,
+    Function,
+    Scanned,
+    UnreadableTxg,
+)
 from s3fs_meta.sync.history.index_search import HistorySearch, Match
 
 _Row = dict[str, int]
@@ -193,7 +198,7 @@ class PathVersions:
         for at in range(0, len(missing), HISTORY_FETCHES_MAX):
             txgs = missing[at : at + HISTORY_FETCHES_MAX]
             for one in await self._changelogs.scan(txgs, lost):
-                if not isinstance(one, Unreadable):
+                if not isinstance(one, UnreadableTxg):
                     found.update(*one.results)
         return found
 
@@ -310,14 +315,14 @@ class PathVersions:
         batch = self._scan_unshipped(function) if last == self._last else []
         while True:
             for one in batch:
-                if not isinstance(one, Unreadable):
+                if not isinstance(one, UnreadableTxg):
                     yield one
             txgs = [candidate.txg for candidate in await walk.take(HISTORY_FETCHES_MAX)]
             if not txgs:
                 return
             batch = await self._changelogs.scan(txgs, function)
 
-    def _scan_unshipped(self, function: Function[_T]) -> list[Scanned[_T] | Unreadable]:
+    def _scan_unshipped(self, function: Function[_T]) -> list[Scanned[_T] | UnreadableTxg]:
         """Call a function with the changes that are not uploaded, as if they were a txg."""
         if not self._unshipped:
             return []
@@ -344,7 +349,7 @@ class PathVersions:
         batch = self._scan_unshipped(changes)
         while True:
             for one in batch:
-                if isinstance(one, Unreadable):
+                if isinstance(one, UnreadableTxg):
                     version, after = _unknown(one, ino), _Row()
                 else:
                     change = _joined([result for result in one.results if result is not None])
@@ -446,5 +451,5 @@ def _name(change: InodeChange) -> bytes | None:
     return names[0] if names else None
 
 
-def _unknown(one: Unreadable, ino: Ino) -> Version:
+def _unknown(one: UnreadableTxg, ino: Ino) -> Version:
     return Version(one.txg, one.created_ns, ino, ("unknown",), None, None, None, None, one.why)

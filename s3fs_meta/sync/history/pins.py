@@ -39,7 +39,7 @@ class _Interval(NamedTuple):
     last: Txg
 
 
-class Pins:
+class KeptPointPins:
     """Decides which objects the kept points of one filesystem need."""
 
     def __init__(
@@ -138,4 +138,4 @@ def _merged(intervals: Iterable[_Interval]) -> Sequence[_Interval]:
     return merged
 
 
-NO_PINS = Pins(KeptPoints(), (), Txg(0))
+NO_PINS = KeptPointPins(KeptPoints(), (), Txg(0))

@@ -34,9 +34,9 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history import retention
-from s3fs_meta.sync.history.garbage_search import Finder, Garbage, Past
+from s3fs_meta.sync.history.garbage_search import Finder, Garbage, RetainedHistory
 from s3fs_meta.sync.history.kept_points import KeptPointReader, KeptPoints
-from s3fs_meta.sync.history.pins import Pins, Renumbered
+from s3fs_meta.sync.history.pins import KeptPointPins, Renumbered
 from s3fs_meta.sync.history.retention import Image, TxgTimes
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -46,7 +46,7 @@ from s3fs_meta.sync.volume import Volume
 _log = logging.getLogger(__name__)
 
 
-class Tally(NamedTuple):
+class ObjectTally(NamedTuple):
     """The number and the total bytes of objects, by kind."""
 
     floor: Txg
@@ -173,13 +173,13 @@ class Reclaimer:
         # Until the floor has passed a replaced history, any pack without a row may belong to it.
         is_passed = floor >= properties.replaced_history(self._db)
         epoch = Epoch(0) if stamp is None or not is_passed else stamp.epoch
-        past = Past(floor, epoch, link.txg, retention_ns, pins)
+        past = RetainedHistory(floor, epoch, link.txg, retention_ns, pins)
         return await self._finder.find(images, past, limit)
 
-    def _pins(self, kept: KeptPoints, images: Sequence[Image], end: Txg) -> Pins:
+    def _pins(self, kept: KeptPoints, images: Sequence[Image], end: Txg) -> KeptPointPins:
         """Return the pins of the kept points; log each point whose needs are unknown."""
         renumbered = Renumbered(*properties.renumbered_packs(self._db))
-        pins = Pins(kept, {image.key for image in images}, end, renumbered)
+        pins = KeptPointPins(kept, {image.key for image in images}, end, renumbered)
         why = {
             **{one.key: one.why for one in kept.unreadable},
             **{
@@ -203,13 +203,13 @@ class Reclaimer:
         return pins
 
     @part(Cause.GARBAGE)
-    async def plan_all(self) -> Tally:
+    async def plan_all(self) -> ObjectTally:
         """Return the tally of all garbage that can be deleted now. Raises as ``plan``."""
         found = await self.plan(sys.maxsize)
-        return Tally(found.floor, found.counts)
+        return ObjectTally(found.floor, found.counts)
 
     @part(Cause.GARBAGE)
-    async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
+    async def reclaim_all(self, progress: Progress = no_progress) -> ObjectTally:
         """Delete all garbage, in passes with a bounded number of objects; return the tally.
 
         Raises:
@@ -221,7 +221,7 @@ class Reclaimer:
             found = await self.reclaim(progress)
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
-        return Tally(found.floor, kinds)
+        return ObjectTally(found.floor, kinds)
 
     async def reclaim(
         self, progress: Progress = no_progress, limit: int = RECLAIM_KEYS_MAX

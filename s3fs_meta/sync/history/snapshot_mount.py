@@ -39,7 +39,7 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 
 
-class Restoring(NamedTuple):
+class RestoreOptions(NamedTuple):
     """The options of restoring one point in time."""
 
     progress: Progress = no_progress  # called with the progress, unless it is restored apart
@@ -49,7 +49,7 @@ class Restoring(NamedTuple):
     earlier: Volume | None = None
 
 
-RESTORED_HERE: Final = Restoring()
+RESTORED_HERE: Final = RestoreOptions()
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Bucket:
         self,
         link: Link,
         target: Path,
-        how: Restoring = RESTORED_HERE,
+        how: RestoreOptions = RESTORED_HERE,
     ) -> list[str]:
         """Restore the database of a link to the file *target*; return notices for the user.
 
@@ -174,7 +174,7 @@ async def open_snapshot(
     state_dir: StateDir,
     options: OpenOptions,
     wanted: PointInTime,
-    how: Restoring = RESTORED_HERE,
+    how: RestoreOptions = RESTORED_HERE,
 ) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 

@@ -21,7 +21,7 @@ from s3fs_meta.meta import changesets
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 
 _NOTHING = Summary(0, 0, 0, 0, 0)
@@ -54,7 +54,7 @@ class _Names:
         # False after an unreadable changelog, until the next readable changelog
         self._is_sure = True
 
-    def take(self, found: Fetched | Gap) -> Fetched | Gap:
+    def take(self, found: FetchedChangelog | Gap) -> FetchedChangelog | Gap:
         """Check the hash of the next earlier changelog; return the changelog, or a gap.
 
         A gap is returned unchanged; an abandoned changelog before a fence record becomes a gap.
@@ -76,7 +76,9 @@ class _Names:
         return found
 
 
-async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
+async def backwards(
+    bucket: Bucket, last: Link, first: Txg
+) -> AsyncGenerator[FetchedChangelog | Gap, None]:
     """Yield the changelogs from one link back to a txg, the latest changelog first.
 
     A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
@@ -96,8 +98,8 @@ async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fe
         number = Txg(stop)
 
 
-async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched | Gap]:
-    found: dict[Txg, Fetched | Gap] = {}
+async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[FetchedChangelog | Gap]:
+    found: dict[Txg, FetchedChangelog | Gap] = {}
 
     async def fetch(txg: Txg) -> None:
         try:
@@ -115,7 +117,7 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched | Gap]:
     return [found[txg] for txg in numbers]
 
 
-async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
+async def describe(bucket: Bucket, fetched: FetchedChangelog) -> TxgRecord:
     """Return the facts about a txg that ``log`` shows."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0

@@ -52,7 +52,7 @@ class _Name(NamedTuple):
     prefix: str
 
 
-class Remains(NamedTuple):
+class SalvagedImage(NamedTuple):
     """An image whose first piece and other intact pieces were written to a file."""
 
     key: ObjectKey  # key of the image's manifest
@@ -89,7 +89,7 @@ class Salvager:
         self._progress = progress
         self.newer: NewerFormatError | None = None  # first claim of a newer version, not verified
 
-    async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
+    async def lay_out(self, path: Path) -> AsyncGenerator[SalvagedImage, None]:
         """Write each image that has its first piece to a file, the best image first, and yield it.
 
         The first images have at least nine tenths of their pieces, the newest first. Other images
@@ -126,7 +126,9 @@ class Salvager:
             if remains is not None:
                 yield remains
 
-    async def _lay_out(self, path: Path, key: ObjectKey, keys: list[ObjectKey]) -> Remains | None:
+    async def _lay_out(
+        self, path: Path, key: ObjectKey, keys: list[ObjectKey]
+    ) -> SalvagedImage | None:
         """Write one image to the file; return None if its manifest or first piece is lost."""
         manifest = await self._manifest(key)
         if manifest is None:
@@ -150,9 +152,9 @@ class Salvager:
         gaps = sorted(number for numbers in missing.values() for number in numbers)
         if gaps[:1] == [0]:
             return None
-        return Remains(key, manifest.txg, len(manifest.pieces), len(gaps))
+        return SalvagedImage(key, manifest.txg, len(manifest.pieces), len(gaps))
 
-    async def _lay_out_unlisted(self, path: Path, name: _Name) -> Remains | None:
+    async def _lay_out_unlisted(self, path: Path, name: _Name) -> SalvagedImage | None:
         """Write an image to the file without its manifest; return None if a piece is lost."""
         keys = await self._newest_pieces(name)
         start = await self._content(keys[0]) if 0 in keys else None
@@ -178,7 +180,7 @@ class Salvager:
                 return None
             await trio.to_thread.run_sync(write_piece, path, number, content)
         key = ObjectKey(f"{name.prefix}/manifest")
-        return Remains(key, name.txg, len(sizes), 0, listed=False)
+        return SalvagedImage(key, name.txg, len(sizes), 0, listed=False)
 
     async def _without(self, good: set[str]) -> list[_Name]:
         """Return the images with pieces in the bucket, except for *good*, the newest first."""

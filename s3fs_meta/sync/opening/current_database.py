@@ -43,7 +43,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OpeningOptions:
     """The options for choosing a database."""
 
     pragmas: Pragmas
@@ -52,7 +52,7 @@ class Wanted:
     mend: Mend | None
 
 
-def _rules(lease: Lease, wanted: Wanted) -> Rules:
+def _rules(lease: Lease, wanted: OpeningOptions) -> Rules:
     publishes = wanted.mend is not None and wanted.mend.publish_local
     return Rules(lease, wanted.follow, wanted.mend is not None, publishes)
 
@@ -68,7 +68,7 @@ class CurrentDatabase:
         state_dir: StateDir,
         clock: Clock,
         progress: Progress,
-        wanted: Wanted,
+        wanted: OpeningOptions,
     ) -> None:
         self._store = store
         self._superblock = superblock

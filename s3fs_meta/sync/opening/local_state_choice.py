@@ -133,7 +133,7 @@ def _is_doubtful(db: Database) -> bool:
     return volatile == "crash" or (volatile == "power" and power_lost)
 
 
-class Left(NamedTuple):
+class ReplacedState(NamedTuple):
     """Local state that will be replaced once another database is restored."""
 
     db: Database
@@ -177,7 +177,7 @@ class Chooser:
         self._follows = rules.follows
         self._mends = rules.mends
         self._publishes = rules.publishes
-        self.left: Left | None = None
+        self.left: ReplacedState | None = None
         self.lost_end = ""  # why this host's last changelog cannot be read from the bucket
         # True if the bucket was reset to an older copy, which may lack packs, too.
         self.is_put_back = False
@@ -522,7 +522,7 @@ class Chooser:
         """Record that the local database cannot be continued, and why; return None."""
         shipped = intact and _is_settled(db)
         # The user who wanted to publish the state must be able to copy files out of it.
-        self.left = Left(db, why, link, keep or not shipped or self._publishes, shipped)
+        self.left = ReplacedState(db, why, link, keep or not shipped or self._publishes, shipped)
         return None
 
 
@@ -534,7 +534,7 @@ def _is_settled(db: Database) -> bool:
     return not waiting and pending.outbox(db) is None and not pending.has_news(db)
 
 
-def _why_kept(left: Left, restored: Path) -> str:
+def _why_kept(left: ReplacedState, restored: Path) -> str:
     """Return why shipped local state is quarantined, "" if it can be dropped. Blocking."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:

@@ -30,7 +30,7 @@ from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.opening import failed_sync, local_state_choice, strays
-from s3fs_meta.sync.opening.current_database import CurrentDatabase, Wanted
+from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
 from s3fs_meta.sync.opening.local_state_choice import Local
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.state_dir import StateDir
@@ -111,7 +111,7 @@ class _Opening:
         self._progress = progress
         self._keeper = LeaseKeeper(store, clock, check_s=options.lease_check_s)
         self._store_clock = StoreClock(store, clock)
-        wanted = Wanted(
+        wanted = OpeningOptions(
             options.pragmas,
             follow=options.follow,
             writes=not options.read_only,

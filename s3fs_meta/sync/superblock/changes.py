@@ -26,8 +26,8 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import (
-    Copy,
     Keys,
+    SuperblockCopy,
     open_first,
     open_keys,
     require_proof,
@@ -87,7 +87,7 @@ async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secre
 async def _publish(
     store: ObjectStore,
     remembered: Remembered,
-    copies: tuple[Copy, Copy],
+    copies: tuple[SuperblockCopy, SuperblockCopy],
     superblock: Superblock,
     hook: Hook,
 ) -> Changed:
@@ -176,7 +176,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
     return done
 
 
-async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
+async def _create(store: ObjectStore, copy: SuperblockCopy, data: bytes) -> bool:
     """Create a missing object; return false if another process has created it."""
     assert copy.key is not None, "the copy must be an object in the bucket"
     with contextlib.suppress(PreconditionError):
@@ -185,7 +185,7 @@ async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
     return False
 
 
-async def _write(store: ObjectStore, copy: Copy, data: bytes) -> None:
+async def _write(store: ObjectStore, copy: SuperblockCopy, data: bytes) -> None:
     assert copy.key is not None, "the copy must be an object in the bucket"
     if copy.missing:
         await store.create(copy.key, data)

@@ -57,7 +57,7 @@ from s3fs_meta.sync.superblock.proof import opens_an_image, require_own_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 
 
-class Copy(NamedTuple):
+class SuperblockCopy(NamedTuple):
     """One copy of a superblock, as read from the bucket or from this host's file."""
 
     key: ObjectKey | None  # key of the copy in the bucket; None for this host's copy
@@ -77,7 +77,7 @@ class Keys:
     superblock: Superblock
     keyring: Keyring
     data: bytes  # bytes of the superblock object
-    copies: tuple[Copy, Copy]  # the first and the second copy in the bucket
+    copies: tuple[SuperblockCopy, SuperblockCopy]  # the first and the second copy in the bucket
     # how each copy differs from the copy in use; "" if equal or never created
     faults: tuple[str, str]
     retention_s: int  # the longest retention of any copy, unless both objects agree
@@ -201,7 +201,9 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
 # --- read the copies ---------------------------------------------------------------------------
 
 
-async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, Copy, Copy]:
+async def _read_all(
+    store: ObjectStore, remembered: Remembered
+) -> tuple[SuperblockCopy, SuperblockCopy, SuperblockCopy]:
     """Read all copies; check that one is usable and that the bucket holds a filesystem."""
     fetched: dict[ObjectKey, Fetched | StoreError | ObjectTooLargeError] = {}
 
@@ -236,21 +238,23 @@ async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, C
     return copies
 
 
-def _judged(key: ObjectKey, fetched: Fetched | StoreError | ObjectTooLargeError) -> Copy:
+def _judged(key: ObjectKey, fetched: Fetched | StoreError | ObjectTooLargeError) -> SuperblockCopy:
     if isinstance(fetched, ObjectMissingError):
         return _missing(key)
     if isinstance(fetched, ObjectTooLargeError):
-        return Copy(key, b"", fetched.etag, None, fetched.what)
+        return SuperblockCopy(key, b"", fetched.etag, None, fetched.what)
     if isinstance(fetched, StoreError):
-        return Copy(key, b"", "", None, f"the object cannot be read: {fetched}", error=fetched)
+        return SuperblockCopy(
+            key, b"", "", None, f"the object cannot be read: {fetched}", error=fetched
+        )
     return _parsed(key, fetched.data, fetched.etag)
 
 
-def _missing(key: ObjectKey | None) -> Copy:
-    return Copy(key, b"", "", None, "the object is missing", missing=True)
+def _missing(key: ObjectKey | None) -> SuperblockCopy:
+    return SuperblockCopy(key, b"", "", None, "the object is missing", missing=True)
 
 
-def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
+def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> SuperblockCopy:
     """Decode a copy of the superblock; a fault becomes a field of the result.
 
     A newer program changes the first object before the second object. So if the first object is of
@@ -260,13 +264,13 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
         NewerFormatError: a newer program wrote the first object or this host's copy.
     """
     try:
-        return Copy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
+        return SuperblockCopy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
     except NewerFormatError as exc:
         if key != COPY_KEY:
             raise
-        return Copy(key, data, etag, None, exc.message, newer=exc)
+        return SuperblockCopy(key, data, etag, None, exc.message, newer=exc)
     except FormatError as exc:
-        return Copy(key, data, etag, None, exc.what)
+        return SuperblockCopy(key, data, etag, None, exc.what)
 
 
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
@@ -303,15 +307,17 @@ async def find_trace(store: ObjectStore) -> ObjectKey | None:
 # --- decide which copy to use ------------------------------------------------------------------
 
 
-def _generation(copy: Copy) -> int:
+def _generation(copy: SuperblockCopy) -> int:
     return -1 if copy.found is None else copy.found.generation
 
 
-def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
+def _is_authentic(copy: SuperblockCopy, keyring: Keyring) -> bool:
     return copy.found is not None and superblock_codec.is_authentic(copy.found, keyring)
 
 
-def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
+def _with_block_size_of(
+    local: SuperblockCopy, authentic: list[SuperblockCopy]
+) -> list[SuperblockCopy]:
     """Remove copies with another block size than this host's copy; a block size never changes.
 
     On a plain filesystem any user of the bucket can forge a copy with another block size.
@@ -322,7 +328,7 @@ def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
     return [one for one in authentic if one.found and one.found.block_bytes == block_bytes]
 
 
-def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
+def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[SuperblockCopy]) -> str:
     """Return how a copy in the bucket differs from the copy in use, "" if they are equal."""
     assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
@@ -341,14 +347,16 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
     return ""
 
 
-def _agrees(local: Copy, best: Copy) -> bool:
+def _agrees(local: SuperblockCopy, best: SuperblockCopy) -> bool:
     """Return whether this host's copy is missing, equal, or of an earlier generation."""
     return local.found is None or local.data == best.data or _generation(local) < _generation(best)
 
 
 async def _open_group(
-    store: ObjectStore, copies: tuple[Copy, Copy, Copy], secret: Secret
-) -> tuple[list[Copy], Keyring, bool]:
+    store: ObjectStore,
+    copies: tuple[SuperblockCopy, SuperblockCopy, SuperblockCopy],
+    secret: Secret,
+) -> tuple[list[SuperblockCopy], Keyring, bool]:
     """Return the copies of the bucket's filesystem, its keys, and whether they opened an image.
 
     If copies belong to several filesystems, or are plain with different keys, an object was
@@ -357,7 +365,7 @@ async def _open_group(
     local = copies[2]
     _require_encrypted(store, copies, secret)
     encrypted = {one.found.uuid for one in copies if one.found is not None and _encrypted(one)}
-    groups: dict[tuple[str, str | None], list[Copy]] = {}
+    groups: dict[tuple[str, str | None], list[SuperblockCopy]] = {}
     for one in copies:
         if one.found is not None:
             uuid = one.found.uuid
@@ -396,7 +404,9 @@ async def _open_group(
     return group, keyring, True
 
 
-def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
+def _require_encrypted(
+    store: ObjectStore, copies: Sequence[SuperblockCopy], secret: Secret
+) -> None:
     """Raise PassphraseError for a plain filesystem if a passphrase is given.
 
     Raises:
@@ -409,16 +419,18 @@ def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secre
         )
 
 
-def _encrypted(copy: Copy) -> bool:
+def _encrypted(copy: SuperblockCopy) -> bool:
     return copy.found is not None and copy.found.encrypted
 
 
-def _encrypted_first(group: list[Copy]) -> list[Copy]:
+def _encrypted_first(group: list[SuperblockCopy]) -> list[SuperblockCopy]:
     """Return the encrypted copies of one filesystem, or all copies if none is encrypted."""
     return [one for one in group if _encrypted(one)] or group
 
 
-def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) -> None:
+def _refuse_plain(
+    store: ObjectStore, in_bucket: Sequence[SuperblockCopy], local: SuperblockCopy
+) -> None:
     """Raise an error if the bucket's copies are plain but this host's copy is encrypted.
 
     Raises:
@@ -434,12 +446,12 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
         )
 
 
-async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyring:
+async def _unlock(store: ObjectStore, group: list[SuperblockCopy], secret: Secret) -> Keyring:
     """Return the keys that the secret unlocks in the newest authentic copy of a filesystem."""
     newest_first = sorted(group, key=_generation, reverse=True)
     if any(map(_encrypted, group)):
         secret.ask()
-    refused: list[tuple[Copy, PassphraseError | CorruptionError]] = []
+    refused: list[tuple[SuperblockCopy, PassphraseError | CorruptionError]] = []
     for one in newest_first:
         assert one.found is not None, "only copies that were found can be unlocked"
         if any(one.data == other.data for other, _ in refused):

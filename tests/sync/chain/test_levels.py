@@ -25,8 +25,8 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, Ino, ObjectKey, PackState, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain, levels
-from s3fs_meta.sync.chain.chain import Fetched, Link
-from s3fs_meta.sync.chain.levels import NotMergedError, Piece
+from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
+from s3fs_meta.sync.chain.levels import MergeInput, NotMergedError
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
@@ -67,7 +67,7 @@ def test_merged_changelogs_give_the_same_rows_as_single_ones(
     tree = Tree(pair.db, seed)
     (tmp_path / "other.db").write_bytes((tmp_path / "copy.db").read_bytes())
     other = Database.open(tmp_path / "other.db", Pragmas())
-    pieces: list[Piece] = []
+    pieces: list[MergeInput] = []
     before = NO_HASH
     for txg in range(1, RUN_OF_RUNS + 1):
         for _ in range(tree.rnd.randrange(8)):
@@ -79,7 +79,7 @@ def test_merged_changelogs_give_the_same_rows_as_single_ones(
         pair.replica.add(*section, "single")
         pair.replica.finish(Txg(txg), (), (), "", "single")
         link = Link(Txg(txg), content_hash(b"%d" % txg), txg + 1)
-        pieces.append(Piece(Txg(txg), link, txg + 1, before, Epoch(1), 1, (), (), section))
+        pieces.append(MergeInput(Txg(txg), link, txg + 1, before, Epoch(1), 1, (), (), section))
         before = link.hash
     ones = [levels.merge(1, UUID, pieces[at : at + RUN]) for at in range(0, RUN_OF_RUNS, RUN)]
     merged = levels.merge(2, UUID, [levels.piece_of_level(one) for one in ones])
@@ -322,9 +322,9 @@ async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Powe
 # --- changelogs that are not merged -------------------------------------------------------------
 
 
-def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
+def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> MergeInput:
     link = Link(Txg(txg), content_hash(b"%d" % txg), txg)
-    return Piece(Txg(txg), link, txg, previous, Epoch(1), schema_version, (), (), NO_CHANGES)
+    return MergeInput(Txg(txg), link, txg, previous, Epoch(1), schema_version, (), (), NO_CHANGES)
 
 
 async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
@@ -373,7 +373,7 @@ def test_images_and_changelogs_in_parts_are_not_merged() -> None:
 
     for changelog in (GROUP, IMAGE):
         with pytest.raises(NotMergedError):
-            levels.piece_of_changelog(Fetched(changelog, Link(Txg(7), NO_HASH, 1), 1))
+            levels.piece_of_changelog(FetchedChangelog(changelog, Link(Txg(7), NO_HASH, 1), 1))
 
 
 def test_restore_uses_the_longest_level_object_that_fits() -> None:

@@ -13,7 +13,7 @@ from s3fs_meta.sync.history.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.index_search import HistorySearch
 from s3fs_meta.sync.history.path_log import PathLog
 from s3fs_meta.sync.history.path_versions import PathVersions
-from s3fs_meta.sync.history.snapshot_mount import Bucket, Restoring, open_snapshot, read_bucket
+from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot, read_bucket
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.sync.conftest import Power
@@ -34,7 +34,7 @@ async def open_at(power: Power, txg: int, state: Path, earlier: Volume | None = 
     options = OpenOptions(pragmas=Pragmas(journal_mode="off"))
     bucket = await bucket_of(power)
     return await open_snapshot(
-        bucket, StateDir(state), options, at(txg), Restoring(earlier=earlier)
+        bucket, StateDir(state), options, at(txg), RestoreOptions(earlier=earlier)
     )
 
 

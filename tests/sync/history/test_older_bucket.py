@@ -292,7 +292,7 @@ async def test_fsck_needs_publish_local_if_another_host_wrote(power: Power) -> N
     bucket = await bucket_of(power)
     newest = await bucket.find(PointInTime("newest"))
     async with aclosing(txg_log.backwards(bucket, newest, Txg(0))) as found:
-        read = [one.txg async for one in found if isinstance(one, chain.Fetched)]
+        read = [one.txg async for one in found if isinstance(one, chain.FetchedChangelog)]
     last_of_theirs = max(txg for txg in read if key_of(txg) in before)
     assert set(range(1, last_of_theirs + 1)) <= set(read)
     link = await bucket.find(PointInTime("theirs", txg=last_of_theirs))

@@ -14,7 +14,7 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.chain.chain import Fetched
+from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history import index_runs
 from s3fs_meta.sync.history.index_runs import TxgChanges
 from tests.sync.conftest import Power
@@ -175,7 +175,9 @@ async def test_log_finds_a_name_removed_in_a_txg_that_the_index_lacks(
         _, made = await files.make(b"file", 10, top)
         removed = await files.remove(b"file", top)
 
-        async def lacking(store: ObjectStore, keyring: Keyring, fetched: Fetched) -> TxgChanges:
+        async def lacking(
+            store: ObjectStore, keyring: Keyring, fetched: FetchedChangelog
+        ) -> TxgChanges:
             found = await changes_of(store, keyring, fetched)
             return found._replace(rows=None) if fetched.txg == removed else found
 

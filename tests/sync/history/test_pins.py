@@ -7,8 +7,8 @@ import pytest
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
-from s3fs_meta.sync.history.kept_points import KeptPoints, Unreadable
-from s3fs_meta.sync.history.pins import NO_PINS, NOTHING_RENUMBERED, Pins, Renumbered
+from s3fs_meta.sync.history.kept_points import KeptPoints, UnreadablePoint
+from s3fs_meta.sync.history.pins import NO_PINS, NOTHING_RENUMBERED, KeptPointPins, Renumbered
 from tests.codec.kept_points import point_of
 
 KEYRING = Keyring(None, bytes(range(32)))
@@ -20,10 +20,10 @@ def point(txg: int, image: int, next_pack: int = 9, epoch: int = 3) -> KeptPoint
     return point_of(KEYRING, f"n{txg}", txg=txg, image=image, next_pack=next_pack, epoch=epoch)
 
 
-def pins_of(*points: KeptPoint, renumbered: Renumbered = NOTHING_RENUMBERED) -> Pins:
+def pins_of(*points: KeptPoint, renumbered: Renumbered = NOTHING_RENUMBERED) -> KeptPointPins:
     """Return the pins of kept points whose images are complete."""
     images = {one.image.key for one in points}
-    return Pins(KeptPoints(points), images, END, renumbered)
+    return KeptPointPins(KeptPoints(points), images, END, renumbered)
 
 
 def test_without_kept_points_nothing_is_pinned() -> None:
@@ -93,7 +93,7 @@ def test_point_pins_changelogs_and_levels_after_its_image() -> None:
 def test_point_with_an_incomplete_image_pins_all_metadata_up_to_its_txg() -> None:
     """A kept point with a damaged image may need an older image, or pieces of another one."""
     broken = point(42, 40)
-    pins = Pins(KeptPoints((broken,)), set(), END)
+    pins = KeptPointPins(KeptPoints((broken,)), set(), END)
     assert pins.broken == [broken]
     assert pins.needs_image(Txg(0))
     assert pins.needs_image(Txg(42))
@@ -104,8 +104,8 @@ def test_point_with_an_incomplete_image_pins_all_metadata_up_to_its_txg() -> Non
 
 
 def test_unreadable_point_pins_every_object_that_it_may_need() -> None:
-    one = Unreadable(ObjectKey("kept/x"), Txg(42), "damaged")
-    pins = Pins(KeptPoints((), (one,)), set(), END)
+    one = UnreadablePoint(ObjectKey("kept/x"), Txg(42), "damaged")
+    pins = KeptPointPins(KeptPoints((), (one,)), set(), END)
     assert pins.needs_pack(PackId(10**9), Txg(43))
     assert not pins.needs_pack(PackId(1), Txg(42))
     assert pins.needs_stray_pack(Epoch(10**9))
@@ -115,8 +115,8 @@ def test_unreadable_point_pins_every_object_that_it_may_need() -> None:
 @pytest.mark.parametrize("txg", [1001, 10**12])
 def test_point_beyond_the_end_of_the_chain_pins_no_metadata(txg: int) -> None:
     """A forged name, or a point of another history, must not prevent all deletions."""
-    one = Unreadable(ObjectKey("kept/x"), Txg(txg), "damaged")
-    pins = Pins(KeptPoints((point(txg, 990),), (one,)), set(), END)
+    one = UnreadablePoint(ObjectKey("kept/x"), Txg(txg), "damaged")
+    pins = KeptPointPins(KeptPoints((point(txg, 990),), (one,)), set(), END)
     assert not pins.needs_image(Txg(5))
     assert not pins.needs_changelog(Txg(5))
     assert not pins.needs_pack(PackId(1), END)

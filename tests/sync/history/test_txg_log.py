@@ -10,7 +10,7 @@ from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino, Txg
-from s3fs_meta.sync.chain.chain import Fetched
+from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
@@ -38,7 +38,11 @@ async def entries(bucket: Bucket) -> list[TxgRecord]:
     """Return the complete history."""
     last = await bucket.points.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
-        return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
+        return [
+            await describe(bucket, one)
+            async for one in changelogs
+            if isinstance(one, FetchedChangelog)
+        ]
 
 
 async def test_history_lists_the_kind_and_size_of_each_txg(power: Power) -> None:

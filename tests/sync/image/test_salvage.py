@@ -14,7 +14,7 @@ from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.image import restore
-from s3fs_meta.sync.image.salvage import Remains, Salvager
+from s3fs_meta.sync.image.salvage import SalvagedImage, Salvager
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import claim_newer
@@ -48,7 +48,7 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
 
 async def laid_out(
     store: MemoryStore | FaultyStore, path: Path, *, images_max: int = SALVAGE_IMAGES_MAX
-) -> list[Remains]:
+) -> list[SalvagedImage]:
     """Lay out every image that has its first piece; return the remaining content of each."""
     salvager = Salvager(store, PLAIN, UUID, no_progress, images_max=images_max)
     async with aclosing(salvager.lay_out(path)) as images:
@@ -180,7 +180,7 @@ async def test_image_pieces_without_a_manifest_are_placed_by_their_names(
     async with aclosing(Salvager(store, PLAIN, UUID, no_progress).lay_out(path)) as images:
         seen = [(remains, path.read_bytes()) async for remains in images]
     newer, older = seen
-    assert newer[0] == Remains(ObjectKey(f"{NEWER}/manifest"), Txg(2), 4, 0, listed=False)
+    assert newer[0] == SalvagedImage(ObjectKey(f"{NEWER}/manifest"), Txg(2), 4, 0, listed=False)
     assert newer[1] == old[0] + old[1] + CONTENTS[0] + old[3]
     assert older[0].key == f"{OLDER}/manifest"
     assert older[1] == b"".join(old[:4])
@@ -239,7 +239,7 @@ async def test_manifest_with_an_unproven_newer_version_counts_as_lost(
     put_piece(store, PREFIX, 0, header(4))
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
-    assert remains == Remains(KEY, Txg(1), 4, 0, listed=False)
+    assert remains == SalvagedImage(KEY, Txg(1), 4, 0, listed=False)
     assert f"{KEY} claims envelope version" in caplog.text
 
 

@@ -34,7 +34,7 @@ RENAME_EXCHANGE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ModelInode:
     """One inode; the file type in its mode decides which other fields apply."""
 
     mode: int
@@ -74,7 +74,7 @@ class ModelFilesystem:
     """The model of one filesystem, in memory."""
 
     def __init__(self, *, uid: int = 0, gid: int = 0) -> None:
-        self.nodes: dict[Ino, Node] = {ROOT_INO: Node(stat.S_IFDIR | 0o755, uid, gid)}
+        self.nodes: dict[Ino, ModelInode] = {ROOT_INO: ModelInode(stat.S_IFDIR | 0o755, uid, gid)}
         self.next_ino = Ino(ROOT_INO + 1)
         self.opens: dict[Ino, int] = {}
 
@@ -147,20 +147,20 @@ class ModelFilesystem:
             raise NoEntryError(parent, name)
         return child
 
-    def node(self, ino: Ino) -> Node:
+    def node(self, ino: Ino) -> ModelInode:
         """Return one inode; raise NoInodeError if it does not exist."""
         node = self.nodes.get(ino)
         if node is None:
             raise NoInodeError(ino)
         return node
 
-    def _directory(self, ino: Ino) -> Node:
+    def _directory(self, ino: Ino) -> ModelInode:
         node = self.node(ino)
         if not node.is_directory:
             raise NeedsDirectoryError(ino)
         return node
 
-    def _file(self, ino: Ino) -> Node:
+    def _file(self, ino: Ino) -> ModelInode:
         node = self.node(ino)
         if node.is_directory:
             raise RefusesDirectoryError(ino)
@@ -183,7 +183,7 @@ class ModelFilesystem:
             mode |= stat.S_ISGID if stat.S_ISDIR(mode) else 0
         ino = self.next_ino
         self.next_ino = Ino(ino + 1)
-        self.nodes[ino] = Node(mode, uid, gid, target=target)
+        self.nodes[ino] = ModelInode(mode, uid, gid, target=target)
         self._enter(parent, name, ino)
         return ino
 

@@ -55,7 +55,7 @@ _TORN: Final = 0.3  # fraction of torn writes in a state with torn writes
 _Data = Wrote | Resized
 
 
-class Content:
+class FileContent:
     """The content of a file on a disk: pages, and holes where no page was written."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Content:
                 self.cut_page(page, event.size_bytes)
             self.size_bytes = event.size_bytes
 
-    def put(self, piece: "Piece") -> None:
+    def put(self, piece: "PageWrite") -> None:
         """Write bytes into one page."""
         page = self.pages.setdefault(piece.page, bytearray(PAGE_BYTES))
         page[piece.start : piece.start + len(piece.data)] = piece.data
@@ -95,7 +95,7 @@ class Content:
             file.truncate(self.size_bytes)
 
 
-class Piece(NamedTuple):
+class PageWrite(NamedTuple):
     """The part of a write within one page."""
 
     page: int
@@ -103,13 +103,13 @@ class Piece(NamedTuple):
     data: bytes
 
 
-def pieces(event: Wrote) -> Iterator[Piece]:
+def pieces(event: Wrote) -> Iterator[PageWrite]:
     """Yield the parts of a write, one part per page."""
     done = 0
     while done < len(event.data):
         page, start = divmod(event.offset + done, PAGE_BYTES)
         part = event.data[done : done + PAGE_BYTES - start]
-        yield Piece(page, start, part)
+        yield PageWrite(page, start, part)
         done += len(part)
 
 
@@ -117,7 +117,7 @@ class State(NamedTuple):
     """One possible state of a directory after a power cut."""
 
     names: dict[str, FileId | None]
-    files: dict[FileId, Content]
+    files: dict[FileId, FileContent]
 
     def fingerprint(self) -> int:
         """Return a hash of the state."""
@@ -142,7 +142,7 @@ class State(NamedTuple):
             if file is None:
                 place.mkdir(exist_ok=True)
             else:
-                self.files.get(file, Content()).write_to(place)
+                self.files.get(file, FileContent()).write_to(place)
 
 
 class PowerCut:
@@ -151,7 +151,7 @@ class PowerCut:
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
         self._names: dict[str, FileId | None] = {}
-        self._files: defaultdict[FileId, Content] = defaultdict(Content)
+        self._files: defaultdict[FileId, FileContent] = defaultdict(FileContent)
         self._loose_names: list[Event] = []
         self._loose_data: defaultdict[FileId, list[_Data]] = defaultdict(list)
         self._block_files: set[FileId] = set()
@@ -241,8 +241,8 @@ class PowerCut:
     def _all_files(self, names: dict[str, FileId | None]) -> list[FileId]:
         return sorted({file for file in names.values() if file is not None})
 
-    def _choose_content(self, file: FileId, dice: "Dice") -> Content:
-        content = Content()
+    def _choose_content(self, file: FileId, dice: "Dice") -> FileContent:
+        content = FileContent()
         settled = self._files.get(file)
         if settled is not None:
             content.pages = {page: bytearray(data) for page, data in settled.pages.items()}
@@ -278,17 +278,17 @@ class Dice:
         """Return the number of a file size's *count* successive changes that are on the disk."""
         return self.page(count)
 
-    def sectors(self, piece: Piece) -> list[Piece]:
+    def sectors(self, piece: PageWrite) -> list[PageWrite]:
         """Return the sectors of a piece that are on the disk: none, some or all."""
         if self._tears and self._random.random() < _TORN:
             return [part for part in _sectors(piece) if self._random.random() < _HALF]
         return [piece] if self.keeps() else []
 
-    def parts(self, event: Wrote) -> list[Piece]:
+    def parts(self, event: Wrote) -> list[PageWrite]:
         """Return the parts of a write by SQLite that are on the disk."""
         return [part for piece in pieces(event) for part in self.sectors(piece)]
 
-    def torn(self, piece: Piece) -> list[Piece]:
+    def torn(self, piece: PageWrite) -> list[PageWrite]:
         """Return the sectors on the disk after a torn write into an old page."""
         return [part for part in _sectors(piece) if self.keeps()]
 
@@ -312,23 +312,25 @@ class Exactly(Dice):
         return count if self.keeps() else 0
 
     @override
-    def parts(self, event: Wrote) -> list[Piece]:
+    def parts(self, event: Wrote) -> list[PageWrite]:
         return list(pieces(event)) if self.keeps() else []
 
     @override
-    def torn(self, piece: Piece) -> list[Piece]:
+    def torn(self, piece: PageWrite) -> list[PageWrite]:
         return []
 
 
-def _sectors(piece: Piece) -> Iterator[Piece]:
+def _sectors(piece: PageWrite) -> Iterator[PageWrite]:
     start = piece.start
     while start < piece.start + len(piece.data):
         stop = (start // SECTOR_BYTES + 1) * SECTOR_BYTES
-        yield Piece(piece.page, start, piece.data[start - piece.start : max(stop - piece.start, 0)])
+        yield PageWrite(
+            piece.page, start, piece.data[start - piece.start : max(stop - piece.start, 0)]
+        )
         start = stop
 
 
-def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
+def _choose_writes(content: FileContent, loose: list[_Data], dice: Dice) -> None:
     """Apply writes to the database or its journal, each independently."""
     for event in loose:
         if isinstance(event, Resized):
@@ -341,10 +343,10 @@ def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
             content.size_bytes = max(content.size_bytes, end)
 
 
-def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
+def _choose_pages(content: FileContent, loose: list[_Data], dice: Dice) -> None:
     """Apply writes to a block file: each page, and the size, from its own point in time."""
     sizes = [content.size_bytes]
-    changes: defaultdict[int, list[Piece | int]] = defaultdict(list)
+    changes: defaultdict[int, list[PageWrite | int]] = defaultdict(list)
     for event in loose:
         if isinstance(event, Wrote):
             sizes.append(max(sizes[-1], event.offset + len(event.data)))
@@ -368,7 +370,7 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
         content.cut_page(page, content.size_bytes)
 
 
-def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
+def _tear(content: FileContent, change: PageWrite | int, dice: Dice) -> None:
     """Apply a part of the next change to a page that is on the disk."""
     if not isinstance(change, int):
         for part in dice.torn(change):

@@ -116,7 +116,7 @@ Event = (
 IGNORED: Final = ("-shm", "control.sock")
 
 
-class Recorder:
+class DiskRecorder:
     """Collects the events in one directory, which is empty at the start."""
 
     def __init__(self, root: Path) -> None:
@@ -262,7 +262,7 @@ def _inode(path: Any) -> int:
 class _Calls:
     """Replacements of functions of ``os``, which pass every change to a recorder."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: DiskRecorder) -> None:
         self._recorder = recorder
 
     def _file(self, fd: int) -> FileId | None:
@@ -449,7 +449,7 @@ class _Raw(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
+def recording(recorder: DiskRecorder) -> Iterator[None]:
     """Record the changes that all threads of this process make below the recorder's root."""
     calls = _Calls(recorder)
     replaced: list[tuple[Any, str, Any]] = []

@@ -15,7 +15,7 @@ import apsw
 from typing_extensions import override
 
 from s3fs_meta.testing.recorded_disk import (
-    Recorder,
+    DiskRecorder,
     Resized,
     SyncedDirectory,
     SyncedFile,
@@ -31,7 +31,7 @@ _JOURNALS: Final = (
 class _RecordedFile(apsw.VFSFile):
     """One open file of SQLite, whose changes are recorded."""
 
-    def __init__(self, base: str, recorder: Recorder, name: Any, flags: list[int]) -> None:
+    def __init__(self, base: str, recorder: DiskRecorder, name: Any, flags: list[int]) -> None:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         wanted = flags[0]
         is_new = path is not None and not os.path.lexists(path)
@@ -76,7 +76,7 @@ class _RecordedFile(apsw.VFSFile):
 class _RecordedVfs(apsw.VFS):
     """A VFS that calls SQLite's unix VFS, and passes every change to a recorder."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: DiskRecorder) -> None:
         self._recorder = recorder
         self.base = apsw.vfs_names()[0]
         super().__init__(_NAME, self.base, makedefault=True)
@@ -100,7 +100,7 @@ class _RecordedVfs(apsw.VFS):
 
 
 @contextlib.contextmanager
-def recorded_sqlite(recorder: Recorder) -> Iterator[None]:
+def recorded_sqlite(recorder: DiskRecorder) -> Iterator[None]:
     """Record all databases that the context opens; the caller must close all of them."""
     vfs = _RecordedVfs(recorder)
     try:

@@ -35,9 +35,9 @@ from s3fs_meta.testing.observation import numbers_of_copy, tree_of
 from s3fs_meta.testing.operations import Act, Operation, Outcome, Wish, apply, choose, perform
 from s3fs_meta.testing.power_cut import Dice, PowerCut, State
 from s3fs_meta.testing.recorded_disk import (
+    DiskRecorder,
     Event,
     Noted,
-    Recorder,
     contents_of,
     recording,
     replay,
@@ -75,7 +75,7 @@ class Promised(NamedTuple):
 class _RecordedStore(MemoryStore):
     """A store that records all changes of its objects."""
 
-    def __init__(self, recorder: Recorder, template: MemoryStore) -> None:
+    def __init__(self, recorder: DiskRecorder, template: MemoryStore) -> None:
         super().__init__()
         self.objects = dict(template.objects)
         self._recorder = recorder
@@ -209,7 +209,7 @@ async def record(
     program: Sequence[Step], home: Path, template: MemoryStore, pragmas: Pragmas
 ) -> Run:
     """Run a program and return its recording, after checking that it is complete."""
-    recorder = Recorder(home)
+    recorder = DiskRecorder(home)
     run = Run(template, pragmas, recorder.events)
     store = _RecordedStore(recorder, template)
     with recording(recorder), recorded_sqlite(recorder):
@@ -230,7 +230,7 @@ async def record(
 class _Recorded:
     """The open session that is being recorded."""
 
-    def __init__(self, run: Run, recorder: Recorder, store: MemoryStore, home: Path) -> None:
+    def __init__(self, run: Run, recorder: DiskRecorder, store: MemoryStore, home: Path) -> None:
         self._run, self._recorder, self._store, self._home = run, recorder, store, home
         self._busy = False
         self._flushed: dict[Txg, ModelFilesystem] = {}

@@ -12,7 +12,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.operations import Act, Wish
-from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, PowerCut
+from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, PageWrite, PowerCut
 from s3fs_meta.testing.recorded_disk import Entered, Noted, SyncedFile
 from tests.power.conftest import Boots
 from tests.power.recorded_run import (
@@ -60,7 +60,7 @@ class _WithoutLastSector(Dice):
         return True
 
     @override
-    def sectors(self, piece: Piece) -> list[Piece]:
+    def sectors(self, piece: PageWrite) -> list[PageWrite]:
         if len(piece.data) <= SECTOR_BYTES:
             return [piece]
         lost = (piece.start + len(piece.data)) % SECTOR_BYTES
@@ -86,7 +86,7 @@ class _SizesWithoutPages(Dice):
         return count
 
     @override
-    def sectors(self, piece: Piece) -> list[Piece]:
+    def sectors(self, piece: PageWrite) -> list[PageWrite]:
         return [piece]
 
 

@@ -6,6 +6,7 @@ setup.cfg.
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -140,6 +141,28 @@ def test_assignments_to_attributes_of_other_objects_are_found() -> None:
         assert list(_late_wiring([], _nodes(bad, ast.Attribute)))
     own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"
     assert list(_late_wiring([], _nodes(own, ast.Attribute))) == []
+
+
+def _repeated_names(classes: Iterable[tuple[str, ast.ClassDef]]) -> list[str]:
+    """Return the public names that several classes have, with the locations of the classes."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for place, node in classes:
+        if not node.name.startswith("_"):
+            found[node.name].append(f"{place}:{node.lineno}")
+    return [f"{name}: {', '.join(at)}" for name, at in sorted(found.items()) if len(at) > 1]
+
+
+def test_public_class_names_are_defined_once() -> None:
+    """Each public class of the package has a name that no other class of the package has."""
+    assert (
+        _repeated_names(
+            (_relative(path), node) for path in SOURCES for node in nodes_of(path, ast.ClassDef)
+        )
+        == []
+    )
+    code = "class One: pass\nclass _Own: pass\nclass _Own: pass\nclass One: pass\nclass Two: pass"
+    classes = [("module.py", node) for node in _nodes(code, ast.ClassDef)]
+    assert _repeated_names(classes) == ["One: module.py:1, module.py:4"]
 
 
 def test_files_have_at_most_600_lines_and_no_banned_name() -> None:

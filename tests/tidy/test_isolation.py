@@ -10,6 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta import limits
+from s3fs_meta.browse import limits as browse_limits
+from s3fs_meta.cli import limits as cli_limits
+from s3fs_meta.mount import limits as mount_limits
 from tests.syntax_trees import nodes_of
 
 ROOT = Path(__file__).parents[2]
@@ -45,8 +49,12 @@ REPLACED: Final = {
     "KNOWN_FEATURES": _NEWER,
     "SCHEMA_VERSION": _NEWER,
     "VERSION": _NEWER,
+    "CACHED_BLOCKS_MAX": _DEEP,
+    "DIRTY_BLOCKS_MAX": _DEEP,
     "FOLLOW_TOUCHED_MAX": _DEEP,
     "FSCK_UNNAMED_PACKS_MAX": _DEEP,
+    "HISTORY_INODES_MAX": _DEEP,
+    "HISTORY_NAMES_MAX": _DEEP,
     "IMAGE_PIECE_BYTES": "part of the format, known to the codec and to each reader of images",
     "KEPT_POINTS_MAX": _DEEP,
     "OPEN_BLOCKS_MAX": _DEEP,
@@ -57,11 +65,18 @@ REPLACED: Final = {
     "WAL_BYTES_MAX": _DEEP,
     "WAL_CHECKPOINT_BYTES": _DEEP,
 }
+_PRIVATE: Final = re.compile(r"_[A-Za-z]")
 _CONSTANT: Final = re.compile(r"_?[A-Z][A-Z0-9_]+$")
+LIMITS: Final = {
+    name
+    for module in (limits, browse_limits, cli_limits, mount_limits)
+    for name in vars(module)
+    if _CONSTANT.match(name)
+}
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
+    return bool(_PRIVATE.match(name)) and name not in DOCUMENTED
 
 
 def _is_own(node: ast.Attribute) -> bool:
@@ -72,12 +87,16 @@ def _is_own(node: ast.Attribute) -> bool:
 def _named_in_calls(calls: Iterable[ast.Call]) -> Iterator[str]:
     """Yield the names of attributes that setattr, getattr and delattr get as a text."""
     for node in calls:
-        function = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        function = node.func.id if isinstance(node.func, ast.Name) else function
-        if function in {"setattr", "getattr", "delattr"}:
+        if ast.unparse(node.func).rpartition(".")[2] in {"setattr", "getattr", "delattr"}:
             for argument in node.args[:2]:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    yield argument.value.rpartition(".")[2]
+                yield from _texts(ast.walk(argument))
+
+
+def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the last part of each text, as in ``s3fs_meta.fs.trees.warm.ROWS_MAX``."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.rpartition(".")[2]
 
 
 def _private(
@@ -92,13 +111,16 @@ def _private(
     return {name for name in names if _is_private(name)}
 
 
-def _replaced(attributes: Iterable[ast.Attribute], calls: Iterable[ast.Call]) -> set[str]:
-    """Return the constants that are replaced or assigned."""
+def _replaced(
+    attributes: Iterable[ast.Attribute], calls: Iterable[ast.Call], texts: Iterable[ast.Constant]
+) -> set[str]:
+    """Return the constants that are replaced or assigned, and limits whose name is a text."""
     names = set(_named_in_calls(calls))
     names |= {
         node.attr for node in attributes if not isinstance(node.ctx, ast.Load) and not _is_own(node)
     }
-    return {name for name in names if _CONSTANT.match(name)}
+    found = {name for name in names if _CONSTANT.match(name)}
+    return found | LIMITS.intersection(_texts(texts))
 
 
 def test_tests_use_no_private_name_of_another_object() -> None:
@@ -117,7 +139,11 @@ def test_tests_set_limits_by_parameters() -> None:
     """A function or constructor takes its limit as a parameter, whose default is the constant."""
     found: dict[str, list[str]] = {}
     for path in TESTS:
-        for name in _replaced(nodes_of(path, ast.Attribute), nodes_of(path, ast.Call)):
+        if path == Path(__file__):
+            continue
+        for name in _replaced(
+            nodes_of(path, ast.Attribute), nodes_of(path, ast.Call), nodes_of(path, ast.Constant)
+        ):
             found.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in found.items() if name not in REPLACED} == {}
     assert set(REPLACED) == set(found)
@@ -137,13 +163,14 @@ def test_private_names_and_replaced_constants_are_found() -> None:
         ("patch.setattr('a.b.ROWS_MAX', 1)", set[str](), {"ROWS_MAX"}),
         ("setattr(a, '_ROWS', 1)", {"_ROWS"}, {"_ROWS"}),
         ("a.ROWS_MAX = 1", set[str](), {"ROWS_MAX"}),
+        ("setattr(a, f'{b}.ROWS_MAX', 1)", set[str](), {"ROWS_MAX"}),
+        ("for name in ('PACK_BLOCKS_MAX',): pass", set[str](), {"PACK_BLOCKS_MAX"}),
         ("self._a = super()._a; b = c.ROWS_MAX; d._replace(e=f.__name__)", set[str](), set[str]()),
     ):
         nodes = _nodes(code)
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-        assert (_private(attributes, calls, imports), _replaced(attributes, calls)) == (
-            private,
-            replaced,
-        )
+        texts = [node for node in nodes if isinstance(node, ast.Constant)]
+        assert _private(attributes, calls, imports) == private
+        assert _replaced(attributes, calls, texts) == replaced

@@ -45,7 +45,7 @@ class SystemClock:
 
 @functools.cache
 def _file_to_stamp() -> int:
-    """Return the descriptor of a file in memory, which stays open until the process ends.
+    """Return the descriptor of a file in memory, which stays open until the process exits.
 
     The descriptor is above 2, even if the caller has closed the descriptors 0 to 2.
     """

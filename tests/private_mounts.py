@@ -1,7 +1,7 @@
 """A private mount namespace for the tests.
 
 Otherwise every program that makes a mount namespace meanwhile, such as a container, gets a copy of
-each test's mount, and the daemon of the test runs until that program ends. For the same reason the
+each test's mount, and the daemon of the test runs until that program exits. For the same reason the
 copies of this host's mounts are removed: a user can unmount while tests run. Without permission
 the tests run in the namespace of the host. Source: mount_namespaces(7).
 """

@@ -77,7 +77,7 @@ def main(parent: int, processor: int) -> None:
     os.sched_setaffinity(0, {processor})
     os.nice(NICEST)  # /proc/stat then counts the time separately, as "nice"
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if os.getppid() != parent:  # the parent ended before the call of prctl
+    if os.getppid() != parent:  # the parent exited before the call of prctl
         return
     while True:
         pass

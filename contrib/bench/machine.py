@@ -35,7 +35,7 @@ def family(pid: int) -> list[int]:
     """Return *pid* and its descendants, because a child process may serve the mount."""
     below: list[int] = []
     threads = Path(f"/proc/{pid}/task")
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has exited
         for thread in os.listdir(threads):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                 below += map(int, (threads / thread / "children").read_text().split())

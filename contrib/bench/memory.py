@@ -7,7 +7,7 @@ between two readings may be missed.
 
 ``python -m contrib.bench.memory`` reads commands from its standard input, one per line. ``watch``
 begins to watch a daemon, as in ``watch PID``. ``peak PID`` prints the largest PSS in bytes since the last ``peak``, and
-``end PID`` since ``watch``. The program ends when its standard input ends.
+``end PID`` since ``watch``. The program exits when its standard input ends.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Peak(NamedTuple):
 
 
 class Sampler:
-    """The process that reads the memory of daemons, and the peaks of ended daemons."""
+    """The process that reads the memory of daemons, and the peaks of exited daemons."""
 
     def __init__(self) -> None:
         words = [sys.executable, "-m", "contrib.bench.memory"]
@@ -98,7 +98,7 @@ def sampler() -> Sampler | None:
 
 
 def pss_bytes(pid: int) -> int:
-    """Return the PSS of a process and its descendants; an ended process has none."""
+    """Return the PSS of a process and its descendants; an exited process has none."""
     return sum(map(_pss_bytes, machine.family(pid)))
 
 

@@ -134,7 +134,7 @@ def _upload(root: Path, store: FarStore, source: Path) -> dict[str, float]:
         seconds = time.perf_counter() - start
         processor_s = subject.cpu_s() - before_s
         traffic = subject.endpoint.traffic() - before
-    assert subject.exit_status == 0, f"the daemon ended with status {subject.exit_status}"
+    assert subject.exit_status == 0, f"the daemon exited with status {subject.exit_status}"
     shutil.rmtree(root)
     shutil.rmtree(subject.objects, ignore_errors=True)
     return {

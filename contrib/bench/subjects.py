@@ -360,7 +360,7 @@ class S3fsSubject(DaemonSubject):
 
 
 def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
-    """Unmount; retry for a few seconds, because an ended process may still have a file open."""
+    """Unmount; retry for a few seconds, because an exited process may still have a file open."""
     deadline = time.monotonic() + BUSY_S_MAX
     while process.poll() is None and _is_mounted(mountpoint):
         late = time.monotonic() > deadline

@@ -35,7 +35,7 @@ class MissingProgramError(Exception):
 
 
 class Finished(NamedTuple):
-    """The result of a program that ended, or was killed after its time limit."""
+    """The result of a program that exited, or was killed after its time limit."""
 
     status: int | None  # exit status of the program; None if the program was killed
     output: str

@@ -128,7 +128,7 @@ class S3Bucket:
     def close(self) -> None:
         """End the server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # ignored if the process has ended
+            self._server.process.send_signal(signal.SIGCONT)  # ignored if the process has exited
         self._context.close()
 
 

@@ -97,7 +97,7 @@ class Commands:
             )
         if expected is not None and done.status not in expected:
             raise FindingError(
-                f"the command {shown}\nended with status {done.status}, expected "
+                f"the command {shown}\nexited with status {done.status}, expected "
                 f"{sorted(expected)}:\n"
                 f"{done.out[-3000:]}{done.err}"
             )

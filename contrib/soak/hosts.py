@@ -80,7 +80,7 @@ class Host:
         return found
 
     def umount(self, *words: str, expected: Collection[int] | None = (0,)) -> Done:
-        """Unmount, and wait until the daemon ends."""
+        """Unmount, and wait until the daemon exits."""
         done = self.run("umount", *words, self.mnt, expected=expected)
         if not self.is_mounted():
             self.wait_until_gone()
@@ -89,7 +89,7 @@ class Host:
     # --- the daemon ------------------------------------------------------------------------------
 
     def is_mounted(self) -> bool:
-        """Return whether the mount table has the mount, even if its daemon has ended."""
+        """Return whether the mount table has the mount, even if its daemon has exited."""
         return any(
             line.split()[4] == str(self.mnt)
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -112,7 +112,7 @@ class Host:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait_until_gone(self) -> None:
-        """Wait until the daemon has ended.
+        """Wait until the daemon has exited.
 
         Raises:
             FindingError: the daemon does not end.

@@ -260,7 +260,7 @@ async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     try:
         return await request_status(place)
     except (NotMountedError, ControlError):
-        return None  # an ending process or another fsck holds the lock; opening waits for it
+        return None  # an exiting process or another fsck holds the lock; opening waits for it
 
 
 def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:

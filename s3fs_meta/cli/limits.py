@@ -16,7 +16,7 @@ COMPLETED_STATES_MAX: Final = 2  # two states are enough to see that the choice 
 # --- s3fs-meta umount ---------------------------------------------------------------------------
 # Time for the daemon to end after an unmount, if no process visibly uses the mount.
 HELD_S_MAX: Final = 5.0
-HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has ended
+HELD_PAUSE_S: Final = 0.1  # pause between two checks whether the daemon has exited
 # Number of unmount attempts: the daemon makes a mountpoint busy for milliseconds at most.
 BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1

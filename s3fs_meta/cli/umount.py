@@ -121,7 +121,7 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
 async def _unmount_and_wait(
     place: Target, front: Front, force: bool, left: str, watch: UploadWatch
 ) -> None:
-    """Unmount, and wait until the daemon has ended.
+    """Unmount, and wait until the daemon has exited.
 
     Raises:
         InUseError: processes still use the filesystem, and *force* is not set.
@@ -159,7 +159,7 @@ async def _unmount_and_wait(
                 front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
-            front.notice(f"the filesystem is in use {used}; the daemon ends because of --force")
+            front.notice(f"the filesystem is in use {used}; the daemon exits because of --force")
             await request_end(place)
     if result.get("kind") == KILLED:
         await trio.to_thread.run_sync(_judge_killed, place, front)

@@ -174,7 +174,7 @@ class WriteBack:
         """Send one request to the write-back process; start the process if none runs.
 
         Raises:
-            OSError: the request failed, or the process ended.
+            OSError: the request failed, or the process exited.
         """
         if self._process is None:
             self._process = CollectingProcess(self._place, self._barrier.name)
@@ -197,7 +197,7 @@ class WriteBack:
 
 
 class ProcessEndedError(OSError):
-    """The write-back process ended; the next request starts a new process."""
+    """The write-back process exited; the next request starts a new process."""
 
 
 class CollectingProcess:
@@ -248,7 +248,7 @@ class CollectingProcess:
         try:
             await self._socket.send(b"%d %d\n" % (self._asked, device))
         except OSError as exc:
-            raise ProcessEndedError("the write-back process ended before the request") from exc
+            raise ProcessEndedError("the write-back process exited before the request") from exc
         outcome, _, why = (await self._answer()).partition(" ")
         if outcome != "done":
             code, _, text = why.partition(" ")
@@ -261,7 +261,7 @@ class CollectingProcess:
             except OSError:
                 piece = b""
             if not piece:
-                raise ProcessEndedError("the write-back process ended without a reply")
+                raise ProcessEndedError("the write-back process exited without a reply")
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         number, _, answer = os.fsdecode(line).partition(" ")

@@ -4,7 +4,7 @@ Owns: the system calls that may wait for the daemon. Does not know: how the daem
 writes. The daemon must not make these system calls itself. A thread that waits in the kernel for a
 reply of its own process prevents a killed daemon from exiting, and keeps ``/dev/fuse`` open. The
 write-back process is started by execve(2) and inherits only a socket of the daemon. It may be
-killed at any time, and ends when the socket is closed or its parent ends.
+killed at any time, and exits when the socket is closed or its parent exits.
 
 The protocol has one line per request and one per reply, on standard input and output:
 
@@ -108,7 +108,7 @@ def _mountpoints(process: bytes, device: int) -> list[bytes]:
         with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
             found = [line.split(b" ")[2:5] for line in lines]
     except OSError:
-        return []  # the process has ended, or this user may not inspect it
+        return []  # the process has exited, or this user may not inspect it
     return [
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), path)
         for one, root, path in found
@@ -141,13 +141,13 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 def main(place: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process, and end with the daemon."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it ends itself
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it exits itself
     os.chdir("/")  # a working directory on a mount would keep that mount busy
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # the parent ended before PR_SET_PDEATHSIG was set
+        return  # the parent exited before PR_SET_PDEATHSIG was set
     where, barrier = os.fsencode(place), os.fsencode(name)
     serve(0, 1, lambda device: collect(where, barrier, device))
 

@@ -118,7 +118,7 @@ def run_in_background(
 
 
 def _wait_for_end(pid: int) -> None:
-    """Wait up to CHILD_END_S_MAX for the end of a child that was told to end.
+    """Wait up to CHILD_END_S_MAX for the exit of a child that was told to exit.
 
     After the child's end nothing is mounted, and the caller can remove the mountpoint.
     """

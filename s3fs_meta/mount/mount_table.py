@@ -111,7 +111,7 @@ def is_automount(mountpoint: str) -> bool:
 
 
 def is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount's daemon has ended; False if this user may not query the kernel.
+    """Return whether a mount's daemon has exited; False if this user may not query the kernel.
 
     The kernel keeps the mount of a killed daemon. statfs(2) is never answered from a cache, and
     waits for a running daemon that does not answer.

@@ -32,7 +32,7 @@ from s3fs_meta.settings import (
 )
 from s3fs_meta.sync.volume import OpenOptions
 
-LOCK_WAIT_S: Final = 10.0  # maximum wait for the lock of an ending process
+LOCK_WAIT_S: Final = 10.0  # maximum wait for the lock of an exiting process
 
 # Mount options that are also options of the command.
 _FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")

@@ -50,7 +50,7 @@ def ranked(copy: Recent, within_s: float) -> dict[str, Any]:
 
 
 def process_of(sender: Sender) -> Process:
-    """Return the process of a thread that sent a request; an ended process has no name."""
+    """Return the process of a thread that sent a request; an exited process has no name."""
     if sender.uid is None:
         return Process(None, WRITE_BACK, None)
     if sender.thread == 0:
@@ -66,7 +66,7 @@ def process_of(sender: Sender) -> Process:
 
 
 def supplementary_groups(pid: int) -> frozenset[int]:
-    """Return the supplementary groups of a process; an ended process has no groups.
+    """Return the supplementary groups of a process; an exited process has no groups.
 
     Source: proc_pid_status(5).
     """

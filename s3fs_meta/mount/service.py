@@ -170,14 +170,14 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
         if present is not None:
             await _wait_for_end(present, plan, front)
         elif state_dir.is_locked_by_other:
-            return  # fsck or an ending process holds the lock; open_filesystem waits for it
+            return  # fsck or an exiting process holds the lock; open_filesystem waits for it
     await dead_mount.is_left(plan.mountpoint, plan.place.url)
 
 
 async def _present_mount(plan: MountPlan) -> dict[str, Any] | None:
     """Return the figures of the mount that uses the state directory; None without an answer.
 
-    A killed daemon holds the lock until its process has ended. If its mount is still on the
+    A killed daemon holds the lock until its process has exited. If its mount is still on the
     mountpoint, wait for the end.
     """
     with LockWatch(plan.place.state) as watch:

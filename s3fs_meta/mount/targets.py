@@ -452,7 +452,7 @@ def inner_namespaces() -> set[int]:
         if _PID.fullmatch(process.name):
             with contextlib.suppress(
                 FileNotFoundError, ProcessLookupError
-            ):  # the process has ended
+            ):  # the process has exited
                 if _is_in_inner_namespace(process):
                     found.add(os.stat(process / "ns" / "pid").st_ino)
     return found

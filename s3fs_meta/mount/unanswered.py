@@ -62,7 +62,7 @@ def _mounted(place: Target) -> Mounted | None:
 
 
 def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount's daemon has ended; False if the kernel does not answer in time."""
+    """Return whether a mount's daemon has exited; False if the kernel does not answer in time."""
     found: list[bool] = []
     asking = threading.Thread(
         target=lambda: found.append(mount_table.is_disconnected(mountpoint)), daemon=True

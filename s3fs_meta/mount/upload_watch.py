@@ -153,7 +153,7 @@ class UploadWatch:
             try:
                 figures = await request_status(self._place)
             except NotMountedError:
-                return  # the daemon has ended; the waiting command reports its outcome
+                return  # the daemon has exited; the waiting command reports its outcome
             except ControlError as exc:
                 if not self._is_mute:
                     self._front.notice(exc.message)

@@ -131,7 +131,7 @@ def _screen(watching: "subprocess.Popen[str]", mountpoint: Path) -> str:
     while not lines or END not in lines[-1]:
         os.statvfs(mountpoint)  # The kernel does not cache the result.
         lines.append(watching.stdout.readline())
-        assert lines[-1], "the command has ended"
+        assert lines[-1], "the command has exited"
     return "".join(lines)
 
 

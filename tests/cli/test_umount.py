@@ -77,7 +77,7 @@ def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> 
 def test_umount_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The command in the error unmounts the bind mount, and then the daemon ends."""
+    """The command in the error unmounts the bind mount, and then the daemon exits."""
     other = tmp_path / "other place"
     other.mkdir()
     subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)

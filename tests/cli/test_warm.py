@@ -234,7 +234,7 @@ def test_warm_shows_progress_until_an_interrupt(program: Program, mounted: Place
         while b"downloading" not in shown:
             shown += os.read(ours, 4096)
         running.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # EIO means that the command has ended.
+        with contextlib.suppress(OSError):  # EIO means that the command has exited.
             while more := os.read(ours, 4096):
                 shown += more
         running.wait(PROCESS_S_MAX)

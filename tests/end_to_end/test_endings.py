@@ -35,7 +35,7 @@ def processes_of(url: str) -> list[int]:
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
-            continue  # The process has ended.
+            continue  # The process has exited.
         if url.encode() in words:
             found.append(int(path.parent.name))
     return found

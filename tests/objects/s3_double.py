@@ -61,7 +61,7 @@ class Drop(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """Send no answer until the server ends."""
+    """Send no answer until the server exits."""
 
 
 class ReadSlowly(NamedTuple):

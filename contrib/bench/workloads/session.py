@@ -183,7 +183,7 @@ def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
     """Run a command; return its output.
 
     After *timeout_s* the command is killed. This method does not wait for a process that the
-    kernel cannot kill; the process ends when the caller aborts its filesystem.
+    kernel cannot kill; the process exits when the caller aborts its filesystem.
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

@@ -45,7 +45,7 @@ class Connection:
         """Send a message.
 
         Raises:
-            trio.BrokenResourceError: the other process has ended.
+            trio.BrokenResourceError: the other process has exited.
         """
         text = json.dumps(fields).encode()
         assert len(text) <= RESTORE_MESSAGE_BYTES_MAX, "the parts of a message are bounded"

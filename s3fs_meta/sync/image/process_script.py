@@ -2,7 +2,7 @@
 
 Owns: the properties of the process. Does not know: restores (``process_worker``).
 The daemon starts the process by execve(2), with a socket as descriptor 0. The process has no other
-open file of the daemon, and ends with the daemon.
+open file of the daemon, and exits with the daemon.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ NICE = 10  # a restore must not slow down requests to the mount
 def main(parent: str, *path: str) -> None:
     """Prepare the process, then restore one database."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # only the daemon decides when this process ends
+        signal.signal(number, signal.SIG_IGN)  # only the daemon decides when this process exits
     os.closerange(1, os.sysconf("SC_OPEN_MAX"))
     for _ in ("stdout", "stderr"):
         os.open(os.devnull, os.O_WRONLY)
@@ -27,7 +27,7 @@ def main(parent: str, *path: str) -> None:
     os.nice(NICE)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # the daemon ended before PR_SET_PDEATHSIG took effect
+        return  # the daemon exited before PR_SET_PDEATHSIG took effect
     sys.path[:] = path
     from s3fs_meta import memory_allocator
     from s3fs_meta.sync.image import process_worker

@@ -2,7 +2,7 @@
 
 Owns: the store whose requests the daemon carries out, and the run of one restore.
 Does not know: credentials, the server of the URL, the daemon's database.
-Keeps: the process ends when the daemon closes the connection.
+Keeps: the process exits when the daemon closes the connection.
 Design: docs/design/performance.md, "Restores of the past".
 """
 
@@ -32,7 +32,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 
 _LOG_RECORDS_MAX: Final = 100
-_DAEMON_ENDED: Final = 3  # exit status after the daemon ended; no process reads it
+_DAEMON_ENDED: Final = 3  # exit status after the daemon exited; no process reads it
 
 
 class DaemonStore:

@@ -1,9 +1,9 @@
 """Restoring a database in a process of its own, so that the daemon's requests do not wait for it.
 
-Owns: starting, serving and ending the process. Does not know: how a database is restored.
+Owns: starting, serving and stopping the process. Does not know: how a database is restored.
 Keeps: the process gets no credentials: the daemon reads the objects for it, with the daemon's
 retries, limits and counts. It gets the keys of the filesystem through its socket.
-Tasks: the main thread must start the process, because the process ends with the thread that started
+Tasks: the main thread must start the process, because the process exits with the thread that started
 it.
 Design: docs/design/performance.md, "Restores of the past".
 """
@@ -42,7 +42,7 @@ _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 # maximum seconds that ``end`` waits: the process waits twice at most
 _END_S_MAX: Final = 3 * RESTORER_END_S_MAX
-_POLL_S: Final = 0.005  # seconds between two checks whether the process has ended
+_POLL_S: Final = 0.005  # seconds between two checks whether the process has exited
 
 
 class ProcessRestorer:
@@ -172,7 +172,7 @@ class _Process:
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
             try:
-                # A session of its own keeps ^C at a foreground mount from ending the process.
+                # A session of its own keeps ^C at a foreground mount from killing the process.
                 self._pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
                 )

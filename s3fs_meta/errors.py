@@ -256,7 +256,7 @@ class TransientStoreError(StoreError):
 
 
 class PermanentStoreError(StoreError):
-    """A store request failed, and a retry would fail, too."""
+    """A store request failed, and a retry would also fail."""
 
 
 class StoreUnavailableError(PermanentStoreError):

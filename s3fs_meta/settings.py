@@ -52,7 +52,7 @@ REFUSED_WORDS: Final[Mapping[str, str]] = {
     " changed by unmounting and mounting again",
     "iversion": "inodes have no version that counts their changes",
     "lazytime": "times are not kept in memory longer than other changes; noatime writes fewer",
-    "mand": "Linux has no mandatory locks any more",
+    "mand": "Linux no longer has mandatory locks",
     "noacl": "ACLs cannot be switched off",
     "norelatime": "write strictatime for every access, or noatime for none",
     "nosymfollow": "symbolic links are followed",

@@ -1,7 +1,7 @@
 """Pages that take longer than a click should: made in the background, while the browser waits.
 
 Owns: the pages that are being made, and their bounds. Does not know: URLs, HTML.
-Keeps: a page that no request asks for any more is cancelled; its memory is freed.
+Keeps: a page that is no longer requested is cancelled, and its memory is freed.
 Tasks: one for each page that is being made.
 """
 

@@ -325,7 +325,7 @@ class BlockCache:
         The new block takes over the file of a clean block that has no other reference, and the
         clean block is then no longer cached. A copy of the file would block the event loop for a
         millisecond, and write as many bytes. Any other block stays cached. A clean block that may
-        be the last intact copy stays, too.
+        be the last intact copy also stays.
 
         Args:
             cuts: the file is truncated, so the other bytes of the block are dropped. Otherwise the

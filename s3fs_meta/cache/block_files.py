@@ -171,7 +171,7 @@ class BlockFiles:
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
-            NoSpaceLeftError: the disk is full; *source* may have no file any more.
+            NoSpaceLeftError: the disk is full; *source* may no longer have a file.
         """
         fd = self._open.get(source)
         if fd is None:
@@ -396,10 +396,10 @@ class BlockFiles:
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
-        """Run a sync in a ``with`` block; after a failure all later syncs fail, too. In any thread.
+        """Run a sync in a ``with`` block; after a failure all later syncs also fail. In any thread.
 
         The kernel reports a lost page to one sync only. If a later sync succeeded, the lost bytes
-        would count as durable. The failure is recorded for the next mount, too.
+        would count as durable. The failure is also recorded for the next mount.
 
         Raises:
             OSError: this ``with`` block or an earlier sync failed.

@@ -159,7 +159,7 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                # Readers of neighbours get the error, too, because they have waited nearly as long.
+                # Readers of neighbours also get the error, because they have waited nearly as long.
                 unasked.error = exc
             raise
         finally:  # after a cancellation, waiting readers find no block and fetch it themselves
@@ -172,7 +172,7 @@ class Fetcher:
         """Download a run of adjacent uploaded blocks with one request.
 
         A reader that waits for a block continues as soon as that block is verified. Blocks that
-        another task is fetching are skipped. Corrupt blocks are skipped, too; their readers report
+        another task is fetching are skipped. Corrupt blocks are also skipped; their readers report
         them.
 
         Args:
@@ -275,7 +275,7 @@ class Fetcher:
                 self.fetched_blocks += len(unpacked)
 
     async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
-        """Fetch a block alone after a failure; if this fails, too, fetch it from another location.
+        """Fetch a block alone after a failure; if this also fails, fetch it from another location.
 
         Raises:
             ObjectMissingError, FormatError: the block is damaged, and has no other intact location.

@@ -52,7 +52,7 @@ class CacheIndex:
         # times of the last writes to dirty blocks, the oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
         self._sealed: dict[BlockId, None] = {}  # sealed blocks in the order of sealing
-        self.unnamed: set[BlockId] = set()  # sealed blocks to which no block map refers any more
+        self.unnamed: set[BlockId] = set()  # sealed blocks to which block maps no longer refer
         self._unsynced: set[BlockId] = set()
         # lengths that dirty and sealed blocks had at the last sync
         self._synced: dict[BlockId, int] = {}

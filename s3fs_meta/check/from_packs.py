@@ -235,7 +235,7 @@ async def _images_of_old_points(
 ) -> set[ObjectKey]:
     """Return the manifests of images that only kept points need, as changelogs after them are gone.
 
-    These points can be restored after the rebuild, too, so names of any later image come first.
+    These points can also be restored after the rebuild, so names of any later image come first.
     """
     points = (await KeptPointReader(store, keyring, uuid).all()).points
     if not points:

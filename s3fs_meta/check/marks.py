@@ -1,7 +1,7 @@
 """Setting and removing damage marks after fsck has read packs.
 
 Owns: the selection of wrong marks, which a readable pack refutes, and of necessary marks.
-Does not know: the reading of packs (``survey.packs``), the use of marks (``sync.upload.healing``).
+Does not know: reading packs (``survey.packs``), the use of marks (``sync.upload.healing``).
 Transaction: ``settle`` opens its own, after all repairs.
 """
 
@@ -47,7 +47,7 @@ def note_packs(exam: Examination) -> None:
 def settle(exam: Examination) -> None:
     """Mark missing packs and unreadable records; remove wrong marks.
 
-    Replaced locations are marked too, because earlier transaction groups still refer to them.
+    Replaced locations are also marked, because earlier transaction groups still refer to them.
     """
     found = [
         Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)

@@ -1,7 +1,7 @@
 """Observations of the cache directory and of the bucket, in temporary tables of the database.
 
 Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
-reading packs. So invariants about files and objects are SQL queries, too, and use bounded memory.
+reading packs. So invariants about files and objects are also SQL queries, and use bounded memory.
 Does not know: the surveys (``survey``), the faults among the observations (``invariants``).
 """
 

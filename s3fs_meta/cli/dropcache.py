@@ -24,7 +24,7 @@ HELP = CommandHelp(
         "Later reads download the content again. Content that the bucket does not have yet is "
         "kept, and so are cached blocks whose location in the bucket is marked as damaged, "
         "because they may be the last copies. Content that a file outside the tree shares is "
-        "removed, too.",
+        "also removed.",
         "Pinned content is kept unless --pinned is given. Its pins stay, and the mount downloads "
         "it again in the background; run s3fs-meta unpin first to keep it out of the cache.",
         "The kernel's page cache is not dropped: echo 3 > /proc/sys/vm/drop_caches does that.",

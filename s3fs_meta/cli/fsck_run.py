@@ -4,7 +4,7 @@
     -n                    fsck opens the filesystem read-only, without acquiring the lease
     -p, -y                fsck opens the filesystem for writing, and uploads repairs
 
-Owns: the choice between these three cases, and the handling of an unreadable local database.
+Owns: the choice between these three cases, and handling an unreadable local database.
 Does not know: invariants, terminals.
 """
 

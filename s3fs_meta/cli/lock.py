@@ -18,11 +18,11 @@ HELP = CommandHelp(
     name="lock",
     summary="Make a file or a whole tree of a mounted filesystem immutable.",
     description=(
-        "No user on any host can create, write, rename or remove an entry of the tree any more, "
+        "No user on any host can create, write, rename or remove an entry of the tree any longer, "
         "or change its attributes. Reading and copying stay possible. A tree cannot be unlocked: "
         "s3fs-meta rm --locked removes the whole tree, and a copy made by s3fs-meta clone is not "
         "locked.",
-        "A file with a hard link outside the tree is locked under that name, too. If the "
+        "A file with a hard link outside the tree is also locked under that name. If the "
         "filesystem is unmounted before the command returns, only part of the tree is locked; run "
         "the command again.",
         "Only root and the user who mounted the filesystem may use the command, which checks no "

@@ -47,7 +47,7 @@ HELP = CommandHelp(
         "With PATH, the command lists only groups that changed the file or directory at PATH, or "
         "anything below the directory; the counts are those of the complete group. PATH may be "
         "its path at any retained point in time up to --until. For a file that was moved into the "
-        "directory, its earlier changes are listed, too; for a file that was moved out, its "
+        "directory, its earlier changes are also listed; for a file that was moved out, its "
         "changes until then. A read is not a change. Two kinds of groups are always listed: a "
         "group of kind image (made by fsck or rollback), which may have changed anything, and a "
         "group whose changelog is missing or damaged, with the reason. The history index in the "

@@ -197,7 +197,7 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
         return ""
     also = "; ".join(options.command("umount", one.mountpoint) for one in found)
     places = " and ".join(one.mountpoint for one in found)
-    return f"at {places}, where it is mounted, too (bind mount): {also}"
+    return f"at {places}, where it is also mounted (bind mount): {also}"
 
 
 async def _used_by(place: Target) -> str:

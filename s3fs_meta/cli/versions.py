@@ -36,7 +36,7 @@ HELP = CommandHelp(
         "at= and restore accept the number or the time as shown; the file then has its state "
         "after that change.",
         "With a path in a mounted filesystem the command queries the mount, so changes that are "
-        "not uploaded yet are listed, too. With a URL everything is read from the bucket, and "
+        "not uploaded yet are also listed. With a URL everything is read from the bucket, and "
         "PATH is relative to the root; the filesystem may be mounted on any host.",
         "The history index in the bucket lists the changelogs to read; where it is missing, all "
         "are read.",

@@ -45,10 +45,10 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
             # A trio nursery has wrapped KeyboardInterrupt in an exception group.
             print_line(program, "interrupted")
-            return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
+            return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # the event loop has stopped
         if not isinstance(exc, Exception):
             raise
-        return report(exc, program)  # noqa: ASYNC104  # no event loop runs any more
+        return report(exc, program)  # noqa: ASYNC104  # the event loop has stopped
 
 
 def _status(body: Body) -> ExitStatus | int:

@@ -40,7 +40,7 @@ class Front(Protocol):
         ...
 
     def ready(self) -> None:
-        """End the display of progress, because the user need not wait any longer."""
+        """Stop showing progress, because the user no longer has to wait."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The handlers of FUSE requests: each converts arguments, calls the filesystem, and replies.
 
-Owns: the table of operations, and the counting of lookups. Does not know: rows, blocks.
+Owns: the table of operations, and counting lookups. Does not know: rows, blocks.
 ``raw_operations`` has the handlers of requests that pyfuse3 does not support.
 Three handlers are missing on purpose:
 

@@ -1,7 +1,7 @@
 """Requests for files of past points in time (``fs.past``).
 
 Owns: the replies to lookup, open and readdir, and the errors of requests that change files.
-Does not know: the reading of past states.
+Does not know: reading past states.
 """
 
 import errno

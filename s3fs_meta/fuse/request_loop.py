@@ -1,6 +1,6 @@
 """Receiving FUSE requests without trio's scheduler while requests follow each other quickly.
 
-Owns: the waiting of pyfuse3's workers for requests. Does not know: the meaning of requests.
+Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
 For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
 costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
 ``trio`` (its asyncio layer replaces this attribute, too). Here the attribute is a ``DirectTrio``. A

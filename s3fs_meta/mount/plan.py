@@ -45,7 +45,7 @@ _VOLATILE: Final = (
 )
 _UNSYNCED: Final = "synchronous=off: power loss may lose all local changes, even fsynced ones"
 _ABANDONED: Final = (
-    "the mount option {}={} has no effect any more, and the next release refuses it; remove it"
+    "the mount option {}={} no longer has an effect, and the next release refuses it; remove it"
 )
 
 

@@ -143,7 +143,7 @@ class SupervisedFront:
         return self._front.ask(prompt)
 
     def ready(self) -> None:
-        """End the display of progress."""
+        """Stop showing progress."""
         self._front.ready()
 
 

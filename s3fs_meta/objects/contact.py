@@ -75,7 +75,7 @@ class Contact:
         except TransientStoreError as exc:
             self._note_failure(exc)
             raise
-        except S3fsError:  # an error of the server is an answer, too
+        except S3fsError:  # an error of the server is also an answer
             self._note_answer()
             raise
         finally:

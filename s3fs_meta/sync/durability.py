@@ -217,7 +217,7 @@ class Durability:
 
         Raises:
             OSError, DatabaseError: operations are not durable. The mount is read-only from now on,
-                and every later call is refused, too, because the kernel reports a lost page only
+                and every later call is also refused, because the kernel reports a lost page only
                 once.
         """
         self._require_sound()

@@ -208,7 +208,7 @@ class PointKeeper:
         floor = chain.wanted_floor(volume.db, present)
         if link.txg < floor:
             raise SettingsError(
-                f"txg {link.txg} is not retained any more: the oldest retained txg is {floor}"
+                f"txg {link.txg} is no longer retained: the oldest retained txg is {floor}"
             )
         return link
 

@@ -74,7 +74,7 @@ async def survey(
         store: the bucket.
         keyring: the keys of the filesystem.
         progress: called with the number of listed objects.
-        deep: read the pieces of the kept images, too.
+        deep: also read the pieces of the kept images.
         epoch: the current epoch. Writers of earlier epochs are fenced and add no rows of their packs.
         rescue: copy readable blocks of damaged packs to the cache directory.
 

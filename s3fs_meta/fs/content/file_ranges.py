@@ -1,7 +1,7 @@
 """Operations on ranges of a file: find data and holes, make holes, share blocks with another file.
 
 Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, these
-change only rows. Does not know: requests, the writing of bytes (``file_data``).
+change only rows. Does not know: requests, writing bytes (``file_data``).
 A long operation works in slices. After each slice, and after a kill, the file is valid. As with
 write(2), an interrupted operation may be incomplete.
 """
@@ -87,7 +87,7 @@ class FileRanges:
         """Return the offset of the next data or hole; this is *offset* itself if it is inside.
 
         Data are the bytes from the start of a block to the end of its content. All other bytes
-        read as zeros and are holes; the end of the file is a hole, too. Source: lseek(2).
+        read as zeros and are holes; the end of the file is also a hole. Source: lseek(2).
 
         Raises:
             NoDataError: *offset* is beyond the end of the file, or only a hole follows.

@@ -84,7 +84,7 @@ class OpenPoints:
 
         Args:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
-            disk: the local disk, which the present filesystem needs, too.
+            disk: the local disk, which the present filesystem also needs.
             state_of: returns the directory for the temporary state of a txg.
             find_elsewhere: finds the content of a block that is no longer at its recorded location.
             is_shared: several users may send requests.

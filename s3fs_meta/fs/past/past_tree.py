@@ -1,7 +1,7 @@
 """The tree of the past: points in time as directories, with the files of that time.
 
 Owns: inode numbers of the past, attributes as programs see them, reading of content.
-Does not know: FUSE, the opening of a point in time (``open_points``).
+Does not know: FUSE, opening a point in time (``open_points``).
 Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of the past have no
 effect. A number of the past is never that of a living inode, and never given to another file.
 Tasks: any handler.

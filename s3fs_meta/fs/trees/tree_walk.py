@@ -76,7 +76,7 @@ def _next_names(
 ) -> tuple[list[tuple[Ino, BlockIndex]], int]:
     """Read one slice of the names of directories; keep the directories among them.
 
-    A directory that is already kept, because it is a root too, keeps its position: it is read once.
+    A directory that is already kept, because it is also a root, keeps its position: it is read once.
 
     Returns:
         The inodes that are not directories, each once, and the number of names.

@@ -289,7 +289,7 @@ class _Download:
         """Download one run; if the run contains damaged blocks, request its blocks one by one.
 
         Raises:
-            S3fsError: all further runs would fail, too.
+            S3fsError: all further runs would also fail.
         """
         began_s = trio.current_time()
         size_bytes = sum(each.plain_bytes for each in run)

@@ -1,7 +1,7 @@
 """A second, read-only database next to the open one: an earlier state of the same filesystem.
 
 Owns: attaching and detaching its file. Does not know: tables.
-Keeps: the file is opened read-only and without locks; its owner may have it open, too, but does not
+Keeps: the file is opened read-only and without locks; its owner may also have it open, but does not
 change it. It is attached and detached while no group is open, because SQLite cannot detach a database
 that a transaction reads.
 Source: https://www.sqlite.org/lang_attach.html

@@ -1,7 +1,7 @@
 """The schema of the database: kinds of tables, creation and upgrade.
 
 Owns: reading schema.sql and local.sql (which define the rows), the lists of tables, the upgrade from
-an earlier schema version. Does not know: the opening of databases, the recording of changes.
+an earlier schema version. Does not know: opening databases, recording changes.
 
 Every database is upgraded when it is opened: local databases, images, and copies of earlier points
 in time. The upgrade is not recorded as a change, so all hosts that follow one chain must get equal

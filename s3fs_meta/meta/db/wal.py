@@ -90,7 +90,7 @@ class Wal:
         self._fd, self._close = fd, weakref.finalize(self, os.close, fd)
 
     def close(self, connection: apsw.Connection) -> None:
-        """Prepare to close the writing connection; no thread may sync any more.
+        """Prepare to close the writing connection; no thread may sync any longer.
 
         The connection must have no open transaction. Closing it would checkpoint the log without
         reporting an error, so the checkpoint is made here.

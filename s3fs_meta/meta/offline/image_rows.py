@@ -1,7 +1,7 @@
 """Adopting rows of a damaged image into a database that is rebuilt from packs.
 
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
-Does not know: the reading of rows, pack objects.
+Does not know: reading rows, pack objects.
 Keeps: a block has a location only if the index of a pack confirms it. A file whose inode was read
 has its blocks as of the image; newer content becomes a separate file. If rows of the
 file's block map could not be read, these blocks are taken from packs. fsck repairs contradictions

@@ -53,7 +53,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
-        old.pragma("journal_mode", "delete")  # the old file must not need a log any more
+        old.pragma("journal_mode", "delete")  # the old file must no longer need a log
         before = old.execute(counters.SELECT).fetchall()
         create_empty(resized)
         old.pragma("page_size", page_size)

@@ -108,7 +108,7 @@ def intact(db: Database, content_hash: bytes) -> BlockRow | None:
     """Return the oldest block with a content hash to deduplicate onto, or None without one.
 
     Blocks without references are skipped, because a changelog reported their deletion. Blocks whose
-    location is marked as damaged are skipped, too.
+    location is marked as damaged are also skipped.
     """
     for row in by_hash(db, content_hash):
         if row.refs > 0 and row.pack is not None and not is_damaged(db, row):

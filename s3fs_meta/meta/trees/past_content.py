@@ -2,7 +2,7 @@
 
 Owns: the choice of a present block for each past block, new rows for blocks whose number is not in
 use any more, and the revival of packs.
-Does not know: the copying of names (``tree_copies``), the reason for attaching the past database.
+Does not know: copying names (``tree_copies``), the reason for attaching the past database.
 Keeps: a block has a location only in a pack that is stored, not condemned, and not marked as
 damaged. All changes of one call are in one group, which checks the packs as well.
 

@@ -48,7 +48,7 @@ class Mend:
 
     # abandon all txgs after this txg, even txgs of another writer; None: the user chose no txg
     end_at: Txg | None = None
-    # True: the user chose an earlier end of the chain, so txgs of other hosts are abandoned, too.
+    # True: the user chose an earlier end of the chain, so txgs of other hosts are also abandoned.
     anything: bool = False
     # True: publish the local state if the bucket lacks the last txg of this host
     publish_local: bool = False
@@ -87,7 +87,7 @@ def put_back(why: str) -> str:
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason comes from ``put_back``, so that packs may be missing, too."""
+    """Return whether a reason comes from ``put_back``, so that packs may also be missing."""
     return why.startswith(_PUT_BACK)
 
 

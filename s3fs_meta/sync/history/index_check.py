@@ -1,7 +1,7 @@
 """Comparing index objects of the history with the changelogs that they describe.
 
 Owns: finding index objects that are damaged or contradict their changelogs.
-Does not know: the removal of index objects (fsck), and their replacement (``index_writer``).
+Does not know: removing index objects (fsck) and replacing them (``index_writer``).
 Keeps: an index object is reported only if everything that it describes was read. A missing or
 damaged changelog is not a fault of the index.
 """

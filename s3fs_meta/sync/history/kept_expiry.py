@@ -102,7 +102,7 @@ def judge(
 def _latest_of_each(periods: Sequence[tuple[int, ...]], count: int) -> list[int]:
     """Return the indices of the latest points in the last *count* periods that have a point.
 
-    If there are fewer periods, the oldest point stays, too, until later ones have replaced it.
+    If there are fewer periods, the oldest point also stays, until later ones have replaced it.
     """
     found: list[int] = []
     last: tuple[int, ...] | None = None

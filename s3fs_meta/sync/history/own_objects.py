@@ -3,7 +3,7 @@
 Owns: the proof. Does not know: why a caller needs the proof.
 Keeps: this filesystem wrote an object if its keys decrypt or verify the object under its own key.
 It also wrote an object that belongs to an image of which another object was verified, or whose
-pieces a verified manifest names. Checksums of a plain filesystem are keyed, too, so objects of
+pieces a verified manifest names. Checksums of a plain filesystem are also keyed, so objects of
 another filesystem fail verification.
 """
 

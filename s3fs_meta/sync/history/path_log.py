@@ -6,7 +6,7 @@ unknown. Memory does not grow with the history.
 
 The history index lists the inodes that a run of txgs changed. An inode belongs to the path if one
 of its parent directories, or a parent of those, is an inode of the path. The present parents are in
-the database. The former parents belong to removed names, which the index lists, too. The search
+the database. The former parents belong to removed names, which the index also lists. The search
 begins at the last txg. So when it reaches a run, it knows all names that were removed after the
 run.
 
@@ -104,7 +104,7 @@ class PathLog:
         """Return the parts of a run that may have changed the path; store names of other parts.
 
         The index may lack the changes of a part. A name that was removed in this part may connect
-        an inode of an earlier part with the path. So earlier parts are examined, too.
+        an inode of an earlier part with the path. So earlier parts are also examined.
         """
         step = HISTORY_FAN_OUT ** (index.level - 1)
 

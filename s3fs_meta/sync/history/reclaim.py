@@ -276,7 +276,7 @@ class Reclaimer:
         """Condemn a pack that died before the floor; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the pack has no row any more, or blocks use it or will use it soon
+            return False  # the pack no longer has a row, or blocks use it or will use it soon
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:

@@ -57,7 +57,7 @@ class Connection:
     async def receive(self) -> Message | None:
         """Return the next message, None at the end of the connection.
 
-        A message that is longer than any valid message ends the connection, too.
+        A message that is longer than any valid message also ends the connection.
         """
         start = await self._bytes(_LENGTHS.size)
         if start is None:

@@ -283,7 +283,7 @@ class Restorer:
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
-            # the replay without level objects fails, too, so report the first error
+            # the replay without level objects also fails, so report the first error
             raise by_levels from None
         self.notices.append(
             f"changelogs are used instead of the level object {misleading}: {by_levels}"

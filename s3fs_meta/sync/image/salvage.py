@@ -140,7 +140,7 @@ class Salvager:
                 key,
                 manifest.database_bytes,
             )
-            return None  # the last piece is missing, too, so the size may be false
+            return None  # the last piece is also missing, so the size may be false
         await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):

@@ -62,7 +62,7 @@ async def put_back(
     try:
         await watch.require(link)
     except OlderBucketError as exc:
-        why = f"{lost.why}, and {key_of(link.txg)}, this host's last changelog, is lost, too"
+        why = f"{lost.why}, and {key_of(link.txg)}, this host's last changelog, is also lost"
         raise LostLeaseError(lost.url, why, lost.etag, _ADVICE) from exc
     for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):

@@ -179,7 +179,7 @@ class Chooser:
         self._publishes = rules.publishes
         self.left: ReplacedState | None = None
         self.lost_end = ""  # why this host's last changelog cannot be read from the bucket
-        # True if the bucket was reset to an older copy, which may lack packs, too.
+        # True if the bucket was reset to an older copy, which may also lack packs.
         self.is_put_back = False
         self.replaces = False  # True if the local state will replace another history in the bucket
         self.notices: list[str] = []  # facts to show to the user, one line each

@@ -367,7 +367,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
 
     Args:
         volume: returned by ``open_filesystem``.
-        release: release the lease, too; only allowed if the bucket has all changes.
+        release: also release the lease; only allowed if the bucket has all changes.
 
     Raises:
         StoreError: the lease was not released; the local state is clean.

@@ -5,7 +5,7 @@
              the next txg repairs every file that shares the block, on every host
 
 Equal content that a program writes heals a damaged block when it is uploaded (``move_damaged``). A
-clean cached copy heals the block, too: the uploader stores it like a block that compaction moves.
+clean cached copy also heals the block: the uploader stores it like a block that compaction moves.
 An equal block in another pack heals it at once.
 
 Owns: the decisions when a mark is set, and which blocks are healed. Does not know: how damage is
@@ -71,7 +71,7 @@ class DamageMarker:
     def note(self, located: Located, is_gone: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        If one record of a pack is damaged, other records may be damaged, too, because the object
+        If one record of a pack is damaged, other records may also be damaged, because the object
         may be truncated or exchanged. So no new block shares a location in the pack until fsck
         --deep has read the complete pack.
         """

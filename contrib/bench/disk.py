@@ -62,7 +62,7 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
 
 
 def _wait_until_freed(device: str) -> None:
-    """Wait until no process uses the disk any more, so that its image takes no space.
+    """Wait until processes no longer use the disk, so that its image takes no space.
 
     A daemon that a benchmark unmounted may still be ending.
     """

@@ -2,7 +2,7 @@
 
 The proxy delays each request before it forwards the first byte. A request with ``Expect:
 100-continue`` is delayed again before its body, because it needs a second round trip. The proxy
-does not limit the bandwidth, and does not delay the opening of connections. It forwards bodies with
+does not limit the bandwidth, and does not delay new connections. It forwards bodies with
 splice(2). The proxy runs in a separate process, so that it does not share the interpreter lock
 with a client.
 

@@ -83,7 +83,7 @@ async def test_rebuild_prefers_a_damaged_image_to_the_image_of_an_old_kept_point
 async def test_rebuild_uses_the_image_of_a_kept_point_that_leads_to_the_present(
     power: Power,
 ) -> None:
-    """The image is one of the retained images, too."""
+    """The image is also one of the retained images."""
     await fill_around_a_kept_point(power, passed=False)
     del power.store.objects[changelog.key_of(Txg(1))]
     await damage_images(power)

@@ -85,7 +85,7 @@ def test_umount_names_a_bind_mount_that_keeps_the_filesystem_busy(
         done = program.run("umount", mounted.mountpoint)
         assert mount_table.find(str(mounted.mountpoint)) is None
         assert done.returncode == ExitStatus.IN_USE
-        assert f"in use at {other}, where it is mounted, too (bind mount)" in done.stderr
+        assert f"in use at {other}, where it is also mounted (bind mount)" in done.stderr
         assert f"s3fs-meta umount '{other}'" in done.stderr
     finally:
         program.ok("umount", other)

@@ -115,7 +115,7 @@ def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
 
 
 def kill(figures: dict[str, Any]) -> None:
-    """Kill a daemon, and require that its write-back process exits, too."""
+    """Kill a daemon, and require that its write-back process also exits."""
     os.kill(figures["pid"], signal.SIGKILL)
     wait_until_gone(figures["pid"])
     if figures["kernel"]["collector_pid"] is not None:

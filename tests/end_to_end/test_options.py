@@ -91,7 +91,7 @@ def test_mount_accepts_options_without_effect(place: Place, program: Program) ->
     assert done.returncode == 0, done.stderr
     for part in old.split(","):
         name, value = part.split("=")
-        assert f"the mount option {name}={value} has no effect any more" in done.stderr
+        assert f"the mount option {name}={value} no longer has an effect" in done.stderr
     (place.mountpoint / "f").touch()
     os.truncate(place.mountpoint / "f", 1 << 20)
     with open(place.mountpoint / "f", "rb") as file:

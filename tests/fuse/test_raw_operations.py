@@ -407,7 +407,7 @@ def make_nameless(root: Path) -> None:
 
 
 async def test_file_made_with_o_tmpfile_can_be_linked(mounted: Mounted) -> None:
-    """A file made with O_TMPFILE can be linked, unless O_EXCL was given, too."""
+    """A file made with O_TMPFILE can be linked, unless O_EXCL was also given."""
     await mounted.run(make_nameless, mounted.path)
     assert await mounted.run((mounted.path / "f").read_bytes) == b"content"
     found = await mounted.run((mounted.path / "f").stat)

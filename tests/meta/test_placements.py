@@ -138,7 +138,7 @@ def test_placement_of_an_unreferenced_block_deletes_its_rows(
 def test_placement_of_an_overwritten_block_keeps_the_new_block(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """A block that was overwritten during its upload has no reference any more."""
+    """A block that was overwritten during its upload no longer has a reference."""
     old = write_block(db, ino)
     let_go(db, ino)
     new = write_block(db, ino)

@@ -241,7 +241,7 @@ async def test_interrupted_listing_resumes_after_the_last_key(
 async def test_error_of_a_listing_names_its_prefix(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The error of a listing names an empty prefix, too."""
+    """The error of a listing also names an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match="for the list of objects after"):

@@ -26,7 +26,7 @@ CONTENT = b"hello" * 1000
 async def test_failed_checkpoint_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint first syncs the log. If that sync fails, every later fsync must fail, too."""
+    """A checkpoint first syncs the log. If that sync fails, every later fsync must also fail."""
     monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:

@@ -31,7 +31,7 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
 
 
 async def test_destroy_deletes_all_own_objects(power: Power) -> None:
-    """Own objects that only a listing of the bucket shows are deleted, too."""
+    """Own objects that only a listing of the bucket shows are also deleted."""
     await use(power)
     await remove(power)
 

@@ -67,7 +67,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # The unshipped changes become a point in time, too.
+    assert done.before.txg > past.txg  # The unshipped changes also become a point in time.
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]

@@ -365,7 +365,7 @@ def names(fd: str, path: Path) -> bool:
 def test_no_sync_succeeds_after_a_checkpoint_failed_to_sync_the_log(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
-    """SQLite received the only report of the lost pages, so later syncs must fail, too."""
+    """SQLite received the only report of the lost pages, so later syncs must also fail."""
     monkeypatch.setattr(wal_module, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")

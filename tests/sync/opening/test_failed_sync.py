@@ -109,7 +109,7 @@ async def test_mount_after_a_failed_sync_writes_the_deleted_origin_of_a_copy_aga
 async def test_uploaded_blocks_are_verified_after_a_failed_sync(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages of uploaded blocks may be lost, too; readers then get the content from the bucket."""
+    """Pages of uploaded blocks may also be lost; readers then get the content from the bucket."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()

@@ -150,7 +150,7 @@ def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[l
 
 
 async def test_removed_file_whose_block_is_being_moved_leaves_no_row(power: Power) -> None:
-    """The row of a moved block is deleted if no file uses the block any more."""
+    """The row of a moved block is deleted if files no longer use the block."""
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()

@@ -4,13 +4,13 @@ page server a server of ``mount.http_server`` on loopback, with headers that pro
 access      the one-time token in the URL, the cookie and the secret path that replace it
 source      one filesystem: points in time, files and their content, from the bucket alone
 site        which page or download a request gets
-pending     pages that take longer than a click should; the browser shows a page that waits for them
+pending     slow pages, made in the background while the browser shows a waiting page
 time line   the retained txgs in runs, with the number of changed files; ``time_plot`` places them
-archive     a folder as tar or zip, made while it is sent
-sizes       the folders of a point in time, added up; ``tree_map`` places them
+archive     a folder as tar or zip, created while it is sent
+sizes       the total sizes of all folders at a point in time; ``tree_map`` places them
 mount watch the figures of the mount in the last hour
 
-Start at ``command.serve``, then ``site``. ``templates`` makes pages with jinja2, an optional
+Start at ``command.serve``, then ``site``. ``templates`` renders pages with jinja2, an optional
 dependency.
 Below: mount (opening a bucket, HTTP), export (walking a tree), fs.past (open points in time), sync
 (history, content of blocks). Above: cli.

@@ -1,4 +1,4 @@
-"""The entries of an archive, and the combination of its small pieces.
+"""The entries of an archive, and a buffer that combines small pieces.
 
 Owns: the bounds for all kinds of archives. Does not know: formats (``tar_stream``, ``zip_stream``).
 Keeps: every walk ends, even if damaged metadata put a directory into itself.

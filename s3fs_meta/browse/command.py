@@ -1,4 +1,4 @@
-"""The server of one filesystem's pages, from its start to its end by the user.
+"""Serving the pages of one filesystem until the user stops the server.
 
 Owns: the order of steps: open, listen, announce the URL. Does not know: arguments of commands.
 """

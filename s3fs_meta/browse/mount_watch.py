@@ -3,7 +3,7 @@
 Owns: reading the figures, and the differences of two readings. Does not know: HTML, names of the
 figures (``mount.figures``).
 Keeps: at most BROWSE_SAMPLES_MAX samples. A mount that has ended or does not answer gives a sample
-without values, and never ends the server.
+without values, and never stops the server.
 Tasks: one ``run``.
 """
 

@@ -1,4 +1,4 @@
-"""Pages that take longer than a click should: made in the background, while the browser waits.
+"""Slow pages: made in the background while the browser waits.
 
 Owns: the pages that are being made, and their bounds. Does not know: URLs, HTML.
 Keeps: a page that is no longer requested is cancelled, and its memory is freed.

@@ -1,7 +1,7 @@
 """The cached sizes of all folders at recently viewed points in time.
 
 Owns: the cache. Does not know: adding up the sizes (``meta.trees.folder_sizes``).
-Keeps: the sizes of one point in time are computed at a time, in slices that let other pages run.
+Keeps: the sizes of only one point in time are computed at once, in slices, so other pages can run.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from s3fs_meta.model import Txg
 
 
 class Sizes:
-    """The folder sizes at no more than BROWSE_SIZES_MAX points in time."""
+    """The folder sizes at up to BROWSE_SIZES_MAX points in time."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Txg, FolderSizes] = OrderedDict()

@@ -51,7 +51,7 @@ class _Indexed(NamedTuple):
 
 
 class Day(NamedTuple):
-    """The runs that end on one day, in descending order of time."""
+    """The runs that end on one day, the newest first."""
 
     name: str  # date of the day; "" for runs of unknown time
     runs: list[Run]

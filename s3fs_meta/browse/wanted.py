@@ -1,4 +1,4 @@
-"""The arguments of a page in its URL, and the values that several pages have in common.
+"""The arguments of a page in its URL, and the values that several pages share.
 
 Owns: reading numbers from a query, the commands that restore a file. Does not know: HTTP.
 """

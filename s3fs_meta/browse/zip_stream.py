@@ -2,7 +2,7 @@
 
 Owns: the names and attributes in the archive. Does not know: HTTP, reading content (``source``).
 Keeps: at most BROWSE_ZIP_ENTRIES_MAX entries, because the list at the end of the archive is built
-in memory. No name leads out of the directory of extraction, not even on Windows. An incomplete
+in memory. No name escapes the extraction directory, not even on Windows. An incomplete
 archive has no list, so unzip(1) reports an error.
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT; proginfo/extrafld.txt of
 Info-ZIP's zip 3.0.

@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """Run the program and end the process."""
+    """Run the program and exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # stdout is None if the caller closed it
         # The output may contain paths that are not UTF-8.
         sys.stdout.reconfigure(errors="surrogateescape")

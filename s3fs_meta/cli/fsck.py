@@ -73,7 +73,7 @@ AcceptSuperblock = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The one of the options -n, -p and -y that the user chose."""
+    """The option that the user chose: -n, -p or -y."""
 
     mode: Mode
     ask: bool

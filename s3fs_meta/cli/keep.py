@@ -359,7 +359,7 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
     if wanted.policy is None:
         return await points.keep(wanted.name, wanted.at, auto=wanted.auto)
     result = _expired(await points.all(), wanted.policy)
-    # Dropping by key spares a newer point that was kept under the same name meanwhile.
+    # Dropping by key spares a newer point that was kept under the same name in the meantime.
     await points.drop([one["key"] for one in result["points"] if not one["reasons"]])
     return {**result, "dropped": True}
 

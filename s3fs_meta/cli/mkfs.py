@@ -60,7 +60,7 @@ def mkfs(
         typer.Option(
             "--label",
             metavar="TEXT",
-            help="Label of the filesystem, which commands display.",
+            help="Label of the filesystem, shown by other commands.",
             show_default=False,
         ),
     ] = "",

@@ -64,7 +64,7 @@ class NewDirectory:
 
 def _create(path: Path, mode: int, created: list[Path]) -> None:
     for one in reversed(_missing(path)):
-        with contextlib.suppress(FileExistsError):  # another process created it meanwhile
+        with contextlib.suppress(FileExistsError):  # another process created it concurrently
             one.mkdir(mode if one == path else 0o777)
             created.append(one)
 

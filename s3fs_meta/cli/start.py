@@ -15,7 +15,7 @@ _INTERRUPTED: Final = 130  # equals ExitStatus.INTERRUPTED, whose module is slow
 
 
 def program() -> NoReturn:
-    """Run the program and end the process."""
+    """Run the program and exit."""
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment
 

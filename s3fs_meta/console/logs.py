@@ -42,7 +42,7 @@ class CompletingFormatter(logging.Formatter):
 
 
 class JournalFormatter(CompletingFormatter):
-    """Formats records for the journal, with a priority on each line and without time."""
+    """Formats records for the journal, with a priority on each line and no timestamp."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:

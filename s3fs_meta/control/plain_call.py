@@ -1,4 +1,4 @@
-"""Requests to a mount without an event loop, for commands that must end within 0.1 s.
+"""Requests to a mount without an event loop, for commands that must finish within 0.1 s.
 
 Owns: connecting to a mount and interpreting its answer (also for ``client``). Does not know: the
 effects of commands. Loading trio would take three times as long as the rest of such a command.

@@ -2,10 +2,10 @@
 
 plan           checks and converts the options before anything is changed
 acquisition    opens the filesystem for the mount: local state, bucket, lease
-service        one mount: connects the components, starts the tasks, ends them in order
+service        one mount: connects the components, starts the tasks, stops them in order
 daemon         the process in the background, and its parent that waits for it
 control_api    the requests that commands send to a running mount, and the responses
-figures        the figures that ``status`` reports; ``latency`` computes with histograms
+figures        the figures that ``status`` reports; ``latency`` evaluates histograms
 prometheus     the figures as Prometheus metrics
 metrics_server the metrics over HTTP (``http_server``); ``metrics_option`` opens its socket
 requesters     the processes that send most requests

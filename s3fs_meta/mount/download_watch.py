@@ -19,7 +19,7 @@ from s3fs_meta.mount.upload_watch import RemainingUpload, UploadWatch
 
 
 class DownloadWatch(UploadWatch):
-    """Prints, with growing pauses, when the bucket stops answering and when it answers again."""
+    """Reports, at growing intervals, that the bucket does not answer, and when it answers again."""
 
     def __init__(self, place: Target, front: Front) -> None:
         """Prepare the watch; print nothing."""

@@ -2,7 +2,7 @@
 
 Owns: connections, their bounds, and the reaction to clients that misbehave. Does not know: pages,
 and which client may read them.
-Keeps: an error in one request never ends the server, and a slow client never blocks another client.
+Keeps: an error in one request never stops the server, and a slow client never blocks another client.
 The body of a request is never read.
 Tasks: one ``serve``, below it one per connection.
 Source: RFC 9110, RFC 9112.
@@ -11,7 +11,7 @@ Source: RFC 9110, RFC 9112.
     sends nothing for request_s                      closed; browsers connect early
     sends a part of a request, then nothing          408 after request_s
     sends more than request_bytes                    431
-    sends data that are no HTTP request              400
+    sends data that is not HTTP                      400
     connects while ``connections`` others wait       the connection that waited longest is closed
     sends a request while ``connections`` others     503
     are answered

@@ -42,7 +42,9 @@ class KeepHandlers:
     async def _on_keep(self, arguments: Message, report: Report) -> Message:
         name, at = arguments.get("name"), arguments.get("at")
         if not isinstance(name, str) or not (at is None or isinstance(at, str)):
-            raise UsageError("the request to keep a point needs a name, and a time as text or none")
+            raise UsageError(
+                "a request to keep a point needs a name; its time must be text or null"
+            )
         wanted = None if at is None else point_in_time("--at", at)
 
         def progress(what: str, done: int, total: int) -> None:

@@ -2,7 +2,7 @@
 
 Owns: ignoring requests before the mountpoint exists. Does not know: sending requests to the kernel.
 The session is created before the FUSE handlers, so it gets a ``KernelSide``, which forwards
-requests to the kernel once ``serve`` was called.
+requests to the kernel once ``serve`` has been called.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """The past states in a mount: the connection of ``fs.past`` with the session and local state.
 
-Owns: the choice of mounts with past states, the names of temporary state. Does not know: requests.
+Owns: which mounts have past states, and the names of temporary state. Does not know: requests.
 """
 
 import os

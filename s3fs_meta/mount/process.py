@@ -41,9 +41,9 @@ def exempt_objects() -> None:
 
 
 def explain_aborts() -> None:
-    """Print the stack of every thread to standard error if a fatal signal ends the process.
+    """Print the stack of every thread to standard error if a fatal signal kills the process.
 
-    A watchdog ends a stalled daemon with SIGABRT; the stacks then show the cause.
+    A watchdog kills a stalled daemon with SIGABRT; the stacks then show the cause.
     """
     faulthandler.enable()
 

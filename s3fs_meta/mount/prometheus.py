@@ -1,7 +1,7 @@
 """The figures of mounts in the text formats of Prometheus and OpenMetrics.
 
 Owns: names, units and labels of the metrics. Does not know: their readers (``metrics_server``, the
-command status). prometheus_client is imported late, because most commands make no page.
+command status). prometheus_client is imported late, because most commands do not need it.
 Source: https://prometheus.io/docs/practices/naming, https://openmetrics.io.
 """
 

@@ -1,8 +1,8 @@
 """Opening and closing the store of a command, and adding the store's URL to errors.
 
 Most errors of a store name only the key of an object, because the same code serves all stores.
-After a wrong URL or endpoint, the user needs the URL. A command that an error advises needs the
-S3 options of the failed command.
+If the URL or the endpoint is wrong, the user needs to see the URL. A command that an error suggests
+needs the S3 options of the failed command.
 """
 
 import contextlib

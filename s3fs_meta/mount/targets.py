@@ -3,9 +3,8 @@
 Owns: the mapping, and a note about each running mount. With the note a command finds a mount with
 another ``cachedir``, and an unmounted filesystem that still uploads.
 
-    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, start of the
-    process,
-                                 the outcome of a mount that has ended,
+    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device,
+                                 start time of the process, outcome of a mount that has ended,
                                  and the command that mounts it again
 
 Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. In a container

@@ -4,7 +4,7 @@ Owns: the rules of POSIX for directories and names: link counts, times, setgid d
 inherited ACLs. Does not know: FUSE, file content, permissions (the kernel checks them).
 Keeps: the nlink of a file is its number of names. The size of a directory is its number of names, and
 its nlink is 2 plus its number of subdirectories. No directory is below itself.
-Every operation has no schedule point: it makes all checks, calls ``changes.begin``, and then changes
+No operation has a schedule point: each makes all checks, calls ``changes.begin``, and then changes
 rows.
 """
 

@@ -3,7 +3,7 @@
 Owns: how pyfuse3's workers wait for requests. Does not know: the meaning of requests.
 For every request pyfuse3 takes a lock of trio and waits for its descriptor through trio, which
 costs about 20 µs of interpreter time. pyfuse3 calls both functions through its module attribute
-``trio`` (its asyncio layer replaces this attribute, too). Here the attribute is a ``DirectTrio``. A
+``trio`` (its asyncio layer also replaces this attribute). Here the attribute is a ``DirectTrio``. A
 worker that has sent a reply first polls the descriptor with select(2), for at most NEXT_REQUEST_S,
 because a program that makes many system calls sends its next request within that
 time. If no request arrives, the worker waits through trio. If a worker takes over while

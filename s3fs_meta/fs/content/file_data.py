@@ -7,7 +7,7 @@ its file, so growing a file never shows old bytes.
 
 There is no lock. Every request is a loop, which looks up the inode and the blocks. If a block must
 be fetched, the request waits and looks them up again. Otherwise it does all work without a schedule
-point. So a request that waited uses the changes that other requests made meanwhile.
+point. So a request that waited uses the changes that other requests made in the meantime.
 
 Order after a crash: changed rows survive a crash only after the next group commit, but bytes written
 into a dirty block survive immediately. So a write over committed bytes first commits the open group.

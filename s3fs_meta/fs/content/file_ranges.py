@@ -1,4 +1,4 @@
-"""Operations on ranges of a file: find data and holes, make holes, share blocks with another file.
+"""Operations on ranges of a file: find data and holes, punch holes, share blocks with another file.
 
 Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). If possible, these
 change only rows. Does not know: requests, writing bytes (``file_data``).

@@ -1,10 +1,10 @@
-"""Points in time as directories below the root of a mount, made when they are used.
+"""Points in time as directories below the root of a mount, created on first use.
 
 top        the directory ``.snapshots``; no listing of the root shows it
 point      one point in time: a directory in the top, with the tree of that time below it
 slot       the number of a point in one mount; with an inode's number it makes the number shown
 
-Nothing in it can be changed. Each point has a temporary database, which is restored when a request
+All of it is read-only. Each point has a temporary database, which is restored when a request
 needs it and removed when it is idle; the numbers of its inodes stay valid meanwhile.
 
 Start at ``past_tree``. ``open_points`` restores the database of a point and closes idle ones.

@@ -1,4 +1,4 @@
-"""The open points in time of one mount: each has a temporary database of its own.
+"""The open points in time of one mount: each has a separate temporary database.
 
 Owns: restoring a database when it is first needed, the limit of open databases, closing idle ones.
 Does not know: FUSE, inode numbers that programs see.

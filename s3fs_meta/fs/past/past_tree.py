@@ -3,7 +3,7 @@
 Owns: inode numbers of the past, attributes as programs see them, reading of content.
 Does not know: FUSE, opening a point in time (``open_points``).
 Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of the past have no
-effect. A number of the past is never that of a living inode, and never given to another file.
+effect. A number of the past is never that of a live inode, and is never reused for another file.
 Tasks: any handler.
 
 An inode number of the past is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. Each point that is

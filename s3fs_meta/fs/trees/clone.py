@@ -263,7 +263,7 @@ class TreeClone:
 
     @contextlib.contextmanager
     def _group_of(self, origin: Origin) -> Iterator[None]:
-        """Commit the changes of a ``with`` block. A copy of the past has a group of its own.
+        """Commit the changes of a ``with`` block. A copy of the past has a separate group.
 
         If the past cannot be read, only that group is undone. No caller has seen its changes, so
         the mount stays writable.

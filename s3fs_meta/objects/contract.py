@@ -124,7 +124,7 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield every object whose key starts with *prefix*, sorted, without duplicates.
 
-        Objects created or deleted meanwhile may or may not appear; unfinished writes never appear.
+        Objects created or deleted concurrently may or may not appear; unfinished writes never appear.
 
         Args:
             prefix: the beginning of keys; may end inside a component and may be empty.

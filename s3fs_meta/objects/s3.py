@@ -100,7 +100,7 @@ class _Current(threading.local):
         self.key, self.sent_bytes = key, 0
 
     def carry(self, sent_bytes: int) -> None:
-        """Set the size of the body of the next request of this thread."""
+        """Set the body size of this thread's next request."""
         self.sent_bytes = sent_bytes
 
 
@@ -433,7 +433,7 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
     """
     span, _, total = content_range.removeprefix("bytes ").partition("/")
     if total.isdigit() and int(total) < stop:
-        raise FormatError(key, f"the object ends at byte {total}, before {stop}")
+        raise FormatError(key, f"the object has only {total} bytes; the read ends at {stop}")
     if span != f"{start}-{stop - 1}":
         asked = f"bytes {start}-{stop - 1}"
         raise TransientStoreError(

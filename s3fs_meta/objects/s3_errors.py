@@ -1,4 +1,4 @@
-"""Translation of boto3's exceptions into errors of this program, with messages of one line.
+"""Translation of boto3's exceptions into errors of this program, with one-line messages.
 
 Owns: the tables of S3 error codes and botocore exceptions, and the advice for each.
 Does not know: how requests are made. An error that no table lists becomes UnexpectedStoreError.

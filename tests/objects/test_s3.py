@@ -126,7 +126,7 @@ async def test_range_beyond_the_end_of_an_object_is_damage(
     """A range beyond the end of an object is damage, because a retry would not help."""
     double.answer(Reply(206, b"01234", {"Content-Range": "bytes 0-4/5"}))
 
-    with pytest.raises(FormatError, match="ends at byte 5, before 10"):
+    with pytest.raises(FormatError, match="has only 5 bytes; the read ends at 10"):
         await store.get_range(KEY, 0, 10)
 
 

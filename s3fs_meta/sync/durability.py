@@ -239,7 +239,7 @@ class Durability:
         self.synced_mark = max(self.synced_mark, mark)
 
     async def _sync_content(self, *, may_log: bool) -> None:
-        """Make the content of all blocks durable, and under WAL commit the group meanwhile.
+        """Make the content of all blocks durable, and under WAL commit the group at the same time.
 
         With a WAL, the commit need not wait for the sync of the content. A commit takes as long as
         syncing a small file.

@@ -1,4 +1,4 @@
-"""Keeping points in time under names, and dropping them; only the writer may do this.
+"""Keeping points in time by name, and dropping them; only the writer may do this.
 
 Owns: the order *feature, object, lease*, and the check which points may be kept.
 Does not know: the objects that a kept point needs (``history.pins``), its callers.
@@ -250,7 +250,7 @@ def _require_free(name: str, kept: KeptPoints) -> None:
         )
     if len(kept.points) + len(kept.unreadable) >= KEPT_POINTS_MAX:
         raise SettingsError(
-            f"{KEPT_POINTS_MAX} points in time are kept, which is the maximum; drop a point first"
+            f"{KEPT_POINTS_MAX} points in time are kept, the maximum; drop a point first"
         )
 
 

@@ -237,10 +237,10 @@ def is_locked(path: Path) -> bool:
 
 
 class LockWatch:
-    """Waits until no process uses a state directory, which may be missing or removed meanwhile.
+    """Waits until no process uses a state directory, which may be missing or removed concurrently.
 
     A process that removes the directory holds the lock until the directory is removed. Create the
-    watch before that process is asked to end.
+    watch before that process is asked to exit.
     """
 
     def __init__(self, path: Path) -> None:

@@ -73,7 +73,7 @@ class RetainedHistory(NamedTuple):
     """The part of the history that is retained."""
 
     floor: Txg  # the oldest retained txg; unpinned objects that only earlier txgs need are garbage
-    floor_epoch: Epoch  # the epoch of the writer of the txg *floor*
+    floor_epoch: Epoch  # the epoch whose writer shipped the txg *floor*
     end: Txg  # the last txg that is confirmed in the bucket
     retention_ns: int  # how long a point in time is retained
     pins: KeptPointPins = NO_PINS

@@ -1,4 +1,4 @@
-"""Making the content of an index object from changelogs, or from the index objects one level below.
+"""Computing the content of an index object from changelogs, or from the index objects one level below.
 
 Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
 Keeps: changes that an index object lacks are marked as unknown, so a search reads them elsewhere.

@@ -62,7 +62,7 @@ class _Run(NamedTuple):
         return RUNS.first_of(self.level, self.last)
 
     def parts(self) -> list["_Run"]:
-        """Return the runs of the level below, in the order of the bits of a mask."""
+        """Return the runs of the level below, one for each bit of a mask, in order."""
         step = HISTORY_FAN_OUT ** (self.level - 1)
         ends = range(self.first + step - 1, self.last + 1, step)
         return [_Run(self.level - 1, Txg(end)) for end in ends]

@@ -1,6 +1,6 @@
-"""Making the history index in a background task of the writer.
+"""Creating the history index in a background task of the writer.
 
-Owns: the list of missing index objects, and the order in which they are made.
+Owns: the list of missing index objects, and the order in which they are created.
 Does not know: how changes are merged (``index_runs``).
 Keeps: only confirmed txgs are indexed. A run that cannot be indexed gets no index object, because a
 search can read its changelogs.
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Indexer:
-    """Makes the index objects of one filesystem."""
+    """Creates the index objects of one filesystem."""
 
     def __init__(self, volume: Volume, status: MountStatus, hook: Hook) -> None:
         self._store = volume.store

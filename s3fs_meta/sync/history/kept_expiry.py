@@ -1,6 +1,6 @@
 """Expiry of kept points: the choice of points that a policy of ages drops.
 
-Owns: the rules, which equal those of ``restic forget``: the latest point of each period stays. Does
+Owns: the rules, which are those of ``restic forget``: the latest point of each period stays. Does
 not know: the bucket, the caller that drops the points.
 Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand
 stays until the user drops it. A wrong clock never makes a new point count as older than the points

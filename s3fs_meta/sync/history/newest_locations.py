@@ -1,4 +1,4 @@
-"""The search of the newest state for lost content of a past point in time, by its hash.
+"""Searching the newest state for lost content of a past point in time, by hash.
 
 Content that was written again, or moved, is now in another pack, while the rows of the snapshot
 still name the old pack.

@@ -280,7 +280,7 @@ class Reclaimer:
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:
-            return False  # new blocks referred to the pack meanwhile
+            return False  # new blocks have referred to the pack since
         packs.condemn(self._db, pack)
         return True
 

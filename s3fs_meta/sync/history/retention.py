@@ -1,4 +1,4 @@
-"""Retention: the floor, which is the oldest available txg, and the images that are kept.
+"""Retention: the floor (the oldest available txg), and the images that are kept.
 
 Owns: the floor, the search for the txg that is as old as the retention, the images kept for
 restores. Does not know: rows, deletion (``reclaim``).

@@ -44,7 +44,7 @@ class RestoreOptions(NamedTuple):
 
     progress: Progress = no_progress  # called with the progress, unless it is restored apart
     reserve: Reserve | None = None  # as for ``Restorer``
-    apart: bool = False  # restore it in a process of its own
+    apart: bool = False  # restore it in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None
 

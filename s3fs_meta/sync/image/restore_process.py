@@ -1,4 +1,4 @@
-"""Restoring a database in a process of its own, so that the daemon's requests do not wait for it.
+"""Restoring a database in a separate process, so that the daemon's requests do not wait for it.
 
 Owns: starting, serving and stopping the process. Does not know: how a database is restored.
 Keeps: the process gets no credentials: the daemon reads the objects for it, with the daemon's
@@ -46,7 +46,7 @@ _POLL_S: Final = 0.005  # seconds between two checks whether the process has exi
 
 
 class ProcessRestorer:
-    """Restores databases like ``Restorer``, each in a process of its own."""
+    """Restores databases like ``Restorer``, each in a separate process."""
 
     def __init__(
         self, store: ObjectStore, keyring: Keyring, uuid: str, *, reserve: Reserve | None = None
@@ -172,7 +172,7 @@ class _Process:
         with theirs:
             streams = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
             try:
-                # A session of its own keeps ^C at a foreground mount from killing the process.
+                # A separate session keeps ^C at a foreground mount from killing the process.
                 self._pid = os.posix_spawn(
                     sys.executable, command, environment, file_actions=streams, setsid=True
                 )

@@ -49,7 +49,7 @@ async def mend_lease(
     Raises:
         UnfinishedFilesystemError: the bucket has no complete image; nothing was changed.
         NewerFormatError: a newer program wrote the lease or the last changelog.
-        PreconditionError: another process stored a lease meanwhile.
+        PreconditionError: another process stored a lease concurrently.
     """
     etag: ETag | None = None
     try:

@@ -37,7 +37,7 @@ async def settle(
 
     Args:
         state_dir: the locked state directory.
-        db: the database of *state_dir*, which no other task uses meanwhile.
+        db: the database of *state_dir*, which no other task uses during the call.
         keyring: the keys of the filesystem.
         stamp: part of the name of the directory for quarantined files.
         first: files of blocks with smaller numbers are ignored. After a clean shutdown only files

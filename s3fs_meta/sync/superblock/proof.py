@@ -28,7 +28,7 @@ from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class _Try(NamedTuple):
-    """Keys, and the object that they are to decrypt or verify."""
+    """Keys, and the object that they should decrypt or verify."""
 
     store: ObjectStore
     keyring: Keyring

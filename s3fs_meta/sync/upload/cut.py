@@ -41,7 +41,7 @@ class Cut:
         """Return the location of an equal block of the cut, for a block without a location.
 
         The equal block replaces a block that only the cut needs: a zero block that became a hole
-        meanwhile, or a block of a file that was removed meanwhile.
+        meanwhile, or a block of a file that was removed concurrently.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])

@@ -7,7 +7,7 @@ An upload does not make a txg due: the operation that wrote the block has alread
 cut gets the location directly.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
 before the pack can exist, so that this host never has an unknown pack.
-Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are made and
+Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are created and
 uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which bounds the
 memory of packs.
 Design: docs/design/durability.md, "From dirty to uploaded".

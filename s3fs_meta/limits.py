@@ -227,7 +227,7 @@ WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # fsck lists at most this many abandoned txgs, and counts all
 # Maximum time between two txgs for retention, if only this host's clock measured the time.
-# A jump of the clock therefore costs at most a day of history.
+# A jump of the clock therefore loses at most a day of history.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds it. S3 refuses requests beyond 900 s.
@@ -343,7 +343,7 @@ CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks: 50 MB of 
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks: bounds the work of one flush
 SYNCFS_FILES_MIN: Final = 32  # one syncfs is cheaper than this many calls of fsync
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
-# Bytes that are evicted in addition, because one eviction for each small file would be slow.
+# Extra bytes that each eviction frees, because one eviction for each small file would be slow.
 DISK_FREE_BYTES: Final = 64 * KIB
 OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of blocks that are sealed and packed at once
@@ -461,7 +461,7 @@ FSCK_SUMS_ROWS_MAX: Final = 3_000_000
 # Number of other damaged packs of the same size whose keys fsck tries for a damaged pack.
 # One of these keys matches if two packs were swapped. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-# Number of times that fsck repeats its check of the images if another host makes one meanwhile.
+# Number of times that fsck repeats its check of the images if another host makes one concurrently.
 FSCK_HEADS_MAX: Final = 3
 # Maximum number of packs without a row whose owner fsck checks, with one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000

@@ -236,13 +236,13 @@ class BlockCache:
         return min(READAHEAD_BYTES_MAX, self.bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
-        """Insert the row of a fetched block; remove its file if the block was deleted meanwhile.
+        """Insert the row of a fetched block; remove its file if the block was deleted concurrently.
 
         If the block is already cached, its row and state do not change.
         """
         if self.index.get(located.block) is not None:
             return
-        if not blocks.has_hash(self._db, located.block, located.hash):  # deleted meanwhile
+        if not blocks.has_hash(self._db, located.block, located.hash):  # deleted concurrently
             self._files.remove(located.block)
             return
         self._db.begin_local()

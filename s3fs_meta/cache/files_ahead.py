@@ -2,7 +2,7 @@
 
 Owns: the files for the next numbers of blocks, and when more are made. Does not know: rows.
 Why: on ext4 with a journal, creating a file takes 8 us of the event loop. Without a journal it
-takes up to 300 us, because after many removals ext4 searches long for a free inode. If a block uses
+takes up to 300 us, because after many removals ext4 takes long to find a free inode. If a block uses
 a file made ahead, its fsync(2) need not sync the directory.
 Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
 ``run``. A killed daemon leaves its unused files; the next mount removes empty files without a row.

@@ -42,7 +42,7 @@ class OpenBlocks:
         if block in fds:
             self.forget(block)
         while len(fds) >= self._count_max:
-            # Check again if a thread removes an entry meanwhile.
+            # Check again if a thread removes an entry concurrently.
             with contextlib.suppress(RuntimeError, StopIteration):
                 oldest = next(iter(fds))
                 self._closing(oldest)

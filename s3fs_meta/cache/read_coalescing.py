@@ -49,7 +49,7 @@ def extent(rows: Sequence[Located]) -> tuple[int, int]:
 
 
 def stored_bytes(rows: Sequence[Located]) -> int:
-    """Return the size of the range of a pack that contains all *rows*; 0 for no rows."""
+    """Return the size of the range that contains all *rows* in a pack; 0 for no rows."""
     if not rows:
         return 0
     start, stop = extent(rows)

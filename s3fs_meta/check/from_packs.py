@@ -109,7 +109,7 @@ async def rebuild(
             rows were found and an image claims a newer version; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is unavailable; nothing was changed.
-        PreconditionError: another process stored a lease meanwhile; it is unchanged.
+        PreconditionError: another process stored a lease concurrently; it is unchanged.
     """
     traces = await _list_traces(store)
     path, old_path, chain_path = (tmp / f"{name}.db" for name in ("rebuilt", "damaged", "chain"))

@@ -2,7 +2,7 @@
 
 Owns: records, index and trailer of a pack; the names of packs.
 Does not know: which blocks belong together, rows, stores.
-Keeps: every record can be read alone, from its own bytes; the index suffices to rebuild the rows
+Keeps: every record can be read alone, from its own bytes; the index is enough to rebuild the rows
 of ``blocks`` and ``block_map`` as they were when the pack was made.
 Design: docs/design/format.md, "Pack", has the bytes and the figures behind them.
 

@@ -3,7 +3,7 @@
 db/               the connection: groups, statements, write-ahead log, schema, snapshots
 tables/           one module per table, with every statement about it
 trees/            statements about complete trees of directories
-offline/          databases that no mount uses: images, restored or rolled-back databases
+offline/          databases outside a mount: images, restored or rolled-back databases
 changesets        recorded changes: merge them, apply them, list the changed rows
 replica           applies a writer's changelogs to the database of another host
 placements        records where uploaded blocks are stored

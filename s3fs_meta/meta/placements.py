@@ -40,7 +40,7 @@ class Zero(NamedTuple):
 class Duplicate(NamedTuple):
     """A block has the same content and the same location as the block *of*.
 
-    If *of* was deleted meanwhile, the duplicate keeps the location.
+    If *of* was deleted in the meantime, the duplicate keeps the location.
     """
 
     block: BlockId

@@ -4,7 +4,7 @@ Owns: one txg as one transaction; the effect of recorded changes on the rows of 
 Does not know: the source of changelogs and their order (``sync.chain.replay``).
 Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
 ``settle`` the rows of blocks and packs allow a writer to continue.
-Tasks: all calls block; they belong in a thread, on a ``Database`` that no other task uses meanwhile.
+Tasks: all calls block; they belong in a thread, on a ``Database`` that no other task uses during a call.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,9 +4,9 @@ Owns: the inodes and names that a changeset changes, and one inode's state befor
 Does not know: the storage of changesets, times, paths.
 Tasks: any thread.
 
-Changes that make no new version of a file are ignored: a change of only the access time (by a read),
+Changes that do not create a new version of a file are ignored: a change of only the access time (by a read),
 a reference to an older block with equal content (by deduplication), and a hole that replaces a block
-of zeros. A write makes a new block, and every other change of content also changes the size or the
+of zeros. A write creates a new block, and every other change of content also changes the size or the
 mtime.
 """
 

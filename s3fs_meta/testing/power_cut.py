@@ -12,7 +12,7 @@ after recovery.
       block file              independently; if it overwrites old bytes, each sector independently
     an unsynced size of a     is as at any point in time since the last sync
       block file
-    a write before a failed   is not on the disk, whatever later syncs report
+    a write before a failed   is not on the disk, even if later syncs succeed
       sync of its file
 
 The rules for block files allow fewer states than the rule for the database: the kernel writes

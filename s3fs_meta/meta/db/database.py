@@ -1,6 +1,6 @@
 """The connection to the metadata database: statements, groups, counters.
 
-Owns: the only writing connection, its pragmas, the begin and end of groups, the row of counters.
+Owns: the only writing connection, its pragmas, the beginning and end of groups, the row of counters.
 Does not know: the meaning of rows (other modules of ``meta``), files, tasks.
 Keeps: the counters equal the rows at every commit.
 Tasks: the event loop, except ``sync_wal``, ``checkpoint`` and copying a snapshot, which run in a
@@ -144,7 +144,7 @@ class Database(Statements):
         If the database has an earlier schema version, it is first upgraded durably.
 
         Args:
-            read_only: change and upgrade nothing. Under WAL another process may write meanwhile.
+            read_only: change and upgrade nothing. Under WAL another process may write concurrently.
             repairing: accept missing properties of mkfs, because fsck repairs them.
 
         Raises:

@@ -20,7 +20,7 @@ class LossStep(enum.IntEnum):
 
 
 class Recorder(Protocol):
-    """Records the changes of each group, from its begin to its COMMIT."""
+    """Records the changes of each group, from its BEGIN to its COMMIT."""
 
     def group_opened(self) -> None:
         """Begin to record a new group. The database calls this before the first change."""

@@ -1,4 +1,4 @@
-"""Work on databases that no mount uses.
+"""Operations on databases that no mount uses.
 
 image_copy        makes an image of a copy of the database
 restored_schema   checks that a downloaded database has the tables of the schema

@@ -2,7 +2,7 @@
 
 Owns: the facts that never change within a history: a number is assigned once, to one pack, to one
 content, or to one inode with its birth time. Does not know: the chain, the reason for the comparison.
-Tasks: all calls block; they belong in a thread, on databases that no other task uses meanwhile.
+Tasks: all calls block; they belong in a thread, on databases that no other task uses during a call.
 """
 
 from collections.abc import Generator

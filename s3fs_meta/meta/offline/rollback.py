@@ -5,7 +5,7 @@ numbers, abandoned images, damage marks, and new locations of content.
 Does not know: how the earlier database is restored, how it replaces the current one.
 Keeps: the files are exactly those of the earlier txg. Packs needed only by later states count as
 dead from now on: the later states stay available for the retention time, then the packs are deleted.
-Tasks: all calls block; they belong in a thread, on databases that no other task uses meanwhile.
+Tasks: all calls block; they belong in a thread, on databases that no other task uses during a call.
 """
 
 from collections.abc import Collection

@@ -106,7 +106,7 @@ class DamagedDatabase:
         """Open a damaged database file and check its schema.
 
         Args:
-            path: path of the file, which no process may change meanwhile.
+            path: path of the file, which no process may change during the call.
             key: key of the object from which it was restored, for errors.
 
         Raises:

@@ -6,7 +6,7 @@ Keeps: counters.inodes and counters.file_bytes equal the rows.
 
 Rows are read and changed in memory (``db.inode_table``). They are written to the table when the
 group commits, or before another statement on the table. A time outside ``TIME_NS_MIN`` to
-``TIME_NS_MAX`` is clamped to this range, like kernels clamp times to the range of a filesystem.
+``TIME_NS_MAX`` is clamped to this range, as kernels clamp times to the range of a filesystem.
 """
 
 import stat
@@ -74,7 +74,7 @@ def unreadable(ino: Ino) -> Attributes:
 
 
 def newest(db: Database, row: Row) -> Attributes | None:
-    """Return the attributes of a row with COLUMNS_OF_NAMED, or newer attributes from memory.
+    """Return an inode's attributes from memory if cached, else from a row of COLUMNS_OF_NAMED.
 
     Returns:
         None if the inode does not exist.

@@ -122,7 +122,7 @@ class ChangeRecorder:
             self._session.enabled = False
 
     def go_on(self, changeset: bytes) -> None:
-        """Resume recording; *changeset* contains the changes that the caller made meanwhile.
+        """Resume recording; *changeset* contains the changes that the caller made since the pause.
 
         The changeset is written before all changes that the session recorded. This is correct,
         because the session has a row of the changeset only if it changed again later.

@@ -1,10 +1,10 @@
 """Content of an earlier state: past blocks become blocks of files again, without a download.
 
-Owns: the choice of a present block for each past block, new rows for blocks whose number is not in
-use any more, and the revival of packs.
+Owns: the choice of a present block for each past block, new rows for blocks whose number is no
+longer in use, and the revival of packs.
 Does not know: copying names (``tree_copies``), the reason for attaching the past database.
 Keeps: a block has a location only in a pack that is stored, not condemned, and not marked as
-damaged. All changes of one call are in one group, which checks the packs as well.
+damaged. All changes of one call are in one group, which also checks the packs.
 
 A block of the past is found in this order:
 
@@ -14,10 +14,10 @@ A block of the past is found in this order:
    other hosts deleted its row, and a changelog lists the locations of new numbers only.
 
 A pack without live blocks lives again with the first such block. The next changelog lists it, because
-a level object leaves out blocks that were created and deleted within its run: without the note a host
-that restores through it would not know that the pack died a second time, and later than the first.
+a level object omits blocks that were created and deleted within its run. Without the note, a host
+that restores with the level object would not know that the pack died a second time, and later.
 
-    past_parts    rows of block_map to be made; ``block`` is the number in the past
+    past_parts    rows of block_map to insert; ``block`` is the number in the past
     past_blocks   the blocks of these parts, with their location in the past; ``new`` is the number now
 """
 

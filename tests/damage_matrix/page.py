@@ -1,4 +1,4 @@
-"""Generate the section "What damage costs" of docs/design/durability.md from the rules.
+"""Generate the section "Data lost to damage" of docs/design/durability.md from the rules.
 
 python -m tests.damage_matrix.page [--check] docs/design/durability.md
 """
@@ -75,7 +75,7 @@ def _expectations() -> list[str]:
         " no intact object is changed or deleted; every point in time to which intact objects lead"
         " can be restored afterwards, with every intact block of its content; an entrance that"
         " only reads changes nothing in the bucket.\n",
-        "| object | its loss costs at most |",
+        "| object | data lost with it, at most |",
         "| --- | --- |",
         *(f"| {kind} | {_COSTS[kind]} |" for kind in KINDS),
         "",

@@ -265,10 +265,8 @@ async def test_forged_plain_superblock_with_a_higher_generation_is_used(plain: P
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_plain_superblock_whose_keys_open_no_image_is_not_used(
-    plain: Power, key: ObjectKey
-) -> None:
-    """A new host uses the superblock whose keys open the images, whatever its generation."""
+async def test_plain_superblock_with_wrong_keys_is_ignored(plain: Power, key: ObjectKey) -> None:
+    """A new host uses the superblock whose keys open the images, regardless of its generation."""
     good = await plain.keys()
     forged = replace(good.superblock, generation=9, hash_key="11" * 32)
     plain.store.objects[key] = superblock_codec.encode(forged)
@@ -300,7 +298,7 @@ async def test_superblock_copy_without_other_objects_is_not_a_filesystem(power: 
 
 
 async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
-    """The error about a newer superblock advises an upgrade, whatever its copy contains."""
+    """The error about a newer superblock advises an upgrade, regardless of the copy."""
     power.store.objects[KEY] = text_object.encode("superblock", 4, {})
 
     with pytest.raises(NewerFormatError, match="upgrade"):

@@ -1,7 +1,7 @@
 """A check of every test: only certain modules execute statements on the table ``inodes``.
 
 Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite
-reports which tables a statement uses, whatever its text. A statement on ``inodes`` fails its test,
+reports which tables a statement uses, regardless of its text. A statement on ``inodes`` fails its test,
 unless it comes from the owner of the table or from a module that merges the rows in memory.
 """
 

@@ -33,7 +33,7 @@ async def test_eviction_of_many_small_blocks_does_not_stall_the_event_loop(
     assert len(list(bench.files.numbers())) == cache.index.total_count == 10
 
 
-async def test_cancelled_eviction_leaves_no_block_file_without_a_row(bench: CacheBench) -> None:
+async def test_cancelled_eviction_leaves_a_row_for_every_block_file(bench: CacheBench) -> None:
     """If a writer is cancelled, the rows and files of evicted blocks are still removed together."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)

@@ -56,7 +56,7 @@ def test_forgotten_block_file_stays_open_until_the_event_loop_closes_it(tmp_path
 
 
 def test_new_block_file_replaces_the_old_open_descriptor(tmp_path: Path) -> None:
-    """A block number of a rolled-back group is used again, but not its old open file."""
+    """The number of an undone block is reused; the open descriptor of its old file is not."""
     held = OpenBlocks()
     old, new = opened(tmp_path), opened(tmp_path)
     held.put(ONE, old)

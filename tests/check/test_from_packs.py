@@ -89,7 +89,7 @@ async def test_unreadable_pack_loses_only_its_own_files(power: Power) -> None:
         assert len(left) == 4
 
 
-async def test_rebuild_with_keys_that_open_no_pack_changes_nothing(power: Power) -> None:
+async def test_rebuild_that_can_open_no_pack_changes_nothing(power: Power) -> None:
     """The superblock may belong to another filesystem, so no empty state is published."""
     await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:

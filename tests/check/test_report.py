@@ -70,8 +70,8 @@ def test_text_of_a_finding_ends_with_the_path_of_the_file() -> None:
     assert str(finding) == "I7: inode 3 is odd [/a/b]"
 
 
-def test_no_finding_counts_as_corrected_if_repairs_uncover_more_findings() -> None:
-    """The number of corrected findings is never negative, even if more are left than found."""
+def test_number_of_corrected_findings_is_never_negative() -> None:
+    """Repairs can uncover more findings than were found before."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0
     assert report.exit_status == 4

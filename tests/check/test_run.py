@@ -65,7 +65,7 @@ async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# Damage that fsck alone cannot repair: a lost image needs a mount, a deletion an option.
+# Damage that fsck alone cannot repair: a lost image needs a mount, and a deletion needs an option.
 NOT_REPAIRED = {"I48", "I49"}
 
 

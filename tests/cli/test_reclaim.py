@@ -25,7 +25,7 @@ def test_dry_run_of_reclaim_beside_a_mount_deletes_nothing(
     assert program.ok("reclaim", mounted.mountpoint) == "nothing to delete\n"
 
 
-def test_reclaim_without_a_mount_deletes_parts_without_a_changelog(
+def test_reclaim_of_an_unmounted_filesystem_deletes_orphaned_parts(
     program: Program, place: Place
 ) -> None:
     """Reclaim acquires the lease, deletes a part without its changelog, and releases it."""

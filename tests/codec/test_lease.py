@@ -124,7 +124,7 @@ def test_lease_without_one_of_its_fields_is_refused(name: str) -> None:
         decode(KEY, text_object.encode("lease", lease.VERSION, fields))
 
 
-def test_lease_that_could_not_be_decoded_is_not_written() -> None:
+def test_only_decodable_leases_are_written() -> None:
     head = Head(Txg(6), ObjectKey("image/x"), "")
     for value in (replace(LEASE, epoch=Epoch(-1)), replace(LEASE, head=head)):
         with pytest.raises(FormatError):

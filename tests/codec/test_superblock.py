@@ -377,7 +377,7 @@ def test_flipped_bit_of_a_superblock_is_detected_before_unlocking() -> None:
         ("", 1 << 20, 3000),
     ],
 )
-def test_superblock_is_not_created_with_values_that_could_not_be_decoded(
+def test_superblock_is_created_only_with_decodable_values(
     label: str, block_bytes: int, page_size: int
 ) -> None:
     with pytest.raises(UsageError):

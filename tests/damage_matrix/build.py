@@ -185,5 +185,5 @@ def _records(then: Host) -> dict[bytes, list[Record | None]]:
 
 
 def key_of(txg: int) -> str:
-    """Return the key of the changelog of a txg."""
+    """Return the key of a txg's changelog."""
     return changelog_codec.key_of(Txg(txg))

@@ -1,6 +1,6 @@
 """The judge, which compares the result of one cell of the matrix with its rule.
 
-For every cell, whatever its rule, it requires no traceback, bounded time and memory, and that no
+For every cell, regardless of its rule, it requires no traceback, bounded time and memory, and that no
 healthy object is changed or deleted. Every point in time that intact objects make reachable must
 stay reachable.
 """

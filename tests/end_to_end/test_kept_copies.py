@@ -66,7 +66,7 @@ def fill(disk: Path) -> Path:
 
 
 def contents_of(folder: Path) -> Contents:
-    """Return the contents of the files of a folder."""
+    """Return the contents of all files in a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -1,6 +1,6 @@
 """A daemon killed at random times, which must lose no acknowledged data.
 
-Several writers work on a real mount until SIGKILL ends the daemon. The next ``mount`` must recover
+Several writers work on a real mount until SIGKILL kills the daemon. The next ``mount`` must recover
 without help. The files are then compared with the acknowledged writes (``ordered_load``): all
 synced writes exist, all writes older than one group commit exist, and the remaining writes are a
 prefix of the changes in their order, over all writers. Then fsck must report nothing. A seed
@@ -198,7 +198,7 @@ class Victim:
 
 @contextlib.contextmanager
 def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victim]:
-    """Yield a filesystem whose daemon the test kills; end its daemon with the context."""
+    """Yield a filesystem whose daemon the test kills; stop its daemon when the context exits."""
     victim = Victim(place, program, SETTINGS[seed % len(SETTINGS)], seed)
     with contextlib.closing(victim):
         yield victim

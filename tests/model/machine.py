@@ -75,7 +75,7 @@ class Event(enum.Enum):
     OUTAGE_IN_IMAGE = "the store is unreachable for a while, in the middle of an image"
     REMOUNT = "unmounted and mounted again"
     KILL_IN_TAKEOVER = "a host is killed while it takes the filesystem over, and tries again"
-    MOVE = "another host mounts it, whatever state this one is in"
+    MOVE = "another host mounts it, regardless of the state of this host"
 
 
 class Happening(NamedTuple):

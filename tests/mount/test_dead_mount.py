@@ -45,5 +45,5 @@ def test_only_a_killed_mount_of_the_same_url_counts_as_dead(
         trio.run(dead_mount.is_left, mounted.mountpoint, "local:///another")
 
 
-async def test_directory_without_a_mount_is_no_dead_mount(tmp_path: Path) -> None:
+async def test_unmounted_directory_is_not_a_dead_mount(tmp_path: Path) -> None:
     assert not await dead_mount.is_left(tmp_path, "local:///x")

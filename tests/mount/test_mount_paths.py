@@ -1,4 +1,4 @@
-"""Paths that become names within a mount."""
+"""Mapping a user's path to a directory entry of a mount."""
 
 import os
 import subprocess

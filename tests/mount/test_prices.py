@@ -89,7 +89,7 @@ def test_wrong_field_of_a_price_table_is_named(
 
 
 @pytest.mark.parametrize("data", [b"\xff", b" " * (PRICE_TABLE_BYTES_MAX + 1), b""])
-def test_file_that_is_no_price_table_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_invalid_price_table_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(UsageError):
         prices.load(tmp_path / "x")

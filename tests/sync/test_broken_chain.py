@@ -281,7 +281,7 @@ async def test_level_object_replaces_a_lost_changelog(
 async def test_older_image_is_used_if_a_level_object_begins_before_the_newest(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image is in the middle of the run of a level object that is needed."""
+    """The newest image is in the middle of the run of a required level object."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:

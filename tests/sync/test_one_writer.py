@@ -1,4 +1,4 @@
-"""Two concurrent writers damage nothing, whatever their clocks show and requests take."""
+"""Two concurrent writers damage nothing, even with wrong clocks and slow requests."""
 
 import shutil
 from contextlib import AsyncExitStack, suppress

@@ -172,7 +172,7 @@ async def test_request_log_of_a_newer_program_is_not_overwritten(tmp_path: Path)
     assert meter.seen() == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-async def test_request_log_is_not_saved_without_a_state_directory_or_counts(tmp_path: Path) -> None:
+async def test_request_log_is_saved_only_with_a_state_directory_and_counts(tmp_path: Path) -> None:
     meter = Meter(At())
     meter.count(RequestClass.PUT, KEY)
     assert await request_log.save(tmp_path / "missing", meter) is None
@@ -268,7 +268,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
         nursery.cancel_scope.cancel()
 
 
-async def test_request_log_is_not_created_in_a_directory_without_local_state(
+async def test_request_log_is_created_only_in_a_directory_with_local_state(
     tmp_path: Path,
 ) -> None:
     """A command with a mistyped URL leaves no file behind."""

@@ -57,7 +57,7 @@ async def test_wrong_location_is_corrected_from_the_pack_index(
 
 
 @pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
-def test_wrong_location_is_not_repaired_without_a_check_of_the_bucket(
+def test_wrong_location_is_repaired_only_after_a_check_of_the_bucket(
     healthy: Healthy, change: str
 ) -> None:
     """fsck declares no block lost while a pack may contain it (I31, I32, I33)."""

@@ -373,8 +373,8 @@ async def test_immediate_copy_of_a_small_file_equals_its_source(
     mapped(fs, other)
 
 
-async def test_immediate_copy_is_refused_if_it_must_wait(fs: Filesystem, volume: Volume) -> None:
-    """A copy of uncached content, or of several blocks, cannot be made at once."""
+async def test_try_copy_refuses_a_copy_that_would_wait(fs: Filesystem, volume: Volume) -> None:
+    """try_copy refuses uncached content and copies of several blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
     assert fs.ranges.try_copy(ino, 0, other, 0, len(content)) is None
@@ -384,7 +384,7 @@ async def test_immediate_copy_is_refused_if_it_must_wait(fs: Filesystem, volume:
 
 
 async def test_immediate_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
-    """If dirty blocks fill the cache, a copy must wait and cannot be made at once."""
+    """If dirty blocks fill the cache, a copy has to wait, so try_copy refuses it."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
         other = make_file(fs, b"g")

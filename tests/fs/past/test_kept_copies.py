@@ -151,7 +151,7 @@ async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreEr
     ids=["timeout", "full", "denied"],
 )
 @pytest.mark.parametrize("after", ["same mount", "kill", "takeover"])
-async def test_bucket_that_fails_during_the_copy_costs_nothing(
+async def test_bucket_failure_during_the_copy_loses_nothing(
     volume: Volume, error: StoreError, after: str
 ) -> None:
     """The kept point is complete; the packs that lived again die, and a later copy succeeds."""

@@ -328,7 +328,7 @@ def test_listeners_for_a_lost_group_are_called_in_step_order(
     assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
 
 
-def test_undone_group_stops_later_changes_only_if_it_could_not_be_undone(
+def test_undo_stops_later_changes_only_if_it_fails(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
     db = make_database(journal_mode=journal_mode)

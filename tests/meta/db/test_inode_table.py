@@ -178,7 +178,7 @@ def test_change_of_a_missing_inode_row_rolls_the_group_back(db: Database) -> Non
 
 
 def test_inode_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
-    """Writing the counters changes no inode row, although one counter is called "inodes"."""
+    """The commit also writes the table of counters, which has a column named "inodes"."""
     made = make_file(db, b"f")
     db.commit()
     assert db.inodes.get(made.ino) == made

@@ -99,7 +99,7 @@ def test_checkpoint_does_not_pass_an_open_snapshot(
 
 
 def test_wal_autocheckpoint_bounds_the_wal(make_database: MakeDatabase) -> None:
-    """With wal_autocheckpoint=10, a commit that finds ten pages in the log makes a checkpoint."""
+    """With wal_autocheckpoint=10, a commit that finds ten pages in the log runs a checkpoint."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
         commit_some(db, range(10 * number, 10 * number + 10))
@@ -415,7 +415,7 @@ def test_no_sync_of_the_log_succeeds_after_a_failed_sync(
     with pytest.raises(DatabaseError):
         db.checkpoint()
     db.close()
-    assert db.path.read_bytes() == before, "closing made no checkpoint"
+    assert db.path.read_bytes() == before, "closing ran no checkpoint"
     assert wal_file(db).exists()
 
 

@@ -61,7 +61,7 @@ def test_image_contains_locations_that_are_newer_than_its_copy(
     finished.close()
 
 
-def test_image_with_a_block_in_no_pack_is_refused(
+def test_image_with_an_unpacked_block_is_refused(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """An image never refers to content that is missing from the bucket."""

@@ -25,7 +25,7 @@ VERSION = "UPDATE properties SET value = {} WHERE name = 'schema_version'"
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Return the path of the database of an image."""
+    """Return the path of an image's database."""
     path = tmp_path / "image.db"
     Database.create(path, Pragmas(journal_mode="delete"), FACTS).close()
     image_copy.finish(path, (), ())

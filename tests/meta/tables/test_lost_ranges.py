@@ -15,7 +15,7 @@ def test_formatted_lost_ranges_are_parsed_back() -> None:
     assert lost_ranges.parse(lost_ranges.lines(ranges)) == ranges
 
 
-def test_lost_ranges_that_do_not_fit_are_replaced_by_the_rest_of_the_file() -> None:
+def test_omitted_lost_ranges_cover_the_rest_of_the_file() -> None:
     assert lost_ranges.parse(b"3-4\n" + MORE) == [range(3, 5), range(5, 1 << 63)]
     assert lost_ranges.parse(MORE) == [range(1 << 63)]
 

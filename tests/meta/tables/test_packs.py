@@ -116,7 +116,7 @@ def test_condemned_pack_without_blocks_dies_again_when_another_history_may_need_
 
 
 def test_packs_that_died_in_the_txg_of_a_fence_record_die_after_it(db: Database) -> None:
-    """Earlier deaths do not change."""
+    """The txg of an earlier death does not change."""
     made = [make_pack(db, number, 10) for number in range(4)]
     for txg, pack in zip((4, 5, 6), made, strict=False):
         db.counters.txg = txg

@@ -251,7 +251,7 @@ async def test_restore_uses_changelogs_instead_of_level_objects_of_another_histo
 
 
 async def levels_of(power: Power, session: Session, txg: int) -> Section:
-    """Return the changes of the changelog of a txg."""
+    """Return the changes in a txg's changelog."""
     data = power.store.objects[changelog_codec.key_of(Txg(txg))]
     key = changelog_codec.key_of(Txg(txg))
     return changelog_codec.decode(key, data, session.volume.keyring).section

@@ -38,7 +38,7 @@ def test_changelog_has_the_locations_of_blocks_uploaded_after_its_cut() -> None:
     )
 
 
-def test_changelog_with_a_block_without_a_location_is_refused() -> None:
+def test_changelog_that_lacks_a_block_location_is_refused() -> None:
     """Other hosts could not read a block that has no location."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set()))

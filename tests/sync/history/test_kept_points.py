@@ -92,7 +92,7 @@ async def test_foreign_objects_are_not_listed_as_kept_points() -> None:
 
 
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_kept_points_of_an_unavailable_store_are_an_error_and_not_an_empty_list(
+async def test_listing_kept_points_of_an_unavailable_store_fails(
     method: str,
 ) -> None:
     store = FaultyStore(store_with("a", "b"))

@@ -36,7 +36,7 @@ from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, resto
 async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory holds only a few image pieces, whatever the length of the manifest."""
+    """Memory holds only a few image pieces, regardless of the length of the manifest."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
     monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0

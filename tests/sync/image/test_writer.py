@@ -142,7 +142,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 async def test_full_image_is_made_if_the_last_one_is_damaged(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The image after a damaged one contains all pieces, and refers to no earlier piece."""
+    """The image after a damaged image is complete and reuses no earlier piece."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         head = await session.make_image()

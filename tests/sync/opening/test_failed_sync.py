@@ -205,7 +205,7 @@ async def test_offline_mount_rewrites_dirty_state_after_a_failed_sync(
     assert not _is_noted(power)
 
 
-async def test_lost_group_without_a_failed_sync_is_not_recorded_as_one(power: Power) -> None:
+async def test_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(power: Power) -> None:
     """A full disk or a bug loses a group, but no page of a file."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)

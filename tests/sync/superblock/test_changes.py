@@ -99,9 +99,9 @@ async def test_mount_restores_only_missing_superblock_objects(power: Power, key:
 
     del power.store.objects[key]
     keys = await power.keys()
-    power.store.objects[key] = b"created meanwhile"
+    power.store.objects[key] = b"created concurrently"
     assert await put_back(power.store, keys) == []
-    assert power.store.objects[key] == b"created meanwhile"
+    assert power.store.objects[key] == b"created concurrently"
 
     del power.store.objects[key]
     assert len(await put_back(power.store, await power.keys())) == 1

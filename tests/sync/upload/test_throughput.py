@@ -52,5 +52,5 @@ def test_upload_without_duration_has_no_speed() -> None:
 
 
 @pytest.mark.parametrize("now_s", [5.0, 20.0])
-def test_speed_does_not_change_while_no_upload_ends(now_s: float) -> None:
+def test_speed_changes_only_when_an_upload_ends(now_s: float) -> None:
     assert _measured((0, 5, 100)).speed(now_s) == Speed(20, 40)

@@ -19,10 +19,10 @@ from contrib.bench import machine, memory
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
-UNMOUNT_S_MAX: Final = 900.0  # maximum time of an unmount with the upload of dirty data
+UNMOUNT_S_MAX: Final = 900.0  # maximum time of an unmount that uploads dirty data
 TERMINATE_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 3600.0
-UNNOTICED_S_MAX: Final = 10.0  # maximum time from the unmount to the end of the daemon
+UNNOTICED_S_MAX: Final = 10.0  # maximum time from the unmount until the daemon exits
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
@@ -78,7 +78,7 @@ def call_s(*command: str | Path) -> float:
 
 
 def begin(*command: str | Path, stdin: int | None = None) -> "subprocess.Popen[str]":
-    """Start a program; the caller must wait for the end of the process."""
+    """Start a program; the caller must wait until the process exits."""
     return subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment(), cwd=PROJECT
     )

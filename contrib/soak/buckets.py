@@ -108,7 +108,7 @@ class S3Bucket:
         self._client.delete_object(Bucket="bucket", Key=f"soak/{key}")
 
     def go_away(self, how: int) -> None:
-        """Begin an outage: end the server, or stop its process with SIGSTOP."""
+        """Begin an outage: close the server, or stop its process with SIGSTOP."""
         assert self._server is not None
         assert self._server.process is not None
         if how % 2:

@@ -60,7 +60,7 @@ def assert_refused(
         ("ro=yes", "ro"),
         ("remount", "remount"),
         ("lazytime", "option 'lazytime': times are not kept"),
-        ("mand", "option 'mand': Linux has no mandatory locks"),
+        ("mand", "option 'mand': Linux no longer has mandatory locks"),
         ("norelatime", "option 'norelatime': write strictatime"),
         ("nosymfollow", "option 'nosymfollow': symbolic links are followed"),
         ("iversion", "option 'iversion': inodes have no version"),

@@ -141,7 +141,7 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
 def main(place: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process, and end with the daemon."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it exits itself
+        signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it exits
     os.chdir("/")  # a working directory on a mount would keep that mount busy
     os.closerange(2, os.sysconf("SC_OPEN_MAX"))
     os.open(os.devnull, os.O_WRONLY)

@@ -112,7 +112,7 @@ async def test_collected_bytes_reach_the_daemon(mounted: Mounted) -> None:
         os.kill(operations.write_back.pid, signal.SIGKILL)
         await mounted.run(write, writer, "two")
         assert not await operations.write_back.collect()
-        assert "ended" in operations.write_back.last_error
+        assert "exited" in operations.write_back.last_error
         assert operations.write_back.age_s() > 0
         assert await operations.write_back.collect()
         assert size(mounted.handlers, b"f") == 8

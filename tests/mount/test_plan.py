@@ -103,7 +103,7 @@ def test_options_of_the_previous_release_are_accepted_with_a_warning(
     plan = make_plan(URL, tmp_path, parse_mount_options([text]))
 
     assert len(plan.warnings) == 1
-    assert f"{text} has no effect" in plan.warnings[0]
+    assert f"{text} no longer has an effect" in plan.warnings[0]
     assert plan.fuse == make_plan(URL, tmp_path, MountOptions()).fuse
 
 

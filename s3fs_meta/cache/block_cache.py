@@ -12,7 +12,7 @@ Design: docs/design/durability.md, "Life of a block".
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import trio
 
@@ -23,7 +23,7 @@ from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.eviction import Evictor
 from s3fs_meta.cache.fetcher import NO_HANDLERS, DamageHandlers, Fetcher
 from s3fs_meta.cache.files_ahead import Numbers
-from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
 from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
@@ -49,8 +49,6 @@ from s3fs_meta.objects.throttle import Throttles, throttles_of
 from s3fs_meta.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
-
-_NOT_UPLOADED: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
 
 class BlockCache:
@@ -108,7 +106,7 @@ class BlockCache:
         now_s = trio.current_time()
         for block, state, size_bytes in cached_blocks.rows_with_size(self._db):
             self.index.put(block, state, size_bytes, now_s)
-            if state in _NOT_UPLOADED:
+            if state in NOT_UPLOADED:
                 self.index.note_write(block)
                 self._files.distrust_closed()
         self.block_sync.unlogged.give_up()
@@ -141,7 +139,7 @@ class BlockCache:
         return data if end == stop else data + bytes(stop - end)
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
-        if located.state in _NOT_UPLOADED:
+        if located.state in NOT_UPLOADED:
             raise exc
         _log.warning(
             "the cache file of block %d is damaged, so the block is fetched again", located.block

@@ -18,7 +18,7 @@ import trio
 
 from s3fs_meta.cache import intent_replay
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.cache.quick_thread import QuickThread
 from s3fs_meta.cache.recovery import KnownCopies
@@ -28,11 +28,10 @@ from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.model import BlockId
 
 _log = logging.getLogger(__name__)
 
-_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 _NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -150,7 +149,7 @@ class BlockSync:
         try:
             for block, start, stop in ranges:
                 held = self._index.get(block)
-                if held is not None and held.state in _ONLY_HERE:
+                if held is not None and held.state in NOT_UPLOADED:
                     pieces.append(
                         LoggedPiece(block, start, self._files.read_on_loop(block, start, stop))
                     )

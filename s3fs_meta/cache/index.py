@@ -6,7 +6,7 @@ Does not know: files, rows, the store. The row of a block is the authority on it
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
@@ -15,6 +15,9 @@ from s3fs_meta.limits import (
     SEAL_BATCH_BLOCKS_MAX,
 )
 from s3fs_meta.model import BlockId, BlockState
+
+# The states of blocks whose only content is on this host.
+NOT_UPLOADED: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
 
 class Held(NamedTuple):

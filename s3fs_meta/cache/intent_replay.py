@@ -17,6 +17,7 @@ import trio
 
 from s3fs_meta.cache import intent_log
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.index import NOT_UPLOADED
 from s3fs_meta.cache.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
@@ -26,7 +27,6 @@ from s3fs_meta.model import BlockId, BlockState
 # The name of the row: the epoch and the key of the log, and the number of the last entry that the
 # files contain.
 _ROW: Final = "intent_log"
-_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
 
 def epoch_of(db: Database) -> int | None:
@@ -111,7 +111,7 @@ def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
         return False
     if held.state is BlockState.DOOMED:
         return row is None and block in origins
-    return held.state in _ONLY_HERE and row is not None and row.pack is None
+    return held.state in NOT_UPLOADED and row is not None and row.pack is None
 
 
 async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPiece]]:

@@ -105,12 +105,15 @@ class BlockSync:
     # --- logging content -----------------------------------------------------------------------
 
     async def log_writes(self, *, meanwhile: Callable[[], None]) -> bool:
-        """Make all unsynced content durable in the intent log; return False if it does not fit there.
-
-        The caller must then call ``sync_files``, or else make the rows of all blocks durable.
+        """Make all unsynced content durable in the intent log.
 
         Args:
-            meanwhile: called on the event loop while a thread writes the log; commits the group.
+            meanwhile: commits the group; called on the event loop while a thread writes the log, and
+                not called if there is nothing to write.
+
+        Returns:
+            False if only ``sync_files`` can make the content durable. After True, the caller makes the
+            rows of the blocks durable.
 
         Raises:
             OSError: the disk failed.

@@ -1,10 +1,9 @@
 """fsync by the intent log: no sync of block files, and what recovery makes of the log."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from s3fs_meta import machine
 from s3fs_meta.cache.intent_log import NAME
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
@@ -46,7 +45,7 @@ async def test_small_fsynced_files_need_no_sync_of_block_files(
 
 
 async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     async with power.session("a", tasks=False) as session:
         await make_log(session)
@@ -56,7 +55,7 @@ async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(
             files[write_file(session, content)] = content
             await session.durability.sync_file(next(reversed(files)))
         assert len(lose_unsynced_files(session)) == FILES
-    _reboot(tmp_path, monkeypatch)
+    reboot()
 
     async with power.session("a", tasks=False) as session:
         assert {ino: await read_file(session, ino) for ino in files} == files
@@ -64,7 +63,7 @@ async def test_fsynced_files_survive_a_power_cut_that_loses_their_block_files(
 
 
 async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """The next mount makes the block files durable before it forgets the log."""
     async with power.session("a", tasks=False) as session:
@@ -73,14 +72,14 @@ async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
         await session.durability.sync_file(ino)
     async with power.session("a", tasks=False) as session:
         assert lose_unsynced_files(session) == []
-    _reboot(tmp_path, monkeypatch)
+    reboot()
 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == b"fsynced"
 
 
 async def test_log_of_an_earlier_mount_changes_no_block_of_a_later_one(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """The second mount has no log of its own; the old log names blocks that it has changed."""
     async with power.session("a", tasks=False) as session:
@@ -95,14 +94,14 @@ async def test_log_of_an_earlier_mount_changes_no_block_of_a_later_one(
         session.cache.write_in_place(located, 0, b"new")
         await session.durability.sync_all()
         assert (session.files.root / NAME).read_bytes() == old
-    _reboot(tmp_path, monkeypatch)
+    reboot()
 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == b"new"
 
 
 async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """Only older programs must not continue such a state: they do not know the log."""
     async with power.session("a", tasks=False) as session:
@@ -111,7 +110,7 @@ async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
         await session.durability.sync_file(ino)
         assert local_state.get(session.db, "volatile") == "power"
         assert volatility(session.db.pragmas) == "nothing"
-    _reboot(tmp_path, monkeypatch)
+    reboot()
 
     async with power.session("a", tasks=False) as session:
         assert session.volume.notices == ()
@@ -120,14 +119,14 @@ async def test_state_with_a_used_log_is_not_doubtful_after_a_power_cut(
 
 
 async def test_check_without_repair_finds_logged_content_after_a_power_cut(
-    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, reboot: Callable[[], None]
 ) -> None:
     """The check changes no block file, and the log is no unknown file of the cache directory."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         await session.durability.sync_file(write_file(session, b"fsynced"))
         assert lose_unsynced_files(session)
-    _reboot(tmp_path, monkeypatch)
+    reboot()
 
     check = OpenOptions(read_only=True, repairing=True)
     async with power.session("a", tasks=False, options=check) as session:
@@ -143,7 +142,7 @@ async def test_check_without_repair_finds_logged_content_after_a_power_cut(
 
 @pytest.mark.parametrize("is_clean", [False, True])
 async def test_state_is_doubtful_if_it_was_mounted_with_synchronous_off_after_the_log_was_used(
-    power: Power, is_clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    power: Power, is_clean: bool, reboot: Callable[[], None]
 ) -> None:
     """A read-only mount also writes rows, and it does not begin an epoch."""
     async with power.session("a", tasks=False) as session:
@@ -154,7 +153,7 @@ async def test_state_is_doubtful_if_it_was_mounted_with_synchronous_off_after_th
     unsafe = OpenOptions(read_only=True, pragmas=Pragmas(synchronous="off"))
     async with power.session("a", tasks=False, options=unsafe) as session:
         assert not session.volume.notices
-    _reboot(tmp_path, monkeypatch)
+    reboot()
 
     async with power.session("a", tasks=False) as session:
         assert "synchronous=off may have damaged" in session.volume.notices[0]
@@ -208,10 +207,3 @@ async def test_logged_blocks_are_synced_before_an_uploaded_block_becomes_clean(
 
         assert not cached_blocks.unsynced_tails(session.db)
         assert cached_blocks.in_state(session.db, BlockState.DIRTY)
-
-
-def _reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each later mount find another boot than the sessions before."""
-    another_boot = tmp_path / "boot_id"
-    another_boot.write_text("another boot")
-    monkeypatch.setattr(machine, "BOOT_ID", another_boot)

@@ -217,7 +217,7 @@ def _bytes(directory: Path) -> int:
 
 
 async def _work(writer: S3fsSubject, txgs: int) -> int:
-    """Ship changelogs, with their levels and the index; return the last txg."""
+    """Ship changelogs, their levels, the index and images as a mount does; return the last txg."""
     clock, rnd = SystemClock(), random.Random(1)
     async with local_bucket.session_of(writer) as session:
         await session.make_image()  # no changelog has the files that were filled in
@@ -237,6 +237,8 @@ async def _work(writer: S3fsSubject, txgs: int) -> int:
             if txg % WATCHED_EVERY == 0:
                 await session.leveler.make_due()
                 await session.indexer.make_due()
+                if await session.image_is_due():
+                    await session.make_image()
         await session.leveler.make_due()
         await session.indexer.make_due()
     return int(session.link.txg)

@@ -7,7 +7,7 @@ changes. A pack that the copy needs is never condemned during the copy: it is *h
 check until the copy has its name, or is a removed tree. If garbage collection condemned the pack
 earlier, the check fails. Later, garbage collection finds live blocks in the pack. Held packs are in
 memory only, because a crash also ends the copy.
-Tasks: one copy at a time, including copies of the present.
+Tasks: one copy at a time, including copies of the present state.
 Design: docs/design/durability.md, "Copies of the past".
 """
 
@@ -72,7 +72,7 @@ class PastClone:
         """Copy a file or tree as it was at the end of a txg to a new name.
 
         Args:
-            txg: the txg, which is retained.
+            txg: the number of a retained txg.
             find: finds the file or tree.
             target: an unused name in an existing directory.
             copied: called after each slice with the progress.
@@ -84,9 +84,9 @@ class PastClone:
             StoreError: the bucket cannot be reached.
             PastUnavailableError: the point in time cannot be read, or content of the tree was
                 deleted or is damaged; no copy was made.
-            As *find* and ``TreeClone.clone``; no copy was made.
+            The errors of *find* and ``TreeClone.clone``: no copy was made.
 
-        Schedule point: always.
+        Always yields to other tasks.
         """
         async with self._clone.one_at_a_time, self._points.kept_open(txg) as point:
             found = find(point.db)
@@ -94,8 +94,8 @@ class PastClone:
             if point.db.cookie_key != self._db.cookie_key:
                 raise PastUnavailableError(
                     txg,
-                    "fsck has rebuilt the filesystem after that txg, and names have other positions"
-                    " in directories; copy from .snapshots, or use s3fs-meta restore",
+                    "fsck has rebuilt the filesystem since that txg, so the positions of names in"
+                    " directories have changed; copy from .snapshots, or use s3fs-meta restore",
                 )
             with self._held():
                 await self._require_content(point, txg, found.ino)
@@ -105,7 +105,7 @@ class PastClone:
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         """Release the held packs at the end of a ``with`` block."""
-        assert not self._db.held_packs, "one copy at a time"
+        assert not self._db.held_packs, "only one copy from the past runs at a time"
         try:
             yield
         finally:
@@ -117,7 +117,7 @@ class PastClone:
         try:
             packs = await trio.to_thread.run_sync(survey.packs)
             if packs is None:
-                raise past_content.unavailable(txg, None)
+                raise past_content.unavailable(self._db, txg, None)
             self._db.hold_packs(packs)
             doubtful = [
                 pack
@@ -147,7 +147,7 @@ class PastClone:
                 for row in piece:
                     assert row.pack is not None, "the survey chose the blocks by their packs"
                     if not past_content.is_available(self._db, row, packs[row.pack]):
-                        raise past_content.unavailable(txg, packs[row.pack])
+                        raise past_content.unavailable(self._db, txg, packs[row.pack])
             after = rows[-1].block
 
     async def _revived(self, count: int) -> None:

@@ -6,19 +6,20 @@ Does not know: copying names (``tree_copies``), the reason for attaching the pas
 Keeps: a block has a location only in a pack that is stored, not condemned, and not marked as
 damaged. All changes of one call are in one group, which also checks the packs.
 
-A block of the past is found in this order:
+A past block is found in this order:
 
 1. its number is still in use, with the same content in an intact location: the block is shared;
 2. another block has equal content in an intact location: that one is shared;
 3. its pack is retained: a new block has its location. The old number is never used again, because
    other hosts deleted its row, and a changelog lists the locations of new numbers only.
 
-A pack without live blocks lives again with the first such block. The next changelog lists it, because
-a level object omits blocks that were created and deleted within its run. Without the note, a host
-that restores with the level object would not know that the pack died a second time, and later.
+A pack without live blocks becomes live again with the first such block. The next changelog lists
+it, because a level object omits blocks that were created and deleted within its run. Without the
+note, a host that restores with the level object would not know that the pack died a second time,
+and later.
 
     past_parts    rows of block_map to insert; ``block`` is the number in the past
-    past_blocks   the blocks of these parts, with their location in the past; ``new`` is the number now
+    past_blocks   the blocks of these parts, with their past location; ``new`` is the present number
 """
 
 from typing import Final
@@ -45,7 +46,7 @@ _TABLES: Final = (
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
 _IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
-# A block without references is deleted soon, and a changelog may already have recorded that.
+# A block without references is deleted soon. A changelog may already have recorded the deletion.
 _IN_USE: Final = (
     "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
     f" AND b.hash = o.hash AND {_IS_INTACT})"
@@ -72,8 +73,8 @@ _LOST: Final = (
     f" WHERE b.new IS NULL AND NOT ({_HAS_PLACE} AND p.state IS {PackState.STORED:d}"
     f" AND p.object_key IS q.object_key AND {_IS_INTACT}) LIMIT 1"
 )
-# The order of the old numbers keeps blocks adjacent that were written together.
-# Blocks with equal content become one block: the past may precede their deduplication.
+# New numbers follow the order of the old ones, so blocks written together stay adjacent.
+# Blocks with equal content become one block: in the past they may not have been deduplicated yet.
 _NUMBER: Final = (
     "UPDATE temp.past_blocks SET new = ?1 + s.place FROM (SELECT hash, plain_bytes,"
     " row_number() OVER (ORDER BY min(block)) - 1 AS place FROM temp.past_blocks"
@@ -118,20 +119,25 @@ _TAKE: Final = (
 
 
 def begin(db: Database) -> None:
-    """Create the temporary tables. Transaction: inside a group."""
+    """Create the temporary tables. Requires an open transaction."""
     for statement in _TABLES:
         db.all(statement)
     clear(db)
 
 
 def clear(db: Database) -> None:
-    """Empty the temporary tables; the caller then inserts into ``past_parts``. Inside a group."""
+    """Empty the temporary tables; the caller then inserts into ``past_parts``.
+
+    Requires an open transaction.
+    """
     db.run("DELETE FROM temp.past_parts")
     db.run("DELETE FROM temp.past_blocks")
 
 
 def resolve(db: Database, txg: Txg) -> None:
-    """Find a block for each part in ``past_parts``; only temporary tables change. Inside a group.
+    """Find a block for each part in ``past_parts``; only temporary tables change.
+
+    Requires an open transaction.
 
     Raises:
         PastUnavailableError: the content of a block was deleted or is damaged.
@@ -140,7 +146,7 @@ def resolve(db: Database, txg: Txg) -> None:
     db.run(_FIND_EQUAL)
     lost = db.one(_LOST)
     if lost is not None:
-        raise unavailable(txg, lost[0])
+        raise unavailable(db, txg, lost[0])
     first = db.counters.next_block
     if db.run(_NUMBER, (first,)):
         db.run(_CHOOSE, (first,))
@@ -149,7 +155,7 @@ def resolve(db: Database, txg: Txg) -> None:
 def share(db: Database) -> int:
     """Map the files in ``past_parts`` to the blocks that ``resolve`` found in the same stretch.
 
-    The caller updates ``mapped_blocks``. Transaction: inside a group.
+    The caller updates ``mapped_blocks``. Requires an open transaction.
 
     Returns:
         The number of revived packs.
@@ -158,7 +164,7 @@ def share(db: Database) -> int:
     made = db.one(
         "SELECT count(*), coalesce(sum(plain_bytes), 0) FROM temp.past_blocks WHERE is_made"
     )
-    assert made is not None, "a query of aggregates returns one row"
+    assert made is not None, "an aggregate query returns one row"
     if made[0]:
         db.counters.next_block += made[0]
         db.counters.block_bytes += made[1]
@@ -175,7 +181,7 @@ def share(db: Database) -> int:
 def share_range(
     db: Database, txg: Txg, old: Ino, new: Ino, start: BlockIndex, limit: int
 ) -> tuple[BlockIndex | None, int]:
-    """Map a file to the next *limit* blocks of a past file. Transaction: inside a group.
+    """Map a file to the next *limit* blocks of a past file. Requires an open transaction.
 
     Returns:
         The index at which to continue, or None at the end, and the number of revived packs.
@@ -191,7 +197,7 @@ def share_range(
     revived = share(db)
     inodes.add_mapped_blocks(db, new, count)
     last = db.one("SELECT max(block_index) FROM temp.past_parts")
-    assert last is not None, "a query of aggregates returns one row"
+    assert last is not None, "an aggregate query returns one row"
     return (BlockIndex(last[0] + 1) if count == limit else None), revived
 
 
@@ -199,7 +205,7 @@ def share_range(
 
 
 def is_retained(db: Database, pack: PackId, key: ObjectKey) -> bool:
-    """Return whether a pack of the past is stored and not marked, so that its blocks are usable."""
+    """Return whether a past pack is stored and not marked, so that its blocks are usable."""
     row = packs.find(db, pack)
     return _is_stored(row, key) and not (
         damage_marks.exist(db) and bool(damage_marks.marks_of(db, pack))
@@ -228,14 +234,19 @@ def is_available(db: Database, past: BlockRow, key: ObjectKey) -> bool:
     return _is_stored(packs.find(db, past.pack), key) and not is_marked
 
 
-def unavailable(txg: Txg, key: str | None) -> PastUnavailableError:
+def unavailable(db: Database, txg: Txg, key: str | None) -> PastUnavailableError:
     """Return the error for past content that is unavailable.
 
     Args:
-        key: the object that had the content; None if the past does not name one.
+        key: the object that had the content; None if the past state has no object for it.
     """
     if key is None:
         why = "a part of the content was lost before it reached the bucket"
+    elif db.one("SELECT 1 FROM packs WHERE object_key = ?", (key,)) is None:
+        why = (
+            f"a part of the content is in {key}, which the present metadata does not list: it belongs"
+            " to a replaced history, or was deleted because it is no longer retained"
+        )
     else:
         why = (
             f"a part of the content is in {key}, which is damaged, or is being deleted because it"

@@ -107,7 +107,7 @@ def test_past_block_that_was_deleted_gets_a_new_number(db: Database) -> None:
     assert (db.counters.next_block, db.counters.block_bytes) == (7, 30)
 
 
-def test_pack_that_did_not_die_is_not_listed_in_the_next_changelog(db: Database) -> None:
+def test_pack_that_stayed_alive_is_not_listed_in_the_next_changelog(db: Database) -> None:
     other = _file(db)
     block_map.set(db, other, BlockIndex(0), BlockId(1))
     blocks.add_refs(db, BlockId(1))
@@ -120,7 +120,7 @@ def test_pack_that_did_not_die_is_not_listed_in_the_next_changelog(db: Database)
     assert db.all("SELECT pack FROM pack_news") == []
 
 
-def test_equal_content_in_another_pack_is_shared_with_past_content(db: Database) -> None:
+def test_second_copy_of_past_content_shares_the_blocks_of_the_first(db: Database) -> None:
     """A second copy of the same past file shares the blocks of the first copy."""
     _remove(db, Ino(2))
     first, _done = _share(db)
@@ -130,7 +130,7 @@ def test_equal_content_in_another_pack_is_shared_with_past_content(db: Database)
     assert packs.get(db, PackId(1)).live_bytes == 60
 
 
-def test_past_block_without_present_references_is_not_shared(db: Database) -> None:
+def test_past_block_that_no_present_file_uses_is_not_shared(db: Database) -> None:
     """A row without references exists only until the upload ends; other hosts have deleted it."""
     for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
         block_map.remove(db, Ino(2), index)
@@ -140,7 +140,7 @@ def test_past_block_without_present_references_is_not_shared(db: Database) -> No
 
 
 @pytest.mark.parametrize("leaving", ["unreferenced", "moving"])
-def test_revived_pack_is_listed_if_other_hosts_count_it_as_dead(db: Database, leaving: str) -> None:
+def test_revived_pack_is_listed_if_other_hosts_consider_it_dead(db: Database, leaving: str) -> None:
     """A changelog has reported the death of the pack while this host uploads its last blocks."""
     _remove(db, Ino(2))
     other = _file(db)
@@ -202,7 +202,7 @@ def test_past_block_mapped_at_several_positions_gets_one_row(
         assert packs.get(db, PackId(1)).live_bytes == 40
 
 
-def test_sharing_of_a_past_range_continues_where_it_ended(db: Database) -> None:
+def test_sharing_a_past_range_continues_where_the_last_call_stopped(db: Database) -> None:
     new, done = _share(db, limit=2)
     assert done == (2, 0)
     assert past_content.share_range(db, TXG, Ino(2), new, BlockIndex(2), 2) == (None, 0)
@@ -226,14 +226,15 @@ def test_past_content_that_is_not_retained_is_refused_before_any_change(
         damage_marks.add(db, Mark(PackId(1), 20 if why == "record" else None))
     new = _file(db)
     changes = db.rows_changed()
-    with pytest.raises(PastUnavailableError, match=KEY):
+    reason = "a replaced history" if why in {"deleted", "other object"} else "is damaged"
+    with pytest.raises(PastUnavailableError, match=f"{KEY}, .*{reason}"):
         past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
-    temporary = 3 + 3 + 3  # Queries for parts, for blocks and for equal content.
+    temporary = 3 + 3 + 3  # Temporary rows: 3 of parts, 3 of blocks, 3 of equal content.
     assert db.rows_changed() - changes <= temporary
     assert _blocks(db, new) == []
 
 
-def test_damaged_past_content_with_an_intact_equal_block_is_shared(db: Database) -> None:
+def test_damaged_past_content_is_replaced_by_an_intact_equal_block(db: Database) -> None:
     _remove(db, Ino(2))
     other = _file(db)
     _store(db, other, 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
@@ -280,10 +281,10 @@ def test_past_row_with_an_impossible_value_is_refused(
             _share(db)
 
 
-def test_check_before_a_copy_of_past_content_agrees_with_the_copy(
+def test_check_before_a_copy_finds_out_which_packs_and_blocks_are_available(
     db: Database, past: Database
 ) -> None:
-    """The check finds packs that are not retained, and blocks available in other packs."""
+    """The check reports which packs are retained, and which blocks other packs contain."""
     rows = [blocks.get(past, BlockId(block)) for block in (1, 2, 3)]
     assert past_content.is_retained(db, PackId(1), KEY)
     assert not past_content.is_retained(db, PackId(1), ObjectKey("pack/other"))

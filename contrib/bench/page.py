@@ -2,7 +2,7 @@
 
     make bench-page
     python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to FILE]
-    python -m contrib.bench page --table    (the workloads, in Markdown)
+    python -m contrib.bench page --table    (the table in README)
 
 matplotlib (the extra "bench") draws records with the same keys as a picture: a plot for each key,
 with a bar for each record. Single values form a list.
@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from contrib.bench import speed_table
 
 PROJECT: Final = Path(__file__).parents[2]
 SOURCE: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
@@ -44,7 +46,7 @@ class Group(NamedTuple):
 
 
 def groups(record: Mapping[str, Any], title: str = "") -> Iterator[Group]:
-    """Yield the sections of a benchmark with all its figures."""
+    """Yield the sections of a benchmark with all its results."""
     shown = {key: value for key, value in record.items() if key not in HIDDEN}
     for key, value in shown.items():
         if isinstance(value, list) and value and all(map(_is_record, value)):
@@ -59,7 +61,7 @@ def groups(record: Mapping[str, Any], title: str = "") -> Iterator[Group]:
 
 
 def _is_record(value: object) -> bool:
-    """Return whether *value* is a record; a mapping with a median is a single figure."""
+    """Return whether *value* is a record; a mapping with a median is a single value."""
     return isinstance(value, Mapping) and "median" not in value
 
 
@@ -86,7 +88,7 @@ def _duration(seconds: float) -> str:
 
 
 def picture(group: Group, salt: str) -> str:
-    """Draw the records as SVG; equal figures and *salt* give equal SVG."""
+    """Draw the records as SVG; equal records with an equal *salt* result in equal SVG."""
     # Importing by name lets type checks pass without matplotlib.
     mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")
@@ -126,10 +128,10 @@ def render(report: Mapping[str, Any], json_name: str) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>s3fs-meta: benchmarks</title>
 <style>{STYLE}</style></head><body>
 <h1>s3fs-meta: benchmarks</h1>
-<p>Measured on {escape(report["date"])} in {_duration(report["seconds"])}, made from {json_name}, which has every sample.
-All figures are of one machine. Do not compare them with figures of another machine.</p>
+<p>Measured on {escape(report["date"])} in {_duration(report["seconds"])}, made from {json_name}, which contains every sample.
+All results are from one machine. Do not compare them with results from another machine.</p>
 <ul>{machine}</ul><nav>{links}</nav>
-<p>Targets: {met} met, {len(found) - met} missed; docs/benchmarks/missed.md has the reasons.</p>
+<p>Targets: {met} met, {len(found) - met} missed; docs/benchmarks/missed.md explains why.</p>
 {"".join(_section(name, entry) for name, entry in benchmarks.items())}
 </body></html>
 """
@@ -138,7 +140,7 @@ All figures are of one machine. Do not compare them with figures of another mach
 def _section(name: str, entry: Mapping[str, Any]) -> str:
     figures = entry.get("figures", {})
     notes = [f"Absent, so not measured: {each}" for each in figures.get("absent", ())]
-    notes += [f"It failed: {entry['error']}"] if "error" in entry else []
+    notes += [f"The benchmark failed: {entry['error']}"] if "error" in entry else []
     parts = [f'<p class="missed">{escape(each)}</p>' for each in notes]
     parts += [_target(target) for target in figures.get("targets", ())]
     for group in groups(figures):
@@ -157,36 +159,16 @@ def _target(target: Mapping[str, Any]) -> str:
     return f'<p class="{kind}">{escape(target["what"])}: {values} {target["unit"]}: {word}</p>'
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """Return the seconds of the benchmark ``workloads`` as a Markdown table for README."""
-    entry = report["benchmarks"]["workloads"]
-    seconds, ratios = entry["figures"]["seconds"], entry["figures"]["of do-nothing"]
-    names = list(dict.fromkeys(name for row in seconds.values() for name in row))
-    lines = [["seconds", *names], ["---"] * (1 + len(names))]
-    for step, row in seconds.items():
-        cells = [number(_median(row[name])) if name in row else "–" for name in names]
-        for at, name in enumerate(names):
-            if name in ratios[step]:
-                cells[at] += f" ({number(ratios[step][name])})"
-        lines.append([step, *cells])
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    load = " to ".join(f"{entry['load'][when]:.1f}" for when in ("before", "after"))
-    return f"""{text}
-Medians of {entry["figures"]["turns"]} turns; in brackets: of the time of the do-nothing filesystem.
-{report["machine"]["processors"]} processors, load {load}, {entry["date"]}, revision {entry["revision"]}.
-`{entry["command"]}`
-"""
-
-
 def main(argv: Sequence[str]) -> int:
     """Read the JSON file, and write the page or print the table."""
     parser = argparse.ArgumentParser(prog="python -m contrib.bench page", description=__doc__)
-    parser.add_argument("--from", dest="source", type=Path, default=SOURCE, help="JSON of a run")
-    parser.add_argument("--to", dest="target", type=Path, default=TARGET, help="page to write")
+    parser.add_argument("--from", dest="source", type=Path, default=SOURCE, help="file to read")
+    parser.add_argument("--to", dest="target", type=Path, default=TARGET, help="HTML page to write")
     parser.add_argument("--table", action="store_true", help="print the table for README instead")
     arguments = parser.parse_args(argv)
     if arguments.table:
-        print(table(json.loads(arguments.source.read_text())), end="")
+        report = json.loads(arguments.source.read_text())
+        print(speed_table.table(report["benchmarks"]["workloads"]["figures"]), end="")
         return 0
     arguments.target.parent.mkdir(parents=True, exist_ok=True)
     arguments.target.write_text(

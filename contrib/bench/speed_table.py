@@ -1,18 +1,13 @@
-"""The table of everyday work in the README, made from saved figures.
+"""The table of everyday work in the README, made from saved results.
 
-    python -m contrib.bench.speed_table
-
-prints the table. A test compares the table with the README.
+``python -m contrib.bench page --table`` prints the table. A test compares it with the README.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from contrib.bench.local_subjects import CEILING, DISK, JUICEFS, OURS, S3QL
-from contrib.bench.subjects import PROJECT
 
-SOURCE: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 COLUMNS: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
 DIGITS: Final = 2
 
@@ -35,7 +30,3 @@ def _row(first: str, cells: Sequence[str]) -> str:
 def _seconds(value: float) -> str:
     """Return seconds with two significant digits."""
     return f"{float(f'{value:.{DIGITS}g}'):g}"
-
-
-if __name__ == "__main__":
-    print(table(json.loads(SOURCE.read_text())["benchmarks"]["workloads"]["figures"]), end="")

@@ -1,4 +1,4 @@
-"""The benchmark page, generated only from the committed figures."""
+"""The benchmark page, which is generated only from the committed results."""
 
 import importlib
 import inspect
@@ -34,10 +34,10 @@ def _report(**figures: Any) -> dict[str, Any]:
     }
 
 
-def test_benchmark_page_has_figures_commands_and_host() -> None:
-    """The benchmark page names the machine and the date, and has every figure with its command.
+def test_benchmark_page_shows_results_commands_and_host() -> None:
+    """The benchmark page shows the machine, the date, and each result with its command.
 
-    It loads no other file.
+    The page loads no other file.
     """
     made = page.render(_report(restore={"files": 1_000_000, "seconds": SUMMARY}), "figures.json")
 
@@ -51,7 +51,7 @@ def test_benchmark_page_has_figures_commands_and_host() -> None:
         assert loads not in made  # The page is one file without external scripts, images or styles.
 
 
-def test_benchmark_page_counts_met_and_missed_targets() -> None:
+def test_benchmark_page_shows_how_many_targets_are_met_and_missed() -> None:
     found = [targets.at_most("one", 3.0, 5.0, "ms"), targets.at_least("two", 0.4, 0.75)]
 
     made = page.render(_report(cut={"targets": found}), "figures.json")
@@ -60,8 +60,8 @@ def test_benchmark_page_counts_met_and_missed_targets() -> None:
     assert "two: 0.4, wanted at least 0.75" in made
 
 
-def test_benchmark_page_reports_absent_filesystems_and_failures() -> None:
-    """The benchmark page names each absent filesystem and each failed benchmark."""
+def test_benchmark_page_lists_unmeasured_filesystems_and_failed_benchmarks() -> None:
+    """The benchmark page lists each filesystem that was not measured and each failed benchmark."""
     report = _report(peers={"absent": ["JuiceFS"]})
     report["benchmarks"]["fsck"] = {
         "command": "fsck", "method": "", "seconds": 1.0, "error": "SubjectError: it <ended>",
@@ -73,8 +73,8 @@ def test_benchmark_page_reports_absent_filesystems_and_failures() -> None:
     assert "SubjectError: it &lt;ended&gt;" in made
 
 
-def test_records_with_equal_keys_form_one_table_group() -> None:
-    """Records with equal keys form a group; records in a list are numbered."""
+def test_benchmark_page_groups_records_with_equal_keys_in_a_table() -> None:
+    """Records with the same keys form a group; records in a list are numbered."""
     lag: dict[str, dict[str, Any]] = {"a": {"x_ms": 1.0, "y": "z"}, "b": {"x_ms": 2.0}}
     figures = {"files": 3, "lag": lag, "turns": [{"s": 1}, {"s": 2}]}
 
@@ -88,8 +88,8 @@ def test_records_with_equal_keys_form_one_table_group() -> None:
     assert below[0].keys == ["x_ms"]
 
 
-def test_missing_figure_is_a_dash_in_the_chart() -> None:
-    """In the chart a filesystem without a figure has a dash instead of a bar."""
+def test_benchmark_chart_shows_a_dash_for_a_missing_result() -> None:
+    """The chart shows a dash instead of a bar for a filesystem without a result."""
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     drawn = page.picture(page.Group("", {"a": {"s": 1.5}, "b": {"t": SUMMARY}}, {}), "salt")
 
@@ -107,7 +107,7 @@ def test_every_benchmark_accepts_its_documented_options(name: str) -> None:
     assert set(parameters) == options
 
 
-def test_every_missed_target_has_a_documented_reason() -> None:
+def test_every_missed_benchmark_target_has_a_documented_reason() -> None:
     """The page docs/benchmarks/missed.md explains each missed target."""
     sections = (ROOT / "docs/benchmarks/missed.md").read_text().split("\nMissed ")
     unexplained = [
@@ -124,7 +124,7 @@ def test_every_missed_target_has_a_documented_reason() -> None:
     assert unexplained == []
 
 
-def test_readme_has_the_table_of_the_saved_figures() -> None:
+def test_readme_shows_the_table_of_committed_benchmark_results() -> None:
     made = speed_table.table(COMMITTED["workloads"]["figures"])
 
     assert made.count("\n") > 20

@@ -1,13 +1,17 @@
 """Processes that keep the processors awake while a benchmark runs.
 
-An idle processor halts and takes long to wake, above all in a virtual machine: a request to an idle
-filesystem may take three times as long as a request to a busy filesystem. So a ratio of two single
-operations would depend on background work. Therefore each processor gets a process that always
-runs, with the scheduling policy SCHED_IDLE and the lowest priority: the scheduler preempts this
-process at once for every other process.
+An idle processor halts and takes a long time to wake up, especially in a virtual machine: a request
+to an idle filesystem may take three times as long as a request to a busy filesystem. So a ratio of
+two single operations would depend on background work. Therefore a process runs on each processor
+all the time, with the scheduling policy SCHED_IDLE and the lowest priority: the scheduler preempts
+this process at once for every other process.
 
-``python -m contrib.bench.awake PARENT PROCESSOR`` is such a process. The kernel kills it when the
-thread that started it ends.
+On a virtual machine such a process also takes processor time from the threads of the host that
+serve the disk, so a flush of the disk takes several times as long. Steps that wait for the disk
+therefore run in ``paused``.
+
+``python -m contrib.bench.awake PARENT PROCESSOR`` runs one such process. The kernel kills the
+process when the thread that started it exits.
 """
 
 import contextlib
@@ -23,13 +27,16 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-LOAD_WINDOW_S: Final = 60.0  # the kernel's one-minute load average decays by 1/e in 60 s
+LOAD_WINDOW_S: Final = 60.0  # the one-minute load average decays by a factor of e in 60 s
 NICEST: Final = 19
 _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
+_kept: Final[list["Awake"]] = []  # at most one in a process
+
+
 class Awake:
-    """The running processes, by default one for each usable processor."""
+    """The processes that keep the processors awake, one for each usable processor."""
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
@@ -41,8 +48,13 @@ class Awake:
             for processor in sorted(os.sched_getaffinity(0))
         ]  # fmt: skip
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the processes."""
+        for process in self.processes:
+            process.send_signal(number)
+
     def close(self) -> None:
-        """End the processes."""
+        """Kill the processes."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -55,29 +67,44 @@ class Awake:
 
 
 def describe() -> str:
-    """Return a description of these processes for the facts about the machine."""
+    """Return a description of these processes for the description of the machine."""
     return f"{len(os.sched_getaffinity(0))} processes with SCHED_IDLE"
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[Awake]:
-    """Keep all processors awake for the duration of a context."""
+    """Keep all processors awake until the context ends."""
     awake = Awake()
+    _kept.append(awake)
     try:
         yield awake
     finally:
+        _kept.remove(awake)
         awake.close()
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Let idle processors halt until the context ends."""
+    stopped = list(_kept)
+    for each in stopped:
+        each.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in stopped:
+            each.send(signal.SIGCONT)
+
+
 def main(parent: int, processor: int) -> None:
-    """Occupy one processor until the process *parent* ends."""
+    """Occupy one processor until the process *parent* exits."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.sched_setaffinity(0, {processor})
-    os.nice(NICEST)  # /proc/stat then counts the time separately, as "nice"
+    os.nice(NICEST)  # /proc/stat counts the CPU time of this process as "nice"
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if os.getppid() != parent:  # the parent exited before the call of prctl
+    if os.getppid() != parent:  # the parent exited before prctl(2) was called
         return
     while True:
         pass

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from contrib.bench import local_subjects, samples, sequential, targets
+from contrib.bench import awake, local_subjects, samples, sequential, targets
 from contrib.bench.local_subjects import CEILING, DISK, OURS
 from contrib.bench.subjects import Subject, call
 from s3fs_meta.limits import KIB, MIB
@@ -27,7 +27,7 @@ RATIO_MAX: Final = 10.0
 
 
 class Taken(NamedTuple):
-    """The seconds of each fsync and each copy on one filesystem."""
+    """The durations of all fsyncs and all copies on one filesystem, in seconds."""
 
     idle: list[float]
     copying: list[float]
@@ -40,6 +40,7 @@ def run(scratch: Path, *, copy_mib: int, fsyncs: int, rounds: int) -> dict[str, 
     sequential.write_file(source, copy_mib * MIB)
     subjects, _ = local_subjects.available(scratch, (DISK, CEILING, OURS))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(awake.paused())
         for subject in subjects:
             stack.enter_context(subject)
         figures = measured(subjects, source, fsyncs, rounds)
@@ -109,7 +110,7 @@ def _fsync_s(place: Path, name: str, going_on: Callable[[int], bool]) -> list[fl
 
 
 def _figures(taken: Taken) -> dict[str, Any]:
-    """Return the figures of one filesystem."""
+    """Return the results of one filesystem."""
     idle, copying = samples.latencies(taken.idle), samples.latencies(taken.copying)
     return {
         "ratio": copying["p99_ms"] / idle["p99_ms"],

@@ -23,13 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import local_subjects, samples, targets
+from contrib.bench import awake, local_subjects, samples, targets
 from contrib.bench.local_subjects import CEILING, DISK, OURS
 from contrib.bench.subjects import COMMAND_S_MAX, Subject, SubjectError
 
 USER: Final = "postgres"
 PROGRAMS: Final = ("initdb", "postgres", "pg_isready", "pgbench")
-# Debian has the programs of each version in a directory of its own, which is not in PATH.
+# Debian installs each version of PostgreSQL in a separate directory, which is not in PATH.
 PLACES: Final = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin")
 CLIENTS: Final = 4
 RATIO_MIN: Final = 0.5
@@ -60,6 +60,7 @@ def run(scratch: Path, *, pg_scale: int, pg_seconds: int, rounds: int) -> dict[s
         return {"absent": ["PostgreSQL"]}
     subjects, _absent = local_subjects.available(scratch, (DISK, CEILING, OURS))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(awake.paused())
         for subject in subjects:
             stack.enter_context(subject)
         databases = {subject.name: Database(programs, subject) for subject in subjects}
@@ -112,7 +113,7 @@ class Database:
             self._call("pgbench", "-h", socket, "-i", "-q", "-s", str(scale), "postgres")
 
     def transactions_per_s(self, seconds: int) -> float:
-        """Run pgbench; return the transactions in a second."""
+        """Run pgbench; return the transactions per second."""
         with self.served() as socket:
             words = ["-h", socket, "-c", str(CLIENTS), "-T", str(seconds), "postgres"]
             return parsed_tps(self._call("pgbench", *words))
@@ -163,7 +164,7 @@ def _as_user() -> dict[str, Any]:
 
 
 def _output(words: Sequence[str | Path], **options: Any) -> str:
-    """Run a program to its end and return its output."""
+    """Run a program until it exits, and return its output."""
     try:
         done: subprocess.CompletedProcess[str] = subprocess.run(
             words, capture_output=True, text=True, check=True, timeout=COMMAND_S_MAX,
@@ -175,7 +176,7 @@ def _output(words: Sequence[str | Path], **options: Any) -> str:
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
-    """End the server: first orderly, then at once, then by SIGKILL."""
+    """Stop the server with SIGINT; after timeouts use SIGQUIT, then SIGKILL."""
     for end in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         server.send_signal(end)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -184,12 +185,12 @@ def _stop(server: "subprocess.Popen[bytes]") -> None:
 
 
 def parsed_tps(text: str) -> float:
-    """Return the rate in the output of pgbench, without the time of connecting.
+    """Return the transaction rate that pgbench printed, excluding the time to connect.
 
     Raises:
         SubjectError: the output has no rate.
     """
-    found = _TPS.findall(text)  # before version 14 with and without that time, in this order
+    found = _TPS.findall(text)  # pgbench before 14 prints two rates; the last excludes connecting
     if not found:
         raise SubjectError(f"pgbench printed no rate: {text!r}")
     return float(found[-1])
@@ -198,14 +199,14 @@ def parsed_tps(text: str) -> float:
 def measured(
     databases: Sequence[Database], scale: int, seconds: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Make the databases, and return the transactions in a second of each turn."""
+    """Make the databases; return the transactions per second of each turn."""
     for database in databases:
         database.make(scale)
     taken: dict[str, list[float]] = {database.name: [] for database in databases}
     for number in range(rounds):
         for database in samples.rotated(databases, number):
             database.subject.settle()
-            os.sync()  # data that another database wrote is not written during this turn
+            os.sync()  # so that no data of another database is written to the disk in this turn
             taken[database.name].append(database.transactions_per_s(seconds))
     return taken
 

@@ -21,7 +21,7 @@ with awake.kept() as processors:
 """
 
 
-def test_processors_are_kept_busy_only_during_the_context() -> None:
+def test_processors_are_kept_busy_only_while_a_benchmark_runs() -> None:
     with awake.kept() as processors:
         processes = processors.processes
         wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
@@ -33,7 +33,16 @@ def test_processors_are_kept_busy_only_during_the_context() -> None:
     _assert_ended(processes)
 
 
-def test_failed_benchmark_ends_the_processes_that_keep_processors_busy() -> None:
+def test_paused_processors_are_idle_until_the_context_ends() -> None:
+    with awake.kept() as processors:
+        processes = processors.processes
+        wait_for(lambda: all(_is_idle_class(each.pid) for each in processes), "the policy")
+        with awake.paused():
+            wait_for(lambda: {_state(each.pid) for each in processes} == {"T"}, "the pause")
+        wait_for(lambda: {_state(each.pid) for each in processes} == {"R"}, "the end of the pause")
+
+
+def test_failed_benchmark_stops_the_processes_that_keep_processors_busy() -> None:
     processors: list[awake.Awake] = []
 
     def fail() -> None:
@@ -47,8 +56,8 @@ def test_failed_benchmark_ends_the_processes_that_keep_processors_busy() -> None
     _assert_ended(processors[0].processes)
 
 
-def test_killed_benchmark_ends_the_processes_that_keep_processors_busy() -> None:
-    """SIGKILL of a benchmark leaves no process that uses a processor forever."""
+def test_killed_benchmark_stops_the_processes_that_keep_processors_busy() -> None:
+    """After SIGKILL of a benchmark, no process continues to keep a processor busy."""
     words = [sys.executable, "-c", PARENT]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=awake.PROJECT
@@ -62,10 +71,10 @@ def test_killed_benchmark_ends_the_processes_that_keep_processors_busy() -> None
     wait_for(lambda: all(_state(pid) in "ZX" for pid in pids), "the end of the processes")
 
 
-def test_load_of_others_excludes_the_processes_of_the_benchmark(
+def test_reported_load_excludes_processes_that_keep_processors_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The load average of a benchmark excludes its own processes that keep processors awake."""
+    """The reported load excludes the benchmark's processes that keep the processors awake."""
     count = len(os.sched_getaffinity(0))
     with awake.kept() as processors:
         monkeypatch.setattr(os, "getloadavg", lambda: (count + 0.5, 0.0, 0.0))
@@ -79,7 +88,7 @@ def _assert_ended(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds; fail if it takes too long."""
+    """Wait until a condition is true; fail if it takes too long."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, what

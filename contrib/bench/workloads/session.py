@@ -3,7 +3,7 @@
 All filesystems are mounted at the same time, over directories of one disk. In each turn each step
 runs on each filesystem, in an order that changes from turn to turn. Each turn has its own directory
 on the same filesystems. Between two steps the daemon uploads and the disk writes all pending data,
-which is not timed. The kernel's caches are not dropped. A figure is the median of the turns, and a
+which is not timed. The kernel's caches are not dropped. A result is the median of the turns, and a
 ratio is the median of the ratios within a turn. *Processor* is the CPU time of the daemon and
 its children, including work after the step. The largest PSS is the peak of their memory over all
 turns. All material is created locally and identical in each run.
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from contrib.bench import local_subjects, machine, samples, targets
+from contrib.bench import awake, local_subjects, machine, samples, targets
 from contrib.bench.local_subjects import CEILING, JUICEFS, NAMES, OURS, S3QL
 from contrib.bench.subjects import PROJECT, Subject, SubjectError
 from contrib.bench.workloads import materials, steps
@@ -54,7 +54,7 @@ def run(
     subjects: Sequence[str],
     tree: Path | None,
 ) -> dict[str, Any]:
-    """Measure all steps on all installed filesystems and return the figures.
+    """Measure all steps on all installed filesystems and return the results.
 
     Args:
         files: number of files in the generated source tree.
@@ -64,26 +64,11 @@ def run(
         tree: a source tree to copy instead of generating one.
     """
     todo, skipped = steps.chosen(only)
-    place = scratch / "materials"
-    place.mkdir()
-    if tree:
-        call(["cp", "-a", str(tree), str(place / "source")])
-    for name in dict.fromkeys(step.material for step in todo if step.material):
-        materials.MATERIALS[name](place, files)
     wanted = [name for name in NAMES if not subjects or name in subjects]
-    table: Table = {step.name: {} for step in todo}
-    failed: dict[str, str] = {}
-    with contextlib.ExitStack() as stack:
-        here, absent = local_subjects.available(scratch, wanted)
-        for subject in here:
-            stack.enter_context(subject)
-        marks = {"{materials}": str(place), "{messages}": str(messages)}
-        session = Session(marks, here, table, failed)
-        for turn in range(turns):
-            session.turn(turn, todo)
-        memory = {each.name: machine.memory_bytes(each.pid) for each in here if each.pid}
+    here, absent = local_subjects.available(scratch, wanted)
+    table, failed, memory = measure(scratch, Work(todo, files, messages, turns, tree), here)
     names = [step.name for step in todo if not only or step.name.startswith(tuple(only))]
-    return _figures({name: table[name] for name in names}) | {
+    return summarized({name: table[name] for name in names}) | {
         "files": files,
         "messages": messages,
         "turns": turns,
@@ -95,6 +80,45 @@ def run(
             name: _shown(next(filter(None, map(steps.BY_NAME[name].of, NAMES)))) for name in names
         },
     }
+
+
+class Work(NamedTuple):
+    """The steps of a run and their sizes."""
+
+    steps: Sequence[Step]
+    files: int  # number of files in the generated source tree
+    messages: int
+    turns: int
+    tree: Path | None = None  # a source tree to copy instead of generating one
+
+
+class Measured(NamedTuple):
+    """The measurements of a run, why steps failed, and the memory of the daemons at its end."""
+
+    table: Table
+    failed: dict[str, str]
+    memory: dict[str, dict[str, int]]
+
+
+def measure(scratch: Path, work: Work, subjects: Sequence[Subject]) -> Measured:
+    """Mount the filesystems, and run all steps on each of them in turns."""
+    place = scratch / "materials"
+    place.mkdir()
+    if work.tree:
+        call(["cp", "-a", str(work.tree), str(place / "source")])
+    for name in dict.fromkeys(step.material for step in work.steps if step.material):
+        materials.MATERIALS[name](place, work.files)
+    table: Table = {step.name: {} for step in work.steps}
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        for subject in subjects:
+            stack.enter_context(subject)
+        marks = {"{materials}": str(place), "{messages}": str(work.messages)}
+        session = Session(marks, subjects, table, failed)
+        for turn in range(work.turns):
+            session.turn(turn, work.steps)
+        memory = {each.name: machine.memory_bytes(each.pid) for each in subjects if each.pid}
+    return Measured(table, failed, memory)
 
 
 def _shown(words: Sequence[str]) -> str:
@@ -153,11 +177,12 @@ class Session:
         if step.before:
             call(steps.filled(step.before, marks))
         self._calm(subject)
-        subject.peak_pss_bytes()  # resets the peak, so that the next call returns that of the step
+        subject.peak_pss_bytes()  # resets the peak, so the next call returns the peak of the step
         before_s = _processor_s(subject)
-        start = time.perf_counter()
-        printed = call(steps.filled(step.of(subject.name), marks))
-        wall_s = time.perf_counter() - start
+        with awake.paused() if step.waits_for_disk else contextlib.nullcontext():
+            start = time.perf_counter()
+            printed = call(steps.filled(step.of(subject.name), marks))
+            wall_s = time.perf_counter() - start
         self._calm(subject)
         return Taken(
             float(printed) if step.prints_seconds else wall_s,
@@ -182,7 +207,7 @@ def _processor_s(subject: Subject) -> float:
 def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
     """Run a command; return its output.
 
-    After *timeout_s* the command is killed. This method does not wait for a process that the
+    After *timeout_s* the command is killed. This function does not wait for a process that the
     kernel cannot kill; the process exits when the caller aborts its filesystem.
     """
     process = subprocess.Popen(
@@ -205,7 +230,7 @@ def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
     return printed
 
 
-def _figures(table: Table) -> dict[str, Any]:
+def summarized(table: Table) -> dict[str, Any]:
     """Return the medians, ratios and targets of all measurements."""
     seconds = {
         name: {who: samples.summary([each.wall_s for each in turns.values()])

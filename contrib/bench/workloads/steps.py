@@ -23,7 +23,7 @@ Words = tuple[str, ...]
 
 
 class Step(NamedTuple):
-    """One workload step: a row in the table of figures."""
+    """One workload step: a row in the table of results."""
 
     name: str
     command: Words | Mapping[str, Words]  # one command for all filesystems, or one for each
@@ -31,6 +31,7 @@ class Step(NamedTuple):
     needs: Words = ()  # earlier steps whose results the command uses
     before: Words = ()  # untimed command that runs before the timed command
     programs: Words = ()  # required programs; the step is skipped if any is missing
+    waits_for_disk: bool = False  # True if the program calls fsync often
     prints_seconds: bool = False  # True if the command prints its own time
 
     def of(self, subject: str) -> Words:
@@ -98,11 +99,16 @@ STEPS: Final = (
     Step("npm ci", _shell(
         "cd {work}/node; npm ci --offline --no-audit --no-fund --cache {materials}/npm-cache"
     ), "node", before=("cp", "-r", "{materials}/node", "{work}"), programs=("npm",)),
-    Step("SQLite inserts, DELETE", _program("sqlite_delete", INSERTS), prints_seconds=True),
-    Step("SQLite inserts, WAL", _program("sqlite_wal", INSERTS), prints_seconds=True),
-    Step("small files, each fsynced", _program("small_synced", SYNCED_FILES), prints_seconds=True),
-    Step("log", _program("log", LOG_LINES, LOG_LINES_PER_FSYNC), prints_seconds=True),
-    Step("maildir, deliver", _program("mail_deliver", "{messages}"), prints_seconds=True),
+    Step("SQLite inserts, DELETE", _program("sqlite_delete", INSERTS), waits_for_disk=True,
+         prints_seconds=True),
+    Step("SQLite inserts, WAL", _program("sqlite_wal", INSERTS), waits_for_disk=True,
+         prints_seconds=True),
+    Step("small files, each fsynced", _program("small_synced", SYNCED_FILES), waits_for_disk=True,
+         prints_seconds=True),
+    Step("log", _program("log", LOG_LINES, LOG_LINES_PER_FSYNC), waits_for_disk=True,
+         prints_seconds=True),
+    Step("maildir, deliver", _program("mail_deliver", "{messages}"), waits_for_disk=True,
+         prints_seconds=True),
     Step("maildir, read", _program("mail_read", "{messages}"), needs=("maildir, deliver",),
          prints_seconds=True),
     Step("thumbnails", _program("thumbnails"), "photos",

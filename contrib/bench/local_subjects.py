@@ -1,7 +1,8 @@
 """The filesystems that benchmarks compare, with their data on the local disk.
 
 ``ext4`` is the disk itself. ``do-nothing`` is a FUSE filesystem that only forwards to plain files
-or memory. JuiceFS and S3QL (without compression) are measured if they are installed.
+or memory. JuiceFS, S3QL (without compression) and ``passthrough_hp``, libfuse's example in C++ that
+forwards each request to a directory, are measured if they are installed.
 """
 
 import os
@@ -27,20 +28,21 @@ CEILING: Final = "do-nothing"
 OURS: Final = "s3fs-meta"
 JUICEFS: Final = "JuiceFS"
 S3QL: Final = "S3QL"
-NAMES: Final = (DISK, CEILING, OURS, JUICEFS, S3QL)
+PASSTHROUGH: Final = "passthrough_hp"
+NAMES: Final = (DISK, PASSTHROUGH, CEILING, OURS, JUICEFS, S3QL)
 
 
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store.
 
-    JuiceFS sets its priority to -19. The benchmark sets the priority to 0, as of other filesystems.
+    JuiceFS sets its priority to -19. The benchmark sets it to 0, as for all other programs.
     """
 
     @override
     def start(self) -> None:
         """Mount, and set the priority of all threads of JuiceFS to 0."""
         super().start()
-        assert self.pid is not None, "it is mounted"
+        assert self.pid is not None, "the filesystem is not mounted"
         for each in machine.family(self.pid):
             for thread in Path(f"/proc/{each}/task").iterdir():
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
@@ -55,7 +57,7 @@ class JuiceSubject(DaemonSubject):
         return self.root / "cache"
 
     def store(self) -> list[str]:
-        """Return the options that name the store."""
+        """Return the options that select the store."""
         return ["--storage", "file", "--bucket", f"{self.root / 'store'}/"]
 
     def make(self) -> None:
@@ -102,6 +104,17 @@ class S3qlSubject(DaemonSubject):
         super().settle()
 
 
+class PassthroughSubject(DaemonSubject):
+    """libfuse's passthrough_hp over a directory of the disk, the limit of a FUSE daemon in C++."""
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        source = self.root / "data"
+        source.mkdir(exist_ok=True)
+        return [PASSTHROUGH, "--foreground", str(source), str(self.mountpoint)]
+
+
 def juicefs() -> str | None:
     """Return the path of JuiceFS, from PATH or ``~/go/bin``; None if it is not installed."""
     beside = Path.home() / "go" / "bin" / "juicefs"
@@ -111,7 +124,7 @@ def juicefs() -> str | None:
 def available(
     scratch: Path, wanted: Sequence[str], *, plain_files: bool = True
 ) -> tuple[list[Subject], list[str]]:
-    """Make the *wanted* filesystems; return them, and the names of the missing programs.
+    """Make the *wanted* filesystems; return the filesystems and the names of missing programs.
 
     Args:
         plain_files: True if the do-nothing filesystem keeps content in files, not in memory.
@@ -124,6 +137,8 @@ def available(
             here.append(PlainDirectory(name, root))
         elif name == CEILING:
             here.append(NullSubject(name, root, plain_files=plain_files))
+        elif name == PASSTHROUGH and shutil.which(PASSTHROUGH):
+            here.append(PassthroughSubject(name, root))
         elif made := _made(name, root):
             here.append(made)
         else:

@@ -1,0 +1,68 @@
+"""Work on directory trees on a used mount, compared with a new mount and with other filesystems.
+
+The used mount has *cached* files of 4 KiB in its cache and in the bucket, and *txgs* transaction
+groups in its past. The steps are those of ``workloads`` that unpack, search, copy and remove a tree
+of *files* files. The steps run in turns on all filesystems, as in ``workloads``.
+"""
+
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from contrib.bench import fill, history, local_subjects, targets
+from contrib.bench.local_subjects import CEILING, JUICEFS, OURS, PASSTHROUGH
+from contrib.bench.subjects import S3fsSubject
+from contrib.bench.workloads import session, steps
+
+USED: Final = "s3fs-meta, used"
+STEPS: Final = ("untar of sources", "find", "cp -a", "rm -rf of both trees")
+CEILING_RATIO_MAX: Final = 1.2
+AHEAD_OF_JUICEFS_MIN: Final = 2.0
+
+
+def run(scratch: Path, *, files: int, cached: int, txgs: int, turns: int) -> dict[str, Any]:
+    """Measure the steps on a used mount of *cached* files and *txgs* transaction groups."""
+    used = S3fsSubject(USED, scratch / "used")
+    used.make()
+    with used:
+        pass  # the first mount creates the database
+    trio.run(history.ship_txgs, used, txgs)
+    archive = fill.archive(scratch, cached)
+    with used:
+        subprocess.run(["tar", "-xf", archive.path, "-C", used.mountpoint], check=True)
+        used.settle()
+    archive.path.unlink()
+    names = (PASSTHROUGH, CEILING, OURS, JUICEFS)
+    here, absent = local_subjects.available(scratch, names)
+    todo, _skipped = steps.chosen(STEPS)
+    work = session.Work(todo, files, 0, turns)
+    table, failed, _memory = session.measure(scratch, work, [*here, used])
+    figures = session.summarized(table)
+    return {
+        "files": files,
+        "cached": cached,
+        "txgs": txgs,
+        "turns": turns,
+        "absent": absent,
+        "failed": [f"{where}: {why}" for where, why in failed.items()],
+        **figures,
+        "targets": _targets(figures[f"of {CEILING}"]),
+    }
+
+
+def _targets(ratios: dict[str, dict[str, float]]) -> list[targets.Target]:
+    """Return the targets of the new and of the used mount for each step."""
+    wanted = []
+    for step, row in ratios.items():
+        for mount in (OURS, USED):
+            if mount not in row:
+                continue
+            what = f"{step}, {mount}: time against {CEILING}"
+            wanted.append(targets.at_most(what, row[mount], CEILING_RATIO_MAX, "times"))
+            if JUICEFS in row:
+                ahead = row[JUICEFS] / row[mount]
+                what = f"{step}, {mount}: speed against {JUICEFS}"
+                wanted.append(targets.at_least(what, ahead, AHEAD_OF_JUICEFS_MIN, "times"))
+    return wanted

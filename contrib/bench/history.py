@@ -1,10 +1,10 @@
-"""Questions about the past: versions of a file, differences of two points, files in ``.snapshots``.
+"""The time of queries about the past: ``versions``, ``diff`` and files in ``.snapshots``.
 
 The filesystem has *many* empty files and *txgs* changelogs after them; each changelog creates a few
-files, and every hundredth changes one watched file. The bucket is a directory; ``far`` are the same
-commands with versitygw in front of this directory and *delay_ms* for each request. Each command is a
-process of its own: its start, a few tenths of a second, is included. The copy of the past is one of
-the root directory.
+files, and every hundredth changes one watched file. The bucket is a directory. The results ``far``
+are from the same commands with versitygw on this directory and a delay of *delay_ms* for each
+request. Each time includes the start of a process, a few tenths of a second. The copy of the past
+is a copy of the root directory.
 """
 
 import json
@@ -20,7 +20,6 @@ import trio
 
 from contrib.bench import far_store, fill, history_pages, local_bucket, machine, samples, targets
 from contrib.bench.subjects import S3fsSubject, SubjectError, begin, call, program
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
 
@@ -29,6 +28,7 @@ FILE_MODE: Final = 0o100644
 FILES_PER_TXG: Final = 3
 WATCHED: Final = b"watched"
 WATCHED_EVERY: Final = 100
+WEEK_S: Final = 7 * 24 * 3600  # simulated time of all transaction groups
 DAY_TXGS: Final = 17_280  # a txg every five seconds
 VERSIONS_S_MAX: Final = 2.0
 DIFF_S_MAX: Final = 5.0
@@ -40,10 +40,10 @@ COPIED_PER_S_MIN: Final = 50_000.0
 
 
 def run(scratch: Path, *, many: int, txgs: int, rounds: int, delay_ms: float) -> dict[str, object]:
-    """Make a filesystem of *many* files and *txgs* changelogs; measure questions about its past."""
+    """Make a filesystem of *many* files and *txgs* changelogs; measure queries about its past."""
     writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
     fill.make_filled(writer, files=many, per_directory=1000, name_bytes=NAME_BYTES)
-    last = trio.run(_work, writer, txgs)
+    last = trio.run(ship_txgs, writer, txgs)
     earlier = max(last - DAY_TXGS, last - txgs // 2, 2)
     return {"files": many, "txgs": txgs, **measured(writer, earlier, last, rounds, delay_ms)}
 
@@ -51,7 +51,7 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int, delay_ms: float) ->
 def measured(
     writer: S3fsSubject, earlier: int, last: int, rounds: int, delay_ms: float
 ) -> dict[str, object]:
-    """Measure questions about the time between two txgs."""
+    """Measure queries about the changes between two txgs."""
     with writer:
         call(*writer.words("flush", "--image"))
         mounted = _versions(writer.words("versions", paths=[writer.mountpoint / "watched"]), rounds)
@@ -105,13 +105,13 @@ class _Answers(NamedTuple):
 
 
 def _questions(command: list[str], earlier: int, last: int, rounds: int) -> _Answers:
-    """Run versions and diff.
+    """Measure the commands ``versions`` and ``diff``.
 
     Args:
-        command: the command, with ``{}`` in place of its name.
+        command: the command line, with ``{}`` for the name of the command.
         earlier: a txg a day before the last one.
         last: the last txg.
-        rounds: how often each is run.
+        rounds: how often each command is run.
     """
     versions, diff = ([word.format(name) for word in command] for name in ("versions", "diff"))
     found = [_run(*versions, "watched", "--json") for _ in range(rounds)]
@@ -133,11 +133,11 @@ class _Run(NamedTuple):
 
 
 def _run(*command: str) -> _Run:
-    """Run a command to its end, with cold kernel caches."""
+    """Run a command with cold kernel caches; return its time, memory and output."""
     machine.drop_kernel_caches()
     start = time.perf_counter()
     process = begin(*command)
-    assert process.stdout is not None, "its output is a pipe"
+    assert process.stdout is not None, "the process was started with a pipe"
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     taken_s = time.perf_counter() - start
@@ -148,7 +148,7 @@ def _run(*command: str) -> _Run:
 
 
 class _Far(NamedTuple):
-    """The same questions to a bucket with added latency."""
+    """The results of the same queries on a bucket with added latency."""
 
     figures: dict[str, object]
     targets: list[targets.Target]
@@ -182,7 +182,7 @@ def _far(writer: S3fsSubject, earlier: int, last: int, delay_ms: float) -> _Far:
 
 
 def _copied_per_s(writer: S3fsSubject, earlier: int) -> float:
-    """Copy the root directory of a point in time in the mount; return the entries in a second."""
+    """Clone the root directory of a past point in time; return the entries per second."""
     copy = writer.mountpoint / "copy"
     command = writer.words(
         "clone", f"--at=txg={earlier}", "--json", paths=[writer.mountpoint, copy]
@@ -216,15 +216,20 @@ def _bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-async def _work(writer: S3fsSubject, txgs: int) -> int:
-    """Ship changelogs, their levels, the index and images as a mount does; return the last txg."""
-    clock, rnd = SystemClock(), random.Random(1)
-    async with local_bucket.session_of(writer) as session:
-        await session.make_image()  # no changelog has the files that were filled in
+async def ship_txgs(writer: S3fsSubject, txgs: int) -> int:
+    """Create files in *txgs* transaction groups of an unmounted filesystem; return the last txg.
+
+    The groups are shipped with their levels, the history index and images, as a mount does. Their
+    simulated times are those of the last week, so images are kept at the intervals of a real mount.
+    """
+    clock, rnd = local_bucket.EarlierClock(WEEK_S), random.Random(1)
+    async with local_bucket.session_of(writer, clock) as session:
+        await session.make_image()  # no changelog contains the files that were inserted as rows
         session.db.begin()
         watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
         dentries.add(session.db, ROOT_INO, WATCHED, watched)
         for txg in range(txgs):
+            clock.advance(WEEK_S / txgs)
             session.db.begin()
             now_ns = clock.now_ns()
             for _ in range(FILES_PER_TXG):

@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from typing_extensions import override
 
 from contrib.bench.subjects import S3fsSubject
-from s3fs_meta.clock import SystemClock
+from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.settings import SessionOptions
 from s3fs_meta.sync.opening.opening import open_filesystem
@@ -17,10 +18,36 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 
 
+class EarlierClock:
+    """A clock that shows an earlier time, which a benchmark advances."""
+
+    def __init__(self, behind_s: float) -> None:
+        """Begin *behind_s* seconds before the present time."""
+        self._clock = SystemClock()
+        self._behind_ns = int(behind_s * 1e9)
+
+    def now_ns(self) -> int:
+        """Return the simulated time in nanoseconds since 1970-01-01 UTC."""
+        return self._clock.now_ns() - self._behind_ns
+
+    def advance(self, seconds: float) -> None:
+        """Let simulated time pass; it never passes the present time."""
+        self._behind_ns = max(self._behind_ns - int(seconds * 1e9), 0)
+
+
+class StoreWithoutClock(LocalStore):
+    """A store whose time is unknown, so that simulated time is not compared with it."""
+
+    @override
+    async def now_ns(self) -> int | None:
+        """Return None."""
+        return None
+
+
 @asynccontextmanager
-async def opened(bucket: Path) -> AsyncIterator[LocalStore]:
-    """Open a bucket, and close it, so that no open file keeps its disk in use."""
-    store = LocalStore(bucket)
+async def opened(bucket: Path, kind: type[LocalStore] = LocalStore) -> AsyncIterator[LocalStore]:
+    """Open a bucket, and close it after the context, so that no open file keeps its disk in use."""
+    store = kind(bucket)
     try:
         yield store
     finally:
@@ -29,10 +56,14 @@ async def opened(bucket: Path) -> AsyncIterator[LocalStore]:
 
 
 @asynccontextmanager
-async def session_of(writer: S3fsSubject) -> AsyncIterator[Session]:
-    """Open the unmounted filesystem of a subject for writing, and close it."""
-    clock, state_dir = SystemClock(), StateDir(writer.database().parent)
-    async with opened(writer.bucket) as store:
+async def session_of(writer: S3fsSubject, clock: Clock) -> AsyncIterator[Session]:
+    """Open the unmounted filesystem of a subject for writing, and close it after the context.
+
+    Args:
+        clock: the time of all changes; it may differ from the time of the store.
+    """
+    state_dir = StateDir(writer.database().parent)
+    async with opened(writer.bucket, StoreWithoutClock) as store:
         volume = await open_filesystem(store, state_dir, Passphrase(bytes), clock, OpenOptions())
         session = Session(volume, SessionOptions(), clock)
         session.recover()

@@ -1,7 +1,7 @@
 """The time of a restore until the first ``ls``, from an image and many changelogs.
 
-Restores with and without level objects are measured in turns, on a host without local state. The
-bucket is a directory, so that no figure includes network time. On a network each object costs a
+Restores with level objects and restores without them alternate, on a host without local state. The
+bucket is a directory, so that no result includes network time. On a network each object costs a
 round trip, so the benchmark also counts the objects.
 """
 
@@ -56,9 +56,9 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object
 
 
 async def _work(writer: S3fsSubject, txgs: int) -> None:
-    """Ship *txgs* changelogs of new files and their level objects; for 0 make an image."""
+    """Ship *txgs* changelogs of new files and their levels; if *txgs* is 0, make an image."""
     clock = SystemClock()
-    async with local_bucket.session_of(writer) as session:
+    async with local_bucket.session_of(writer, clock) as session:
         if not txgs:
             await session.make_image()
         for txg in range(txgs):
@@ -90,7 +90,7 @@ async def _objects(bucket: Path, by_levels: bool) -> int:
 
 
 def _first_ls(writer: S3fsSubject, root: Path) -> float:
-    """Mount the bucket without local state; return the seconds until ``ls`` ends."""
+    """Mount the bucket without local state; return the seconds until ``ls`` returns."""
     reader = S3fsSubject("reader", root, options={"ro": ""}, beside=writer)
     machine.drop_kernel_caches()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Mapping a user's path to a directory entry of a mount."""
+"""The mapping of a user's path to a directory entry of a mount."""
 
 import os
 import subprocess
@@ -21,10 +21,10 @@ from tests.programs import Program
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])
-def test_path_without_a_last_component_is_refused(
+def test_path_that_refers_to_no_directory_entry_is_refused(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path that ends in ".." cannot be removed."""
+    """A path such as ".." refers to no directory entry that could be removed."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
@@ -37,7 +37,7 @@ def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_symlinks_are_followed_except_in_the_last_component(
+def test_command_paths_follow_symlinks_except_in_the_last_component(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     mnt = mounted.mountpoint
@@ -53,7 +53,7 @@ def test_symlinks_are_followed_except_in_the_last_component(
 
 
 @pytest.mark.mount
-def test_symlinks_to_several_filesystems_are_refused(
+def test_paths_that_lead_to_several_filesystems_are_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     mnt, past = mounted.mountpoint, tmp_path / "past"
@@ -87,8 +87,8 @@ def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
 
 
 @pytest.mark.mount
-def test_target_of_a_copy_must_be_free(program: Program, mounted: Place) -> None:
-    """The target of a copy may not exist, and its parent directory must exist."""
+def test_target_of_a_copy_must_not_exist(program: Program, mounted: Place) -> None:
+    """The target of a copy must not exist, and its parent directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
     source = mount_paths.existing(mnt / "nowhere", program.cachedir)
@@ -119,7 +119,7 @@ _SEES_NOTHING = """
 import sys
 from s3fs_meta.mount import mount_paths as entries
 from s3fs_meta.cli import start
-entries.KERNEL_TOLD_S_MAX = 0.0
+entries.require_seen.__kwdefaults__["within_s"] = 0.0
 entries._is_there = lambda entry: entry.ino != 0
 sys.argv[0] = "s3fs-meta"
 start.program()
@@ -132,8 +132,8 @@ def _entry(path: Path, ino: int) -> mount_paths.Entry:
     )
 
 
-def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
-    """A command waits, because the kernel may cache the old state of a name."""
+def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> None:
+    """A command waits until the kernel no longer shows a cached state of the name."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.touch()
     later = threading.Timer(0.1, lambda: old.rename(new))
@@ -147,12 +147,12 @@ def test_commands_wait_until_their_effect_is_visible(tmp_path: Path) -> None:
 
     later.join()
     old.touch()
-    # Another process has created another entry with the old name.
+    # The wait also ends if another process has created a new entry with the old name.
     mount_paths.require_seen([gone], there=False)
 
 
-def test_command_fails_if_its_effect_never_becomes_visible(tmp_path: Path) -> None:
-    """A command fails if the kernel does not show its effect in time."""
+def test_command_fails_if_the_kernel_does_not_show_its_effect_in_time(tmp_path: Path) -> None:
+    """If the kernel does not show the effect of a command in time, the command fails."""
     old, new = _entry(tmp_path, tmp_path.stat().st_ino), _entry(tmp_path / "new", 0)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([old], there=False, within_s=0.05)
@@ -166,7 +166,7 @@ def test_command_fails_if_its_effect_never_becomes_visible(tmp_path: Path) -> No
     [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "created")],
     ids=["plain", "rm", "clone"],
 )
-def test_rm_and_clone_require_a_visible_effect(
+def test_rm_and_clone_fail_if_the_kernel_does_not_show_their_effect(
     program: Program, mounted: Place, words: list[str], what: str
 ) -> None:
     """The commands rm and clone fail if the kernel does not show their effect."""
@@ -186,14 +186,14 @@ def test_rm_and_clone_require_a_visible_effect(
 
 
 def test_error_about_an_unmounted_path_names_the_given_path(tmp_path: Path) -> None:
-    """The error names the path that the user gave, and not the state directory."""
+    """The error shows the path that the user gave, instead of the state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
-def test_names_of_arbitrary_bytes_survive_json(tmp_path: Path) -> None:
-    """A name that is not UTF-8 survives the encoding of requests as JSON."""
+def test_names_of_arbitrary_bytes_survive_json_encoding(tmp_path: Path) -> None:
+    """A name that is not UTF-8 is unchanged after its request is encoded and decoded."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
         arrived = decode(encode(entry_message(entry)))

@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 # Tests that run at the same time: many wait for a disk, a server or a clock.
-JOBS ?= 2
+JOBS ?= 3
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 DEMO_VENV := build/demo-venv
